@@ -1,0 +1,1 @@
+"""SearchGym: a gym and trainer for agentic search."""

@@ -1,0 +1,1 @@
+"""Agents: workflows that search and answer."""

@@ -1,0 +1,1 @@
+"""Environments: the text space, the environment core and its gym shells."""

@@ -1,0 +1,104 @@
+"""Every error that SearchGym raises on purpose.
+
+    SearchGymError
+    ├── UsageError              a wrong argument: unknown name, impossible combination
+    │   └── UnknownNameError    a name that is not in a list of known names (nearest one suggested)
+    ├── CardError               a card or recipe that cannot be used (unknown key, wrong type)
+    ├── DataError               data that cannot be read: where (file:line), what was got, what to do
+    │   └── DataMissingError    a file or data set that is not there
+    ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
+    ├── RetrieverError          a retriever that failed past its deadline
+    ├── RewardError             a reward that raised, or returned something that is not a finite number
+    ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
+    ├── EpisodeError            an environment used out of order (step before reset, step after the end)
+    └── RunExistsError          an output folder that already holds a run
+
+A malformed *action* is never an error: the environment answers it with a notice. A retriever that fails is never an
+observation: the episode ends with ``stop_reason="retriever_error"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+MAX_LISTED = 30
+"""How many known names an error message lists at most."""
+
+
+class SearchGymError(Exception):
+    """Base of every error raised on purpose; catching it catches them all."""
+
+
+class UsageError(SearchGymError):
+    """Raised when an argument is wrong."""
+
+
+class UnknownNameError(UsageError):
+    """Raised when a name is not among the known ones; the message suggests the nearest.
+
+    Args:
+        kind: What was looked up, for the message: ``"environment"``.
+        name: What was got.
+        known: Every name that would have been accepted.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, self.known)}")
+
+
+class CardError(SearchGymError):
+    """Raised when a card or recipe has an unknown key, a missing key or a value of the wrong type."""
+
+
+class DataError(SearchGymError):
+    """Raised when data cannot be read.
+
+    Args:
+        reason: What was got and what was expected.
+        path: The file, if there is one.
+        line: 1-based line number in the file, if the format has lines.
+    """
+
+    def __init__(self, reason: str, path: object = None, line: int | None = None) -> None:
+        self.reason, self.path, self.line = reason, path, line
+        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        super().__init__(where + reason)
+
+
+class DataMissingError(DataError):
+    """Raised when a file or data set is not there; the message says where to get it and where to put it."""
+
+
+class IndexMismatchError(SearchGymError):
+    """Raised when an index folder lacks a file, is damaged, or was built from another corpus."""
+
+
+class RetrieverError(SearchGymError):
+    """Raised when a retriever fails past its deadline, or replies with something that is not hits."""
+
+
+class RewardError(SearchGymError):
+    """Raised when a reward function raises, or returns something that is not a finite number."""
+
+
+class ScoringError(SearchGymError):
+    """Raised when predictions and questions do not match one to one."""
+
+
+class EpisodeError(SearchGymError):
+    """Raised when an environment is used out of order: a step before a reset or after the end."""
+
+
+class RunExistsError(SearchGymError):
+    """Raised when an output folder already holds a run and neither resume nor overwrite was asked for."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns ``"; did you mean 'x'? Known: a, b, x"`` for an error message, the nearest name left out if none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    listed = ", ".join(names[:MAX_LISTED]) + (f", ... ({len(names)} in all)" if len(names) > MAX_LISTED else "")
+    return f"{hint} Known: {listed or 'none'}"

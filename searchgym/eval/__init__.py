@@ -1,0 +1,1 @@
+"""Evaluation: agents on questions, retrievers on qrels."""

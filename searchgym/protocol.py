@@ -1,0 +1,187 @@
+"""Action grammars: how a model's text becomes an action, and how hits become the text of an observation.
+
+Two grammars share one scanner:
+
+* ``tags`` (Search-R1, arXiv 2503.09516): ``<search>query</search>`` and ``<answer>text</answer>``; hits come back in
+  ``<information>``.
+* ``tool_calls``: ``<tool_call>{"name": "search", "arguments": {"query": ...}}</tool_call>`` and
+  ``<answer>text</answer>``; hits come back in ``<tool_response>``.
+
+Rules, the same for both: only the model's own text is parsed; a closed ``<think>`` block never acts; the first
+complete action acts and what follows it is ignored (a stop string may fall inside a token); an action that holds
+another action's tag is refused. Parsing is linear in the length of the text and never raises.
+
+Deviation from Search-R1: actions inside closed thoughts do not act, nested tags are refused (there a query could hold
+an ``<answer>``), and an empty query is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from searchgym.cards import ProtocolName
+from searchgym.records import Action, Answer, Hit, Invalid, Search
+
+MAX_ACTION_CHARS = 2**20
+"""Longest action that is read, in characters; a longer one is invalid."""
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+_WORD = re.compile(r"\S+")
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+    """Splits a model's text into its closed ``<think>`` blocks and the rest.
+
+    An unclosed ``<think>`` is left in the rest, so that a model that forgets to close it can still act.
+
+    Returns:
+        (thoughts, rest): the insides of the blocks joined by newlines; the text without the blocks.
+    """
+    thoughts: list[str] = []
+    rest: list[str] = []
+    at = 0
+    while (start := text.find(THINK_OPEN, at)) >= 0:
+        end = text.find(THINK_CLOSE, start)
+        if end < 0:
+            break
+        rest.append(text[at:start])
+        thoughts.append(text[start + len(THINK_OPEN) : end])
+        at = end + len(THINK_CLOSE)
+    rest.append(text[at:])
+    return "\n".join(thoughts), "".join(rest)
+
+
+def cut_words(text: str, limit: int) -> str:
+    """Returns `text` up to the end of its word number `limit` (words are runs of non-whitespace)."""
+    for count, match in enumerate(_WORD.finditer(text), start=1):
+        if count == limit + 1:
+            return text[: match.start()].rstrip()
+    return text
+
+
+def count_words(text: str) -> int:
+    """Returns the number of runs of non-whitespace."""
+    return len(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One action grammar."""
+
+    name: ProtocolName
+    search_tag: str
+    """Tag of a search action."""
+    result_tag: str
+    """Tag around retrieved text."""
+    keep_thoughts: bool = True
+    """Whether `history` keeps ``<think>`` blocks."""
+
+    # -- model text to action ------------------------------------------------------------------------------------
+
+    def parse(self, text: str) -> Action:
+        """Reads the first complete action of a model's text; anything else is `Invalid`, never an exception."""
+        if len(text) > MAX_ACTION_CHARS:
+            return Invalid(f"the action has {len(text)} characters, at most {MAX_ACTION_CHARS} are read")
+        _, rest = split_thoughts(text)
+        found = self._first_action(rest)
+        if found is None:
+            return Invalid("no complete action was found")
+        tag, body = found
+        if any(f"<{t}>" in body or f"</{t}>" in body for t in (self.search_tag, "answer")):
+            return Invalid(f"<{tag}> holds another tag")
+        if tag == "answer":
+            return Answer(body.strip())
+        return self._read_search(body)
+
+    def _first_action(self, text: str) -> tuple[str, str] | None:
+        """Returns (tag, body) of the first opening tag that has a closing tag after it."""
+        best: tuple[int, str, str] | None = None
+        for tag in (self.search_tag, "answer"):
+            start = text.find(f"<{tag}>")
+            end = text.find(f"</{tag}>", start) if start >= 0 else -1
+            if end >= 0 and (best is None or start < best[0]):
+                best = (start, tag, text[start + len(tag) + 2 : end])
+        return None if best is None else best[1:]
+
+    def _read_search(self, body: str) -> Action:
+        """Reads what stands between the search tags."""
+        if self.name == "tags":
+            query = body.strip()
+            return Search((query,)) if query else Invalid("the query is empty")
+        try:
+            call = json.loads(body)
+        except (ValueError, RecursionError):
+            return Invalid("the tool call is not JSON")
+        return _read_tool_call(call)
+
+    # -- action to text ------------------------------------------------------------------------------------------
+
+    def write(self, action: Search | Answer) -> str:
+        """Returns the canonical text of an action: `parse` reads it back where its text holds no tags."""
+        if isinstance(action, Answer):
+            return f"<answer>{action.text}</answer>"
+        if self.name == "tags":
+            return f"<search>{' '.join(action.queries)}</search>"
+        query: object = action.queries[0] if len(action.queries) == 1 else list(action.queries)
+        call = {"name": "search", "arguments": {"query": query}}
+        return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+
+    def history(self, text: str) -> str:
+        """Returns a model's text as the transcript keeps it: with or without its thoughts."""
+        return text if self.keep_thoughts else split_thoughts(text)[1]
+
+    def instructions(self) -> str:
+        """Returns the grammar in words, for people and for prompts."""
+        example = self.write(Search(("your query",)))
+        return (
+            f"Search with {example}; results come back between <{self.result_tag}> and </{self.result_tag}>. "
+            "Give the final answer with <answer>your answer</answer>."
+        )
+
+    # -- observations --------------------------------------------------------------------------------------------
+
+    def observation(self, results: Sequence[Sequence[Hit]], max_words: int) -> str:
+        """Formats hits as an observation.
+
+        Args:
+            results: One sequence of hits per query.
+            max_words: Words of retrieved text that are shown; the rest is cut.
+
+        Returns:
+            ``Doc 1(Title: ...) text`` lines (Search-R1's form) inside the result tag.
+        """
+        lines = [
+            f"Doc {number}(Title: {hit.passage.title}) {hit.passage.text}"
+            for hits in results
+            for number, hit in enumerate(hits, start=1)
+        ]
+        docs = cut_words("\n".join(lines), max_words) if lines else "No results."
+        return f"\n\n<{self.result_tag}>{docs}\n</{self.result_tag}>\n\n"
+
+    def notice(self, reason: str) -> str:
+        """Formats the reply to an action that could not be read."""
+        return f"\n\nThat action was not understood: {reason}. {self.instructions()}\n\n"
+
+
+def _read_tool_call(call: Any) -> Action:
+    """Reads ``{"name": "search", "arguments": {"query": str or [str, ...]}}``."""
+    if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
+        return Invalid('the tool call is not {"name": ..., "arguments": {...}}')
+    if call.get("name") != "search":
+        return Invalid("the only tool is search")
+    query = call["arguments"].get("query")
+    queries = [query] if isinstance(query, str) else query
+    if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
+        return Invalid("query is not a non-empty string or a list of them")
+    return Search(tuple(q.strip() for q in queries))
+
+
+def get_protocol(name: ProtocolName, keep_thoughts: bool = True) -> Protocol:
+    """Returns a grammar by its name in a card."""
+    if name == "tags":
+        return Protocol("tags", "search", "information", keep_thoughts)
+    return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts)

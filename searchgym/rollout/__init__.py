@@ -1,0 +1,1 @@
+"""Rollout: the episode engine and what it writes to disk."""
