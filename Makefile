@@ -1,0 +1,56 @@
+# Every target does its own set-up: a fresh clone needs Python 3.11 or newer, and nothing else.
+SHELL  := /bin/bash
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PYTHON ?= python3
+
+# The lock that is installed already, else the one for CPU. Another lock rebuilds the environment from nothing.
+LOCK   ?= $(or $(patsubst $(VENV)/.installed-%,requirements/%,$(wildcard $(VENV)/.installed-*)),requirements/cpu.txt)
+STAMP  := $(VENV)/.installed-$(notdir $(LOCK))
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
+
+ifndef SEARCHGYM_DATA
+ifneq ($(wildcard ../shared/data),)
+export SEARCHGYM_DATA := $(abspath ../shared/data)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requirements/cuda.txt)
+
+demo: setup  ## evaluate the scripted agents, on real questions too where SEARCHGYM_DATA names their folder
+	$(VENV)/bin/searchgym demo
+
+test: setup  ## run every test that a CPU can run
+	$(PY) -m pytest --durations=10
+
+check: setup  ## formatting, lint and types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+	$(VENV)/bin/mypy
+
+bench: setup  ## measure environment steps and searches per second
+	$(PY) benchmarks/env_throughput.py
+
+clean:  ## remove what builds, checks and tests leave behind (.venv and runs stay)
+	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find searchgym tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# setuptools comes first and builds the rest without isolation, so that nothing unpinned takes part: DeepSpeed has no
+# wheel, and its kernels are compiled at first use.
+$(STAMP): $(LOCK) setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " \
+		+ sys.version.split()[0] + ": name another one, as in make setup PYTHON=python3.11")'
+	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) "$$(grep '^setuptools==' $(LOCK))"
+	@DS_BUILD_OPS=0 $(PIP) --no-build-isolation --only-binary=:all: --no-binary=deepspeed -r $(LOCK)
+	@$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@

@@ -1,0 +1,20 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real questions and passages that SEARCHGYM_DATA names; a wrong name is a failure, not a skip."""
+    name = os.environ.get("SEARCHGYM_DATA")
+    if not name:
+        pytest.skip("SEARCHGYM_DATA is not set: no real data to test on")
+    folder = Path(name)
+    if not folder.is_dir():
+        pytest.fail(f"SEARCHGYM_DATA names {folder}, which is no folder")
+    return folder

@@ -1,0 +1,141 @@
+"""What is installed: the packages and cards in the wheel, versions, lock files, and a light import."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import setuptools
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import searchgym
+from searchgym.cards import CARD_KINDS
+
+ROOT = Path(__file__).parents[1]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+HEAVY = {"torch", "transformers", "datasets", "pyarrow", "numba", "bm25s", "deepspeed", "matplotlib"}
+
+
+@pytest.fixture(scope="module")
+def setup_cfg() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+@pytest.fixture(scope="module")
+def wheel(setup_cfg: configparser.ConfigParser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of a copy of the tree: in the checkout, an old build/ folder would slip its files into it."""
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    folders = {line.split("=")[1].strip() for line in setup_cfg["options"]["package_dir"].strip().splitlines()}
+    for name in ["setup.cfg", "pyproject.toml", "LICENSE", "README.md", *folders]:
+        for file in files_under(ROOT / name):
+            target = tree / file.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    run(*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(out), str(tree))
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def files_under(path: Path) -> list[Path]:
+    """Returns the file itself, or all files of a folder but compiled ones; a path that is missing is returned too."""
+    if not path.is_dir():
+        return [path]
+    return [file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+
+
+def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command without the paths of this checkout; a failure shows what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def test_every_package_and_card_folder_is_listed(setup_cfg: configparser.ConfigParser) -> None:
+    listed = setup_cfg["options"]["packages"].split()
+    found = setuptools.find_packages(str(ROOT), include=["searchgym", "searchgym.*"])
+    assert sorted(listed) == sorted(found + [f"searchgym._cards.{kind}" for kind in CARD_KINDS])
+
+
+def test_one_version_everywhere(setup_cfg: configparser.ConfigParser) -> None:
+    headings = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert setup_cfg["metadata"]["version"] == searchgym.__version__ == headings[0]
+
+
+def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    package = {str(file.relative_to(ROOT)) for file in files_under(ROOT / "searchgym")}
+    cards = {f"searchgym/_cards/{file.relative_to(ROOT)}" for kind in CARD_KINDS for file in files_under(ROOT / kind)}
+    assert cards
+    assert "searchgym/py.typed" in package
+    assert not (package | cards) - names, "not in the wheel: name them in setup.cfg, [options.package_data]"
+    assert f"searchgym-{searchgym.__version__}.dist-info/licenses/LICENSE" in names
+
+
+def test_wheel_steps_an_environment_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    """A second environment takes the dependencies from this one, but has nothing of SearchGym except the wheel."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    run(*PIP, "--python", python, "install", "-q", "--no-deps", "--no-index", str(wheel))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    script = """
+import gymnasium, searchgym
+env = gymnasium.make("searchgym/Demo-v0")
+observation, info = env.reset(seed=0)
+print(searchgym.__file__)
+print(env.observation_space.contains(observation), env.step("<answer>nothing</answer>")[2])
+"""
+    file, stepped = run(python, "-c", script, cwd=elsewhere).stdout.splitlines()
+    assert Path(file).is_relative_to(site)
+    assert stepped == "True True"
+    assert "eval" in run(str(tmp_path / "venv" / "bin" / "searchgym"), "--help", cwd=elsewhere).stdout
+
+
+@pytest.mark.parametrize("lock", ["cpu", "cuda"])
+def test_lock_pins_what_setup_cfg_asks_for(lock: str, setup_cfg: configparser.ConfigParser) -> None:
+    lines = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.lstrip().startswith("#"))
+    extras = setup_cfg["options.extras_require"]
+    asked = "\n".join([setup_cfg["options"]["install_requires"], extras["train"], extras["dev"]]).split("\n")
+    for requirement in map(Requirement, filter(None, asked)):
+        pinned = pins.get(canonicalize_name(requirement.name))
+        assert pinned is not None, f"{requirement} is not in the lock: make it anew, its first lines say how"
+        assert requirement.specifier.contains(pinned), f"{requirement}, but the lock pins {pinned}: make it anew"
+
+
+def test_cuda_lock_adds_only_the_cuda_libraries() -> None:
+    cpu, cuda = (
+        set(re.findall(r"^\S+==\S+$", (ROOT / "requirements" / name).read_text(encoding="utf-8"), re.MULTILINE))
+        for name in ("cpu.txt", "cuda.txt")
+    )
+    assert len(cpu) > 50
+    assert cpu < cuda
+    assert {pin.split("-")[0].split("==")[0] for pin in cuda - cpu} == {"cuda", "nvidia", "triton"}
+
+
+def test_import_is_light() -> None:
+    script = "import sys, searchgym; print(*sys.modules)"
+    seconds = []
+    for _ in range(3):
+        result = run(sys.executable, "-X", "importtime", "-c", script, cwd=ROOT)
+        loaded = {name.split(".")[0] for name in result.stdout.split()}
+        assert "searchgym" in loaded
+        assert not loaded & HEAVY
+        (last,) = re.findall(r"\|\s+(\d+) \| searchgym$", result.stderr, re.MULTILINE)
+        seconds.append(int(last) / 1e6)
+    assert min(seconds) < 1.5
