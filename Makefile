@@ -1,5 +1,4 @@
 # Every target does its own set-up: a fresh clone needs Python 3.11 or newer, and nothing else.
-SHELL  := /bin/bash
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
@@ -7,7 +6,7 @@ PYTHON ?= python3
 # The lock that is installed already, else the one for CPU. Another lock rebuilds the environment from nothing.
 LOCK   ?= $(or $(patsubst $(VENV)/.installed-%,requirements/%,$(wildcard $(VENV)/.installed-*)),requirements/cpu.txt)
 STAMP  := $(VENV)/.installed-$(notdir $(LOCK))
-PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
+PIP    := $(PY) -m pip install -qq --disable-pip-version-check
 
 ifndef SEARCHGYM_DATA
 ifneq ($(wildcard ../shared/data),)
@@ -46,8 +45,8 @@ clean:  ## remove what builds, checks and tests leave behind (.venv and runs sta
 # setuptools comes first and builds the rest without isolation, so that nothing unpinned takes part: DeepSpeed has no
 # wheel, and its kernels are compiled at first use.
 $(STAMP): $(LOCK) setup.cfg pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " \
-		+ sys.version.split()[0] + ": name another one, as in make setup PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'Python 3.11 or newer is needed; name one: make setup PYTHON=python3.11' >&2; exit 1; }
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) "$$(grep '^setuptools==' $(LOCK))"

@@ -64,7 +64,9 @@ def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[s
 
 def test_every_package_and_card_folder_is_listed(setup_cfg: configparser.ConfigParser) -> None:
     listed = setup_cfg["options"]["packages"].split()
-    found = setuptools.find_packages(str(ROOT), include=["searchgym", "searchgym.*"])
+    found = setuptools.find_namespace_packages(
+        str(ROOT), include=["searchgym", "searchgym.*"], exclude=["*__pycache__"]
+    )
     assert sorted(listed) == sorted(found + [f"searchgym._cards.{kind}" for kind in CARD_KINDS])
 
 
