@@ -1,0 +1,172 @@
+"""The retriever interface, the one way to call it, and small retrievers that stand on any index.
+
+A retriever is anything with ``search(queries, k)``. It is always called in batches, through `retrieve`, which holds the
+deadline, retries faults and checks the reply: a fault never becomes an observation.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from searchgym.errors import RetrieverError
+from searchgym.records import Hit, Passage, Question
+
+MAX_ATTEMPTS = 4
+"""Calls made for one retrieval before giving up, deadline permitting."""
+FIRST_PAUSE = 0.05
+"""Seconds before the first retry; doubled for each further one."""
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """What every retriever does."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns at most k hits per query, best first; the same order of queries."""
+        ...
+
+
+@runtime_checkable
+class QuestionRetriever(Protocol):
+    """A retriever whose corpus depends on the question: the distractor setting."""
+
+    def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns at most k hits per query, each from its own question's passages."""
+        ...
+
+
+AnyRetriever = Retriever | QuestionRetriever
+
+
+class NullRetriever:
+    """Finds nothing, at no cost: for measuring what an environment costs by itself."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns an empty list per query."""
+        return [[] for _ in queries]
+
+
+class FunctionRetriever:
+    """Wraps a function ``(query, k) -> hits`` of one query.
+
+    Args:
+        function: Called once per query.
+    """
+
+    def __init__(self, function: Callable[[str, int], Sequence[Hit]]) -> None:
+        self._function = function
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns the function's hits, query by query."""
+        return [list(self._function(query, k)) for query in queries]
+
+
+class DistractorRetriever:
+    """Each question searches only its own paragraphs: the official distractor setting of HotpotQA and 2Wiki.
+
+    One BM25 index holds the paragraphs of all questions (so that term statistics are those of the whole set); a query
+    is scored against its question's own paragraphs only.
+
+    Args:
+        questions: Questions with `paragraphs`.
+
+    Raises:
+        RetrieverError: A question has no paragraphs of its own.
+    """
+
+    def __init__(self, questions: Iterable[Question]) -> None:
+        from searchgym.corpora.index import build_in_memory
+
+        positions: dict[tuple[str, str], int] = {}
+        own: dict[str, list[int]] = {}
+        for question in questions:
+            if not question.paragraphs:
+                raise RetrieverError(
+                    f"question {question.id!r} has no paragraphs of its own: distractors=True needs a question file "
+                    "with contexts (HotpotQA, 2WikiMultihopQA or MuSiQue format)"
+                )
+            pages = ((p.title, p.text) for p in question.paragraphs)
+            own[question.id] = [positions.setdefault(page, len(positions)) for page in pages]
+        self._own: Mapping[str, np.ndarray] = {i: np.unique(np.array(p, np.int64)) for i, p in own.items()}
+        passages = (Passage(str(n), title, text) for (title, text), n in positions.items())
+        self._index = build_in_memory(passages)
+
+    def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns hits among each question's own paragraphs."""
+        return self._index.search_within(queries, k, [self._own[i] for i in question_ids])
+
+
+def retrieve(
+    retriever: AnyRetriever, question_ids: Sequence[str], queries: Sequence[str], k: int, deadline: float
+) -> list[list[Hit]]:
+    """Calls a retriever once for a batch, retrying faults until a deadline.
+
+    Args:
+        retriever: Whose `search` (or `search_for`) is called with the whole batch.
+        question_ids: The question behind each query.
+        queries: One query text each.
+        k: Hits wanted per query.
+        deadline: Seconds for everything, retries included. A call that hangs is abandoned then (its thread is a daemon).
+
+    Returns:
+        One list of at most k hits per query.
+
+    Raises:
+        RetrieverError: Nothing usable came within the deadline or `MAX_ATTEMPTS` calls; carries the last fault.
+    """
+
+    def call() -> list[list[Hit]]:
+        if isinstance(retriever, QuestionRetriever):
+            return retriever.search_for(question_ids, queries, k)
+        return retriever.search(queries, k)
+
+    end = time.monotonic() + deadline
+    pause = FIRST_PAUSE
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return _checked(_call_within(call, end - time.monotonic()), len(queries), k)
+        except Exception as error:
+            if attempt == MAX_ATTEMPTS or time.monotonic() + pause >= end:
+                raise RetrieverError(
+                    f"{type(retriever).__name__} failed {attempt} time(s) within {deadline:g} s: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            time.sleep(pause)
+            pause *= 2
+    raise AssertionError("unreachable")
+
+
+def _call_within(call: Callable[[], list[list[Hit]]], seconds: float) -> list[list[Hit]]:
+    """Runs `call` in a daemon thread, so that a hang can be abandoned without blocking the exit of the program."""
+    box: list[list[list[Hit]] | BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(call())
+        except BaseException as error:
+            box.append(error)
+
+    thread = threading.Thread(target=run, name="searchgym-retrieval", daemon=True)
+    thread.start()
+    thread.join(max(seconds, 0.0))
+    if not box:
+        raise TimeoutError("no reply before the deadline")
+    if isinstance(box[0], BaseException):
+        raise box[0]
+    return box[0]
+
+
+def _checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
+    """Returns `results` if they are one list of at most k hits per query."""
+    if not isinstance(results, list) or len(results) != expected:
+        got = f"{len(results)} lists" if isinstance(results, list) else type(results).__name__
+        raise RetrieverError(f"expected a list of {expected} lists of hits, got {got}")
+    for hits in results:
+        if len(hits) > k or not all(isinstance(hit, Hit) for hit in hits):
+            raise RetrieverError(f"expected at most {k} Hit records per query, got {hits!r:.200}")
+    return results

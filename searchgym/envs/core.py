@@ -1,0 +1,133 @@
+"""The environment core: pure functions on a frozen state, on which every shell stands.
+
+One action is two steps, so that the shell decides how retrieval is batched and awaited::
+
+    state, queries = begin(state, action, rules)     # queries is empty when nothing is to be retrieved
+    hits = ...                                       # the shell retrieves
+    state, observation = finish(state, hits, rules)  # or fail(state, error) if the retriever failed
+
+Rules of an episode: every action costs a turn, one that could not be read too. An answer ends the episode
+(``"answer"``). So does the last turn (``"turns"``); a search in the last turn is not sent, since nothing could be done
+with its hits. The score reads the answer action and the question, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from searchgym.cards import EnvCard
+from searchgym.errors import EpisodeError
+from searchgym.protocol import Protocol, count_words, get_protocol
+from searchgym.records import Action, Answer, Hit, Invalid, Question, Search, Searched, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Budgets and grammar of an environment."""
+
+    protocol: Protocol
+    top_k: int
+    """Passages per query."""
+    max_turns: int
+    """Actions per episode."""
+    max_queries: int
+    """Queries per search action."""
+    max_observation_words: int
+    """Words of retrieved text per turn."""
+    deadline: float
+    """Seconds per retrieval, retries included."""
+
+    @classmethod
+    def from_card(cls, card: EnvCard) -> Rules:
+        """Reads the rules of a card."""
+        return cls(
+            get_protocol(card.protocol, keep_thoughts=card.thoughts == "keep"),
+            card.top_k,
+            card.max_turns,
+            card.max_queries,
+            card.max_observation_words,
+            card.retriever_deadline,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything an episode has come to; immutable, so a copy is a reference."""
+
+    question: Question
+    turn: int = 0
+    """Actions taken."""
+    invalid: int = 0
+    """Actions that could not be read."""
+    words: int = 0
+    """Words of all observations after the question."""
+    searches: tuple[Searched, ...] = ()
+    """Queries made and their hits, in order."""
+    action: Action | None = None
+    """The last action."""
+    answer: Answer | None = None
+    stop_reason: StopReason | None = None
+    error: str | None = None
+    """What the retriever said, if it failed."""
+
+    @property
+    def done(self) -> bool:
+        """True once the episode has ended."""
+        return self.stop_reason is not None
+
+    @property
+    def answer_text(self) -> str:
+        """The final answer; empty if there is none."""
+        return "" if self.answer is None else self.answer.text
+
+
+def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str, ...]]:
+    """Takes an action as far as it goes without retrieval.
+
+    Returns:
+        The new state and the queries to retrieve: empty for an answer, an unread action, or the last turn.
+
+    Raises:
+        EpisodeError: The episode has ended.
+    """
+    if state.done:
+        raise EpisodeError(f"the episode has ended ({state.stop_reason}): reset before the next step")
+    if isinstance(action, Search) and len(action.queries) > rules.max_queries:
+        action = Invalid(f"{len(action.queries)} queries at once, at most {rules.max_queries}")
+    state = replace(state, turn=state.turn + 1, action=action)
+    if isinstance(action, Answer):
+        return replace(state, answer=action, stop_reason="answer"), ()
+    if isinstance(action, Invalid):
+        state = replace(state, invalid=state.invalid + 1)
+    if state.turn >= rules.max_turns:
+        return replace(state, stop_reason="turns"), ()
+    return state, action.queries if isinstance(action, Search) else ()
+
+
+def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
+    """Completes the action that `begin` took.
+
+    Args:
+        state: What `begin` returned.
+        hits: One sequence of hits per query that `begin` returned.
+        rules: The same rules.
+
+    Returns:
+        The new state and the observation; empty once the episode has ended.
+    """
+    if state.done:
+        return state, ""
+    if isinstance(state.action, Search):
+        found = tuple(Searched(state.turn, q, tuple(h)) for q, h in zip(state.action.queries, hits, strict=True))
+        state = replace(state, searches=state.searches + found)
+        observation = rules.protocol.observation(hits, rules.max_observation_words)
+    else:
+        reason = state.action.reason if isinstance(state.action, Invalid) else ""
+        observation = rules.protocol.notice(reason)
+    return replace(state, words=state.words + count_words(observation)), observation
+
+
+def fail(state: State, error: str) -> State:
+    """Ends an episode whose retrieval failed past its deadline: no observation, no score."""
+    return replace(state, stop_reason="retriever_error", error=error)

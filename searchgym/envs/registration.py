@@ -1,0 +1,104 @@
+"""Registering environments with Gymnasium: the shipped cards at import, a user's own in one call."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Unpack
+
+import gymnasium
+from gymnasium.envs.registration import registry
+
+from searchgym.cards import EnvCard, QuestionSource, find_card, list_cards, load_card
+from searchgym.envs.task import TaskOptions
+from searchgym.errors import UnknownNameError, UsageError
+
+_registered: dict[str, EnvCard] = {}
+
+
+def register_card(card: EnvCard, **options: Any) -> str:
+    """Registers an environment id for a card.
+
+    Args:
+        card: The card; its `id` is registered, again if it was before (a notebook cell can be run twice).
+        **options: `TaskOptions` that become defaults of the id.
+
+    Returns:
+        The id, ready for ``gymnasium.make`` and ``gymnasium.make_vec``.
+    """
+    if card.id in registry:
+        if card.id not in _registered:
+            raise UsageError(f"environment id {card.id!r} is taken by another package: choose another")
+        del registry[card.id]
+    gymnasium.register(
+        id=card.id,
+        entry_point="searchgym.envs.single:SearchEnv",
+        vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
+        kwargs={"card": card, **options},
+    )
+    _registered[card.id] = card
+    return card.id
+
+
+def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
+    """Registers one's own environment in one call.
+
+    Args:
+        id: ``"Mine/Quiz-v0"``, with ``questions=`` and ``corpus=`` (or ``retriever=``, or ``distractors=True``) and
+            any other `TaskOptions`; or a path to a YAML card.
+        **options: Defaults of the new id; ``gymnasium.make(id, ...)`` may still override them.
+
+    Returns:
+        The id.
+
+    Raises:
+        UsageError: No questions, or nothing to search.
+        CardError: The card is wrong.
+    """
+    for name in options:
+        if name not in TaskOptions.__annotations__:
+            raise UnknownNameError("option", name, TaskOptions.__annotations__)
+    if os.fspath(id).endswith((".yaml", ".yml")):
+        return register_card(load_card(EnvCard, find_card("envs", os.fspath(id))), **options)
+    if "questions" not in options:
+        raise UsageError(f"register({id!r}) needs questions=: a question file or Question records")
+    if not {"corpus", "retriever", "distractors"} & options.keys():
+        raise UsageError(f"register({id!r}) needs corpus=, retriever= or distractors=True: something to search")
+    source = QuestionSource(dataset="own", split="all", size=0, file="", get="")
+    return register_card(EnvCard(id=os.fspath(id), summary="registered by the user", questions=source, corpus=""), **options)
+
+
+def full_id(name: str) -> str:
+    """Returns the registered id behind a full id or a short name: ``"HotpotQA"`` is ``"searchgym/HotpotQA-v0"``.
+
+    Raises:
+        UnknownNameError: Nothing registered has that name; the nearest is suggested.
+    """
+    if name in _registered:
+        return name
+    short = {i.split("/")[-1]: i for i in sorted(_registered)}
+    unversioned = {s.rsplit("-v", 1)[0]: i for s, i in short.items()}
+    lowered = {s.lower(): i for s, i in (short | unversioned).items()}
+    if name.lower() not in lowered:
+        raise UnknownNameError("environment", name, unversioned)
+    return lowered[name.lower()]
+
+
+def find_env(name: str) -> EnvCard:
+    """Returns the card of a registered id or short name."""
+    return _registered[full_id(name)]
+
+
+def registered() -> dict[str, EnvCard]:
+    """Returns every environment id that SearchGym registered, with its card."""
+    return dict(_registered)
+
+
+def env_options(name: str) -> dict[str, Any]:
+    """Returns the default options an id was registered with."""
+    return {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
+
+
+def register_shipped() -> None:
+    """Registers every shipped card."""
+    for path in list_cards("envs").values():
+        register_card(load_card(EnvCard, path))

@@ -1,0 +1,170 @@
+"""Episodes on disk: one JSON line per episode for text and structure, one sidecar for token arrays.
+
+``episodes.jsonl`` can be read with any JSON reader. Where an episode has tokens, each span of its line holds
+``"ids": [offset, count]`` and ``"logp": [offset, count]`` into ``episodes.tokens.bin``: byte offset and number of
+little-endian int32 ids or float32 log-probs. An episode's arrays are written before its line, so that an interrupted
+write leaves at worst a half line, which `EpisodeWriter` removes when it goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.corpora.files import dump_line, iter_jsonl
+from searchgym.errors import DataError
+from searchgym.records import (
+    Answer,
+    Call,
+    Context,
+    Episode,
+    Hit,
+    Passage,
+    Searched,
+    Span,
+    SpanKind,
+    SupportingFact,
+    Triple,
+)
+
+IDS, LOGP = np.dtype("<i4"), np.dtype("<f4")
+
+
+def sidecar(path: Path) -> Path:
+    """Returns the file of token arrays that belongs to an episode file."""
+    return path.with_suffix(".tokens.bin")
+
+
+class EpisodeWriter:
+    """Appends episodes to a file; each is complete on disk when `write` returns.
+
+    Args:
+        path: ``episodes.jsonl``; a half-written last line is cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _cut_half_line(path)
+        self._lines: BinaryIO = path.open("ab")
+        self._tokens: BinaryIO | None = None
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, episode: Episode) -> None:
+        """Appends one episode."""
+        row = dataclasses.asdict(dataclasses.replace(episode, contexts=[]))
+        row["contexts"] = [
+            {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]} for c in episode.contexts
+        ]
+        if self._tokens is not None:
+            self._tokens.flush()
+        self._lines.write(dump_line(row))
+        self._lines.flush()
+
+    def _span_row(self, span: Span) -> dict[str, Any]:
+        """Writes a span's arrays to the sidecar and returns where they are."""
+        if span.logp is not None and len(span.logp) != len(span.ids):
+            raise ValueError(f"a span of {len(span.ids)} ids has {len(span.logp)} log-probs")
+        return {
+            "kind": span.kind,
+            "ids": self._append(span.ids, IDS),
+            "logp": None if span.logp is None else self._append(span.logp, LOGP),
+        }
+
+    def _append(self, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> list[int]:
+        """Appends an array to the sidecar; returns [byte offset, number of values]."""
+        if self._tokens is None:
+            self._tokens = sidecar(self.path).open("ab")
+        offset = self._tokens.tell()
+        self._tokens.write(np.ascontiguousarray(array, dtype).tobytes())
+        return [offset, len(array)]
+
+    def close(self) -> None:
+        """Closes both files."""
+        self._lines.close()
+        if self._tokens is not None:
+            self._tokens.close()
+
+
+def _cut_half_line(path: Path) -> None:
+    """Removes what an interrupted write left after the last newline."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """Reads the episodes of a file in the order in which they were written.
+
+    Raises:
+        DataError: A line that is not an episode, or token arrays that are not in the sidecar.
+    """
+    tokens = sidecar(path).read_bytes() if sidecar(path).exists() else b""
+    for number, row in iter_jsonl(path):
+        try:
+            yield _episode(row, tokens)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
+
+
+def _episode(row: dict[str, Any], tokens: bytes) -> Episode:
+    """Builds an episode from its line."""
+    return Episode(
+        **row
+        | {
+            "contexts": [
+                Context(c["parent"], c["fork"], [_span(s, tokens) for s in c["spans"]]) for c in row["contexts"]
+            ],
+            "calls": [Call(**call) for call in row["calls"]],
+            "searches": [
+                Searched(s["turn"], s["query"], tuple(Hit(Passage(**h["passage"]), h["score"]) for h in s["hits"]))
+                for s in row["searches"]
+            ],
+            "answer": None if row["answer"] is None else _answer(row["answer"]),
+        }
+    )
+
+
+def _answer(row: dict[str, Any]) -> Answer:
+    """Builds an answer; what the agent did not produce stays None."""
+    facts, triples, paragraphs = row["supporting_facts"], row["evidences"], row["paragraphs"]
+    return Answer(
+        row["text"],
+        None if facts is None else tuple(SupportingFact(**fact) for fact in facts),
+        None if triples is None else tuple(Triple(**triple) for triple in triples),
+        None if paragraphs is None else tuple(paragraphs),
+        row["answerable"],
+    )
+
+
+def _span(row: dict[str, Any], tokens: bytes) -> Span:
+    """Builds a span from its places in the sidecar."""
+    if row["kind"] not in typing.get_args(SpanKind):
+        raise ValueError(f"unknown span kind {row['kind']!r}")
+    logp = None if row["logp"] is None else _array(tokens, row["logp"], LOGP)
+    return Span(row["kind"], _array(tokens, row["ids"], IDS), logp)
+
+
+def _array(tokens: bytes, place: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Reads one array of the sidecar."""
+    offset, count = place
+    if offset < 0 or count < 0 or offset + count * dtype.itemsize > len(tokens):
+        raise ValueError(f"{count} values at byte {offset} are past the sidecar's {len(tokens)} bytes")
+    return np.frombuffer(tokens, dtype, count, offset).copy()
+
+

@@ -1,0 +1,63 @@
+import gymnasium
+import pytest
+from support import QUESTIONS, TitleRetriever
+
+import searchgym
+from searchgym.envs.registration import env_options, find_env, full_id, register_card, registered
+from searchgym.errors import CardError, UnknownNameError, UsageError
+
+SHIPPED = ["2WikiMultihopQA", "Bamboogle", "Demo", "HotpotQA", "MuSiQue", "NQ", "PopQA", "TriviaQA"]
+
+
+def test_the_shipped_ids_are_registered():
+    assert {f"searchgym/{name}-v0" for name in SHIPPED} <= set(registered())
+    assert {f"searchgym/{name}-v0" for name in SHIPPED} <= set(gymnasium.registry)
+
+
+@pytest.mark.parametrize("name", ["searchgym/HotpotQA-v0", "HotpotQA-v0", "HotpotQA", "hotpotqa"])
+def test_short_names(name):
+    assert full_id(name) == "searchgym/HotpotQA-v0"
+    assert find_env(name).scorer == "hotpotqa"
+
+
+def test_unknown_names_suggest_the_nearest():
+    with pytest.raises(UnknownNameError, match="unknown environment 'HotPotQ'; did you mean 'HotpotQA'"):
+        full_id("HotPotQ")
+
+
+def test_a_user_registers_in_one_call_and_may_do_so_again():
+    for top_k in (1, 2):
+        name = searchgym.register("Mine/Quiz-v0", questions=QUESTIONS, retriever=TitleRetriever(), top_k=top_k)
+    env = gymnasium.make(name)
+    env.reset(seed=0)
+    assert len(env.step("<search>Alpha Beta Gamma</search>")[4]["hits"]) == 2
+    assert len(gymnasium.make(name, top_k=3).unwrapped.task.questions) == 3
+    assert env_options("Quiz")["top_k"] == 2
+
+
+def test_a_user_registers_a_card(tmp_path):
+    card = tmp_path / "mine.yaml"
+    card.write_text(
+        "id: Mine/Card-v1\nsummary: mine\ncorpus: demo\nmax_turns: 2\n"
+        "questions: {dataset: mine, split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
+    )
+    env = gymnasium.make(searchgym.register(card))
+    assert env.unwrapped.task.rules.max_turns == 2
+    card.write_text(card.read_text() + "max_turn: 3\n")
+    with pytest.raises(CardError, match=r"mine\.yaml: unknown key 'max_turn'; did you mean 'max_turns'"):
+        searchgym.register(card)
+
+
+def test_what_cannot_be_registered():
+    with pytest.raises(UsageError, match="needs questions="):
+        searchgym.register("Mine/A-v0")
+    with pytest.raises(UsageError, match="something to search"):
+        searchgym.register("Mine/A-v0", questions=QUESTIONS)
+    with pytest.raises(UnknownNameError, match="did you mean 'corpus'"):
+        searchgym.register("Mine/A-v0", questions=QUESTIONS, corpora="x")
+    with pytest.raises(UsageError, match="taken by another package"):
+        register_card(find_env("Demo").__class__(**{**vars_of(find_env("Demo")), "id": "CartPole-v1"}))
+
+
+def vars_of(card):
+    return {name: getattr(card, name) for name in card.__dataclass_fields__}

@@ -1,0 +1,268 @@
+import math
+import threading
+import warnings
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
+
+import searchgym
+from searchgym.corpora.retriever import FunctionRetriever, NullRetriever, retrieve
+from searchgym.envs.registration import registered
+from searchgym.envs.single import SearchEnv
+from searchgym.errors import (
+    DataMissingError,
+    EpisodeError,
+    RetrieverError,
+    RewardError,
+    UnknownNameError,
+    UsageError,
+)
+
+
+def make(**options):
+    return SearchEnv(CARD, **({"questions": QUESTIONS, "retriever": TitleRetriever()} | options))
+
+
+@pytest.mark.parametrize("env_id", sorted(registered()))
+def test_every_registered_id_passes_check_env(env_id):
+    options = {} if env_id == "searchgym/Demo-v0" else {"questions": QUESTIONS, "retriever": TitleRetriever()}
+    env = gymnasium.make(env_id, render_mode="ansi", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checker advises on spaces it does not know
+        check_env(env.unwrapped)
+    env.close()
+    env.close()
+
+
+def test_an_episode_from_question_to_reward():
+    env = make(render_mode="ansi")
+    observation, info = env.reset(seed=0, options={"question_id": "q1"})
+    assert observation == "When was the founder of Beta born?"
+    assert info["turns_left"] == 5
+    assert "<search>" in info["instructions"]
+    observation, reward, terminated, truncated, info = env.step("<search>Beta and Gamma</search>")
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert [hit["title"] for hit in info["hits"]] == ["Beta", "Gamma"]
+    assert "Doc 2(Title: Gamma) Gamma was born in 1901." in observation
+    observation, reward, terminated, truncated, info = env.step("<think>easy</think><answer>1901</answer>")
+    assert (observation, reward, terminated, truncated) == ("", 1.0, True, False)
+    assert {k: info[k] for k in ("em", "f1", "answer", "stop_reason", "turn", "searches")} == {
+        "em": 1.0,
+        "f1": 1.0,
+        "answer": "1901",
+        "stop_reason": "answer",
+        "turn": 2,
+        "searches": 1,
+    }
+    assert "Question: When was" in env.render()
+    assert "<think>easy</think>" in env.render()
+
+
+def test_thoughts_can_be_dropped_from_the_transcript():
+    import dataclasses
+
+    env = SearchEnv(dataclasses.replace(CARD, thoughts="drop"), questions=QUESTIONS, retriever=NullRetriever(),
+                    render_mode="ansi")  # fmt: skip
+    env.reset(seed=0)
+    env.step("<think>secret</think><answer>1901</answer>")
+    assert "secret" not in env.render()
+
+
+def test_the_turn_budget_terminates():
+    env = make(max_turns=2)
+    env.reset(seed=0, options={"question_id": "q0"})
+    env.step("nothing")
+    _, reward, terminated, truncated, info = env.step("<search>Beta</search>")
+    assert (reward, terminated, truncated, info["stop_reason"], info["searches"]) == (0.0, True, False, "turns", 0)
+
+
+def test_seeds_draw_the_same_questions():
+    one, two = make(), make()
+    draws = [one.reset(seed=5)[0], *(one.reset()[0] for _ in range(20))]
+    assert draws == [two.reset(seed=5)[0], *(two.reset()[0] for _ in range(20))]
+    assert set(draws) == {q.text for q in QUESTIONS}
+
+
+def test_a_retrieved_page_neither_scores_nor_acts():
+    env = make(protocol="tags")
+    env.reset(options={"question_id": "q1"})
+    observation, reward, terminated, _, info = env.step("<search>Delta</search>")
+    assert "<answer>1901</answer>" in observation
+    assert (reward, terminated, info["searches"]) == (0.0, False, 1)
+    _, reward, terminated, _, info = env.step("so the page says")
+    assert (reward, terminated, info["action"]) == (0.0, False, "invalid")
+    tools = make(protocol="tool_calls")
+    tools.reset(options={"question_id": "q1"})
+    _, _, terminated, _, info = tools.step('<tool_call>{"name": "search", "arguments": {"query": "Tool"}}</tool_call>')
+    assert (terminated, info["searches"]) == (False, 1)
+
+
+# -- rewards -------------------------------------------------------------------------------------------------------
+
+
+def answer(env, text, question="q0"):
+    env.reset(options={"question_id": question})
+    return env.step(f"<answer>{text}</answer>")[1]
+
+
+def half(state):
+    """A reward that other tests name as module:function."""
+    return 0.5
+
+
+def test_rewards_by_name_callable_and_module():
+    assert answer(make(), "the gamma!") == 1.0
+    assert answer(make(reward="f1"), "Gamma Beta") == pytest.approx(2 / 3)
+    assert answer(make(reward=lambda state: len(state.answer_text) + state.turn), "abc") == 4.0
+    assert answer(make(reward="test_single:half"), "x") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (lambda state: math.nan, "returned nan on question 'q0'"),
+        (lambda state: math.inf, "returned inf"),
+        (lambda state: 1 / 0, "raised ZeroDivisionError on question 'q0'"),
+        (lambda state: None, "raised TypeError"),
+        (lambda state: "high", "raised ValueError"),
+    ],
+)
+def test_a_bad_reward_is_an_error_and_the_episode_can_go_on(reward, message):
+    env = make(reward=reward)
+    with pytest.raises(RewardError, match=message):
+        answer(env, "x")
+    assert env.state.turn == 0  # nothing half-done: the step did not happen
+
+
+@pytest.mark.parametrize(("reward", "error"), [("emm", "did you mean 'em'"), ("no_module_x:f", "cannot load")])
+def test_unknown_rewards(reward, error):
+    with pytest.raises(UsageError, match=error):
+        make(reward=reward)
+
+
+# -- retriever faults ----------------------------------------------------------------------------------------------
+
+
+def test_a_retriever_that_keeps_failing_truncates_with_zero_reward():
+    env = make(retriever=FailingRetriever(), retriever_deadline=0.01, reward=lambda state: 1.0)
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step("<search>x</search>")
+    assert (observation, reward, terminated, truncated) == ("", 0.0, False, True)
+    assert info["stop_reason"] == "retriever_error"
+    assert "the index is on fire" in info["error"]
+    assert env.stats.retriever_errors == 1
+    with pytest.raises(EpisodeError):
+        env.step("<answer>x</answer>")
+    env.reset(seed=0)
+    assert env.step("<answer>x</answer>")[2] is True
+
+
+def test_a_fault_is_retried():
+    retriever = FailingRetriever(failures=1)
+    env = make(retriever=retriever)
+    env.reset(seed=0)
+    _, _, terminated, truncated, _ = env.step("<search>x</search>")
+    assert (terminated, truncated, retriever.calls) == (False, False, 2)
+
+
+def test_a_retriever_that_hangs_is_abandoned_at_the_deadline():
+    release = threading.Event()
+    hanging = FunctionRetriever(lambda query, k: [release.wait(60)])
+    with pytest.raises(RetrieverError, match="no reply before the deadline"):
+        retrieve(hanging, ["q"], ["x"], 3, deadline=0.05)
+    release.set()
+
+
+@pytest.mark.parametrize("reply", [None, [], [[], []], [["hit"]], [[1, 2, 3, 4]]])
+def test_a_reply_that_is_not_hits_is_a_fault(reply):
+    class Odd:
+        def search(self, queries, k):
+            return reply
+
+    with pytest.raises(RetrieverError, match=r"expected"):
+        retrieve(Odd(), ["q"], ["x"], 3, deadline=0.01)
+
+
+# -- misuse --------------------------------------------------------------------------------------------------------
+
+
+def test_out_of_order_and_wrong_types():
+    env = make()
+    with pytest.raises(EpisodeError, match="reset the environment"):
+        env.step("<answer>x</answer>")
+    env.reset(seed=0)
+    with pytest.raises(UsageError, match="an action is a string"):
+        env.step(3)
+    with pytest.raises(UnknownNameError, match="unknown reset option 'question'; did you mean 'question_id'"):
+        env.reset(options={"question": "q0"})
+    with pytest.raises(UnknownNameError, match="unknown question id 'q9'"):
+        env.reset(options={"question_id": "q9"})
+    with pytest.raises(UsageError, match="render_mode"):
+        make(render_mode="human")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"topk": 3}, UnknownNameError, "unknown option 'topk'; did you mean 'top_k'"),
+        ({"top_k": 0}, UsageError, "top_k must be positive, got 0"),
+        ({"protocol": "xml"}, UnknownNameError, "unknown protocol 'xml'"),
+        ({"questions": []}, UsageError, "questions= is empty"),
+        ({"questions": [QUESTIONS[0], QUESTIONS[0]]}, UsageError, "not unique"),
+        ({"questions": "nowhere.json"}, DataMissingError, "nowhere.json"),
+        ({"retriever": 3}, UsageError, "neither search"),
+        ({"distractors": True}, UsageError, "leave out corpus= and retriever="),
+    ],
+)
+def test_wrong_options(options, error, message):
+    with pytest.raises(error, match=message):
+        make(**options)
+
+
+def test_missing_corpora_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    for corpus, message in [
+        ("nowhere/corpus.jsonl", "no such corpus file"),
+        ("wiki-18", "searchgym corpus get wiki-18"),
+        ("wiki-19", "did you mean 'wiki-18'"),
+        (str(tmp_path), "neither an index"),
+    ]:
+        with pytest.raises((DataMissingError, UnknownNameError), match=message):
+            SearchEnv(CARD, questions=QUESTIONS, corpus=corpus)
+
+
+def test_missing_questions_name_the_file_and_the_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DataMissingError) as caught:
+        gymnasium.make("searchgym/HotpotQA-v0")
+    for part in ("hotpot_dev_distractor_v1.json", "https://hotpotqa.github.io", str(tmp_path / "data"), "questions=PATH"):
+        assert part in str(caught.value)
+
+
+def test_snapshots_go_back_any_number_of_times():
+    env = make()
+    env.reset(seed=1, options={"question_id": "q1"})
+    env.step("<search>Beta</search>")
+    snapshot = env.get_state()
+    one = env.step("<search>Gamma</search>")
+    env.reset()
+    env.set_state(snapshot)
+    assert env.step("<search>Gamma</search>") == one
+    env.set_state(snapshot)
+    draws = [env.reset()[0] for _ in range(5)]
+    env.set_state(snapshot)
+    assert [env.reset()[0] for _ in range(5)] == draws
+
+
+def test_a_retriever_may_be_built_from_the_corpus():
+    env = gymnasium.make("searchgym/Demo-v0", retriever=lambda passages: TitleRetriever(list(passages)))
+    env.reset(seed=0)
+    assert env.step("<search>Dunmere</search>")[4]["hits"][0]["title"] == "Dunmere"
+
+
+def test_the_package_names_its_public_records():
+    assert {"Question", "Search", "register"} <= set(searchgym.__all__)
+    assert all(hasattr(searchgym, name) for name in searchgym.__all__)

@@ -1,0 +1,130 @@
+import asyncio
+import threading
+
+import pytest
+from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
+
+from searchgym.envs.task import load_task
+from searchgym.errors import EpisodeError, RewardError, UsageError
+from searchgym.records import Answer, Question, Search
+from searchgym.rollout.batcher import RetrievalBatcher
+from searchgym.rollout.engine import Engine
+
+MANY = [Question(f"q{i}", "Alpha?", ("x",)) for i in range(100)]
+
+
+class TwoSearches:
+    async def run(self, question, io):
+        await io.step(Search(("Alpha",)))
+        await io.step(Search(("Beta",)))
+        await io.step(Answer("x"))
+
+
+class Endless:
+    async def run(self, question, io):
+        while True:
+            await io.step(Search(("Alpha",)))
+
+
+class LeavesEarly:
+    async def run(self, question, io):
+        await io.step(Search(("Alpha",)))
+
+
+class Draws:
+    async def run(self, question, io):
+        await io.step(Answer(str(io.rng.integers(10**9))))
+
+
+def run(agent, questions=MANY, retriever=None, concurrency=64, seed=0, **options):
+    task = load_task(CARD, questions=questions, retriever=retriever or TitleRetriever(), **options)
+    engine, episodes = Engine(task, agent, "test", concurrency=concurrency, seed=seed), []
+    asyncio.run(engine.run(task.questions, episodes.append))
+    return engine, episodes
+
+
+def test_queries_of_concurrent_episodes_share_calls():
+    retriever = TitleRetriever()
+    engine, episodes = run(TwoSearches(), retriever=retriever, concurrency=100)
+    assert len(episodes) == 100
+    assert [len(call) for call in retriever.calls] == [100, 100]
+    assert (engine.batcher.calls, engine.batcher.queries) == (2, 200)
+    assert all([s.turn for s in e.searches] == [1, 2] and e.scores["em"] == 1.0 for e in episodes)
+
+
+def test_concurrency_changes_nothing_but_the_batches():
+    wanted = {e.id: e for e in run(TwoSearches(), concurrency=100)[1]}
+    for concurrency in (1, 7):
+        assert {e.id: e for e in run(TwoSearches(), concurrency=concurrency)[1]} == wanted
+
+
+def test_an_endless_workflow_ends_with_its_budget():
+    episodes = run(Endless(), QUESTIONS)[1]
+    assert [(e.stop_reason, e.turns, len(e.searches)) for e in episodes] == [("turns", 5, 4)] * 3
+
+
+def test_a_workflow_that_leaves_early_is_unanswered_and_scores_zero():
+    episodes = run(LeavesEarly(), QUESTIONS)[1]
+    assert [(e.stop_reason, e.answer, e.reward) for e in episodes] == [(None, None, 0.0)] * 3
+
+
+def test_a_failing_retriever_ends_the_episode_and_is_counted():
+    episodes = run(TwoSearches(), QUESTIONS, FailingRetriever(), retriever_deadline=0.01)[1]
+    assert {e.stop_reason for e in episodes} == {"retriever_error"}
+    assert all("on fire" in e.error and e.scores == {"em": 0.0, "f1": 0.0} and e.turns == 1 for e in episodes)
+
+
+def test_a_hanging_retriever_is_abandoned():
+    release = threading.Event()
+
+    class Hanging(TitleRetriever):
+        def search(self, queries, k):
+            release.wait(60)
+            return super().search(queries, k)
+
+    episodes = run(TwoSearches(), QUESTIONS, Hanging(), retriever_deadline=0.05)[1]
+    release.set()
+    assert {e.stop_reason for e in episodes} == {"retriever_error"}
+
+
+def test_generators_depend_on_seed_and_question_only():
+    def answers(**options):
+        return {e.question_id: e.answer.text for e in run(Draws(), QUESTIONS, **options)[1]}
+
+    assert answers() == answers(concurrency=1)
+    assert answers(seed=1) != answers()
+    assert len(set(answers().values())) == 3
+
+
+def test_faults_of_agents_and_rewards_stop_the_run_as_themselves():
+    class Broken:
+        async def run(self, question, io):
+            raise KeyError("bug")
+
+    class UsesErrors:
+        async def run(self, question, io):
+            raise EpisodeError("not over")
+
+    with pytest.raises(KeyError, match="bug"):
+        run(Broken(), QUESTIONS)
+    with pytest.raises(EpisodeError, match="not over"):
+        run(UsesErrors(), QUESTIONS)
+    with pytest.raises(RewardError, match="returned nan"):
+        run(TwoSearches(), QUESTIONS, reward=lambda state: float("nan"))
+    with pytest.raises(UsageError, match="at least 1"):
+        run(TwoSearches(), QUESTIONS, concurrency=0)
+
+
+def test_a_batch_holds_at_most_max_batch_queries():
+    retriever = TitleRetriever()
+
+    async def main():
+        batcher = RetrievalBatcher(retriever, 3, 1.0, max_batch=4)
+        found = await asyncio.gather(*(batcher.search(f"q{i}", ("Alpha", "Beta")) for i in range(5)))
+        wide = await batcher.search("q", tuple("abcdef"))
+        return found, wide
+
+    found, wide = asyncio.run(main())
+    assert [len(call) for call in retriever.calls] == [4, 4, 2, 6]
+    assert all([hits[0].passage.title for hits in own] == ["Alpha", "Beta"] for own in found)
+    assert len(wide) == 6

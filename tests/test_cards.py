@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from searchgym.cards import CARD_KINDS, CorpusCard, EnvCard, build, find_card, list_cards, load_card
+from searchgym.errors import CardError, UnknownNameError
+
+GOOD = {
+    "id": "a/B-v0",
+    "summary": "s",
+    "questions": {"dataset": "d", "split": "dev", "size": 3, "file": "f", "get": "g"},
+    "corpus": "demo",
+}
+
+
+@pytest.mark.parametrize("kind", CARD_KINDS)
+def test_every_shipped_card_loads(kind):
+    cards = {name: load_card(CARD_KINDS[kind], path) for name, path in list_cards(kind).items()}
+    assert cards
+    if kind != "envs":
+        assert all(card.name == name for name, card in cards.items())
+
+
+def test_a_good_card_has_its_defaults():
+    card = build(EnvCard, GOOD, "x.yaml")
+    assert (card.top_k, card.max_turns, card.reward, card.questions.size) == (3, 5, "em", 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"top_kk": 3}, r"x\.yaml: unknown key 'top_kk'; did you mean 'top_k'\?"),
+        ({"top_k": "3"}, r"x\.yaml: top_k: expected int, got '3'"),
+        ({"top_k": True}, r"x\.yaml: top_k: expected int, got True"),
+        ({"protocol": "tag"}, r"x\.yaml: protocol: got 'tag'; did you mean 'tags'\?"),
+        ({"questions": {"dataset": "d"}}, r"x\.yaml: questions: missing key file, get, size, split"),
+        ({"questions": 3}, r"x\.yaml: questions: expected keys and values, got int"),
+    ],
+)
+def test_a_bad_card_is_refused_with_the_place(change, message):
+    with pytest.raises(CardError, match=message):
+        build(EnvCard, GOOD | change, "x.yaml")
+
+
+def test_numbers_are_not_coerced_except_int_to_float():
+    assert build(EnvCard, GOOD | {"retriever_deadline": 3}, "x").retriever_deadline == 3.0
+
+
+def test_optional_fields_take_none_and_refuse_other_types():
+    fields = {"name": "n", "summary": "s", "source": "x", "licence": "l", "file": "f"}
+    assert build(CorpusCard, fields | {"sha256": None}, "x").sha256 is None
+    with pytest.raises(CardError, match="sha256: expected str, got 3"):
+        build(CorpusCard, fields | {"sha256": 3}, "x")
+
+
+def test_unreadable_cards(tmp_path: Path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: [1")
+    with pytest.raises(CardError, match=r"bad\.yaml: cannot be read as YAML"):
+        load_card(EnvCard, path)
+    path.write_text("")
+    with pytest.raises(CardError, match="expected keys and values, got NoneType"):
+        load_card(EnvCard, path)
+
+
+def test_unknown_card_names_suggest_the_nearest():
+    with pytest.raises(UnknownNameError, match="did you mean 'hotpotqa'"):
+        find_card("envs", "hotpotqq")
+
+
+def test_long_lists_of_known_names_are_cut():
+    error = UnknownNameError("question id", "x", [f"id{i:04}" for i in range(7405)])
+    assert "(7405 in all)" in str(error)
+    assert len(str(error)) < 500
