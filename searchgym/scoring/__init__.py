@@ -1,0 +1,65 @@
+"""Answer normalisation, exact match, F1 and the official scorers' parts: one copy, used by rewards and evaluation.
+
+Every scorer gives one row of numbers per question (0-1 floats, never rounded) and `aggregate` takes plain means over
+question ids with `math.fsum`, whose result does not depend on the order or the batching of the rows. In a row
+
+* a number is the official value for that question;
+* None says that the agent did not produce what the metric needs (sentence ids, triples, ...): n/a, never inferred;
+* a missing key says that the metric does not apply: the data knows no gold for it, or MuSiQue leaves the question out.
+
+What each official script does, where they differ:
+
+============  ==========================  =========================================================================
+scorer        golds                       particulars
+============  ==========================  =========================================================================
+`hotpotqa`    first answer                yes / no / noanswer equal only themselves in F1; support is a set of (title,
+                                          sentence); joint precision and recall are products
+`2wiki`       first answer and aliases    the largest EM, F1, precision and recall are taken one by one; support titles
+                                          lower-cased after duplicates are removed; evidence triples match through the
+                                          aliases of subject and object, and two predictions may match one gold triple,
+                                          so that evidence and joint recall and F1 **can exceed 1**; joint of three
+`musique`     first answer and aliases    F1 without the yes / no rule, 1 if both sides are empty; answers and support
+                                          of answerable questions only; group metrics over pairs (see `aggregate`)
+`flashrag`    all answers                 F1, precision and recall as HotpotQA's, the largest taken one by one; ``acc``
+                                          is `cover_match`; its regex gold answers (CuratedTREC) are not supported
+`search_r1`   all answers                 ``em`` and ``sub_em`` (`cover_match`) only
+============  ==========================  =========================================================================
+
+The 2WikiMultihopQA script prints percentages with 2 decimals and MuSiQue's prints 3 decimals; nothing is rounded here.
+Sources: hotpot_evaluate_v1.py, 2wikimultihop_evaluate_v1.1.py, MuSiQue evaluate_v1.0.py with metrics/, FlashRAG
+flashrag/evaluator/metrics.py, Search-R1 verl/utils/reward_score/qa_em.py.
+"""
+
+from searchgym.scoring.answers import (
+    Overlap,
+    answer_overlap,
+    cover_match,
+    exact_match,
+    f1_score,
+    musique_f1_score,
+    normalise_answer,
+)
+from searchgym.scoring.evidence import EntityAliases, entity_aliases
+from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
+from searchgym.scoring.totals import aggregate, check_ids, mean_scores, score_predictions
+
+__all__ = [
+    "SCORERS",
+    "UNANSWERABLE_SUFFIX",
+    "EntityAliases",
+    "Overlap",
+    "Scorer",
+    "Scores",
+    "aggregate",
+    "answer_overlap",
+    "check_ids",
+    "cover_match",
+    "entity_aliases",
+    "exact_match",
+    "f1_score",
+    "mean_scores",
+    "musique_f1_score",
+    "normalise_answer",
+    "score_predictions",
+    "score_question",
+]

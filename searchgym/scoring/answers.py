@@ -1,0 +1,110 @@
+"""Normalisation of answers, exact match and token F1: what rewards and every scorer share."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from searchgym.errors import ScoringError, UsageError
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
+
+
+def lower_without_punctuation(text: str) -> str:
+    """Returns the text in lower case without ASCII punctuation.
+
+    Raises:
+        ScoringError: If `text` is not a string.
+    """
+    try:
+        return text.lower().translate(_PUNCTUATION)
+    except (AttributeError, TypeError) as error:
+        raise ScoringError(f"only text can be scored, got {type(text).__name__} {text!r}; pass a str") from error
+
+
+def normalise_answer(text: str) -> str:
+    """Returns the SQuAD form that all five scorers compare: lower case, no ASCII punctuation, articles or extra spaces.
+
+    The order matters (``"A.N."`` becomes ``"an"``, hence ``""``), accents and typographic punctuation stay.
+
+    Raises:
+        ScoringError: If `text` is not a string.
+    """
+    return " ".join(_ARTICLES.sub(" ", lower_without_punctuation(text)).split())
+
+
+def _normalised(golds: Sequence[str]) -> list[str]:
+    if isinstance(golds, str):
+        raise UsageError(f"golds must be a sequence of strings, got the string {golds!r}; pass ({golds!r},)")
+    return [normalise_answer(gold) for gold in golds]
+
+
+def exact_match(prediction: str, golds: Sequence[str]) -> float:
+    """Returns 1.0 if a gold answer equals the prediction after normalisation, else 0.0 (also without any gold)."""
+    return float(normalise_answer(prediction) in _normalised(golds))
+
+
+def cover_match(prediction: str, golds: Sequence[str]) -> float:
+    """Returns 1.0 if the normalised prediction contains a normalised gold answer as a substring of characters.
+
+    FlashRAG's ``acc`` and Search-R1's ``subem``. A gold answer that normalises to nothing is contained in everything.
+    """
+    text = normalise_answer(prediction)
+    return float(any(gold in text for gold in _normalised(golds)))
+
+
+class Overlap(NamedTuple):
+    """Agreement of a prediction with its gold, as every part of every scorer reports it."""
+
+    em: float
+    f1: float
+    precision: float
+    recall: float
+
+
+def harmonic_mean(precision: float, recall: float) -> float:
+    """Returns F1 from precision and recall, 0 if both are 0."""
+    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+
+
+def _token_overlap(prediction: str, gold: str) -> Overlap:
+    """Compares two normalised texts as multisets of words; without a common word all but EM is 0."""
+    predicted_words, gold_words = prediction.split(), gold.split()
+    em = float(prediction == gold)
+    common = sum((Counter(predicted_words) & Counter(gold_words)).values())
+    if common == 0:
+        return Overlap(em, 0.0, 0.0, 0.0)
+    precision, recall = common / len(predicted_words), common / len(gold_words)
+    return Overlap(em, harmonic_mean(precision, recall), precision, recall)
+
+
+def answer_overlap(prediction: str, golds: Sequence[str]) -> Overlap:
+    """Compares an answer with every gold by HotpotQA's rule and takes the largest of each number independently.
+
+    If either side normalises to yes, no or noanswer, anything but equality scores 0. The numbers may come from
+    different golds, as in 2WikiMultihopQA and FlashRAG. EM is 1 but F1 0 where both sides normalise to nothing.
+    """
+    text = normalise_answer(prediction)
+    best = Overlap(0.0, 0.0, 0.0, 0.0)
+    for gold in _normalised(golds):
+        if text != gold and not _CLOSED_ANSWERS.isdisjoint((text, gold)):
+            continue
+        best = Overlap(*map(max, best, _token_overlap(text, gold)))
+    return best
+
+
+def f1_score(prediction: str, golds: Sequence[str]) -> float:
+    """Returns the largest token F1 over the golds by HotpotQA's rule (see `answer_overlap`)."""
+    return answer_overlap(prediction, golds).f1
+
+
+def musique_f1_score(prediction: str, golds: Sequence[str]) -> float:
+    """Returns the largest token F1 over the golds by MuSiQue's rule: no yes / no rule, 1 if both sides are empty."""
+    text = normalise_answer(prediction)
+    normalised = _normalised(golds)
+    return max((_token_overlap(text, gold).f1 if text or gold else 1.0 for gold in normalised), default=0.0)

@@ -1,0 +1,164 @@
+"""The official scorers, one question at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+from searchgym.errors import ScoringError, UnknownNameError, UsageError
+from searchgym.records import Answer, Question, SupportingFact
+from searchgym.scoring.answers import Overlap, answer_overlap, cover_match, exact_match, musique_f1_score
+from searchgym.scoring.evidence import EntityAliases, evidence_overlap, gold_evidences, joint_overlap, set_overlap
+
+Scores = dict[str, float | None]
+"""Metric name to value; None if the agent did not produce what the metric needs."""
+
+Scorer = Callable[[Question, Answer], Scores]
+"""Gives the scores of one answer to one question."""
+
+UNANSWERABLE_SUFFIX = "#unanswerable"
+"""MuSiQue-Full gives two questions one id; the reader appends this to the id of the unanswerable one."""
+
+
+def _row(prefix: str, part: Overlap | None) -> Scores:
+    return {prefix + name: None if part is None else getattr(part, name) for name in Overlap._fields}
+
+
+def _answers(question: Question) -> tuple[str, ...]:
+    if not question.answers:
+        raise ScoringError(f"question {question.id!r} has no gold answer; give it one or leave it out")
+    return question.answers
+
+
+def _sentences(facts: Sequence[SupportingFact] | None, lower: bool = False) -> list[tuple[str, int | None]] | None:
+    """Returns (title, sentence) pairs without repeats; None for None and for facts that name pages only."""
+    if facts is None or (facts and all(fact.sentence is None for fact in facts)):
+        return None
+    return [(fact.title.lower() if lower else fact.title, fact.sentence) for fact in dict.fromkeys(facts)]
+
+
+def _support(question: Question, answer: Answer, lower: bool) -> tuple[bool, Overlap | None]:
+    """Returns whether the data knows the gold sentences, and the agreement if the agent names sentences too."""
+    gold, predicted = _sentences(question.supporting_facts, lower), _sentences(answer.supporting_facts, lower)
+    return gold is not None, None if gold is None or predicted is None else set_overlap(predicted, gold)
+
+
+def hotpotqa_scores(question: Question, answer: Answer) -> Scores:
+    """Scores an answer as hotpot_evaluate_v1.py: ``em``, ``f1``, ``precision``, ``recall``, and ``sp_``, ``joint_``."""
+    part = answer_overlap(answer.text, _answers(question)[:1])
+    scores = _row("", part)
+    known, support = _support(question, answer, lower=False)
+    if known:
+        scores |= _row("sp_", support) | _row("joint_", joint_overlap(part, support))
+    return scores
+
+
+def two_wiki_scores(question: Question, answer: Answer, aliases: EntityAliases = MappingProxyType({})) -> Scores:
+    """Scores an answer as 2wikimultihop_evaluate_v1.1.py: HotpotQA's keys and ``evidence_em`` and so on.
+
+    Args:
+        question: `Question.aliases` and the aliases of `Question.answer_id` are gold answers too.
+        answer: The prediction.
+        aliases: Names by entity id, from `entity_aliases`; without them only the question's own names count.
+    """
+    names = aliases.get(question.answer_id, frozenset()) if question.answer_id is not None else frozenset()
+    part = answer_overlap(answer.text, (*_answers(question)[:1], *question.aliases, *names))
+    scores = _row("", part)
+    known, support = _support(question, answer, lower=True)
+    if known:
+        scores |= _row("sp_", support)
+    if question.evidences is None:
+        return scores
+    gold = gold_evidences(question, aliases)
+    evidence = None if answer.evidences is None else evidence_overlap(answer.evidences, gold)
+    scores |= _row("evidence_", evidence)
+    return scores | _row("joint_", joint_overlap(part, support, evidence)) if known else scores
+
+
+def musique_scores(question: Question, answer: Answer) -> Scores:
+    """Scores an answer as MuSiQue's script: ``em``, ``f1``, ``sp_em``, ``sp_f1`` of answerable questions only.
+
+    ``sufficiency`` is 1.0 if `Answer.answerable` is right; `aggregate` makes the group metrics of it.
+
+    Raises:
+        ScoringError: If an unanswerable question's id lacks `UNANSWERABLE_SUFFIX`, or another's has it.
+    """
+    unanswerable = question.answerable is False
+    if unanswerable != question.id.endswith(UNANSWERABLE_SUFFIX):
+        raise ScoringError(
+            f"question {question.id!r} has answerable={question.answerable}; the reader must end the ids of "
+            f"unanswerable questions, and of no others, with {UNANSWERABLE_SUFFIX!r}"
+        )
+    scores: Scores = {}
+    if not unanswerable:
+        golds = (*_answers(question)[:1], *question.aliases)
+        scores = {"em": exact_match(answer.text, golds), "f1": musique_f1_score(answer.text, golds)}
+        if question.paragraphs is not None:
+            scores |= _musique_support(question, answer)
+    if question.answerable is not None:
+        right = None if answer.answerable is None else float(answer.answerable == question.answerable)
+        scores["sufficiency"] = right
+    return scores
+
+
+def _musique_support(question: Question, answer: Answer) -> Scores:
+    """Compares paragraph indices; if none is gold and none predicted, F1 is 1."""
+    if answer.paragraphs is None:
+        return {"sp_em": None, "sp_f1": None}
+    gold = [index for index, paragraph in enumerate(question.paragraphs or ()) if paragraph.supporting]
+    part = set_overlap(list(set(answer.paragraphs)), gold)
+    return {"sp_em": part.em, "sp_f1": part.f1 if gold or answer.paragraphs else 1.0}
+
+
+def flashrag_scores(question: Question, answer: Answer) -> Scores:
+    """Scores an answer as FlashRAG's metrics: ``em``, ``f1``, ``precision``, ``recall``, ``acc``."""
+    golds = _answers(question)
+    return _row("", answer_overlap(answer.text, golds)) | {"acc": cover_match(answer.text, golds)}
+
+
+def search_r1_scores(question: Question, answer: Answer) -> Scores:
+    """Scores an answer as Search-R1's qa_em.py: ``em``, ``sub_em``."""
+    golds = _answers(question)
+    return {"em": exact_match(answer.text, golds), "sub_em": cover_match(answer.text, golds)}
+
+
+SCORERS: Mapping[str, Scorer] = MappingProxyType(
+    {
+        "hotpotqa": hotpotqa_scores,
+        "2wiki": two_wiki_scores,
+        "musique": musique_scores,
+        "flashrag": flashrag_scores,
+        "search_r1": search_r1_scores,
+    }
+)
+"""The official scorers by name."""
+
+
+def score_question(
+    question: Question, answer: Answer | None, scorer: str, aliases: EntityAliases | None = None
+) -> Scores:
+    """Returns the scores of one question.
+
+    Args:
+        question: The question with its gold.
+        answer: None for an episode without an answer: as for an id that is missing from the official prediction file,
+            its answer metrics are 0 (an empty answer would equal a gold answer that normalises to nothing).
+        scorer: A key of `SCORERS`.
+        aliases: Names by entity id, for ``"2wiki"`` only.
+
+    Raises:
+        UnknownNameError: If there is no such scorer.
+        UsageError: If another scorer is given aliases.
+        ScoringError: If the question's gold cannot be used.
+    """
+    if scorer not in SCORERS:
+        raise UnknownNameError("scorer", scorer, SCORERS)
+    score = SCORERS[scorer]
+    if aliases is not None:
+        if scorer != "2wiki":
+            raise UsageError(f"scorer {scorer!r} takes no entity aliases; only '2wiki' does")
+        score = partial(two_wiki_scores, aliases=aliases)
+    if answer is not None:
+        return score(question, answer)
+    return {name: None if value is None else 0.0 for name, value in score(question, Answer("")).items()}

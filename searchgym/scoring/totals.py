@@ -1,0 +1,128 @@
+"""From the scores of questions to the scores of a data set: ids checked, plain means, the same bits in any order."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from searchgym.errors import ScoringError, UnknownNameError
+from searchgym.records import Answer, Question
+from searchgym.scoring.evidence import EntityAliases
+from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scores, score_question
+
+
+def check_ids(
+    predicted_ids: Iterable[str], questions: Sequence[Question], missing: Literal["error", "zero"] = "error"
+) -> None:
+    """Refuses predictions that do not match the questions one to one.
+
+    Args:
+        predicted_ids: Ids as they stand in the predictions, repeats included.
+        questions: What should have been answered.
+        missing: ``"zero"`` lets ids be missing, as the HotpotQA and 2WikiMultihopQA scripts do.
+
+    Raises:
+        ScoringError: If an id is missing, predicted twice, unknown, or shared by two questions.
+    """
+    expected, predicted = Counter(question.id for question in questions), Counter(iter(predicted_ids))
+    faults = {
+        "question ids that stand twice": [name for name, count in expected.items() if count > 1],
+        "ids predicted more than once": [name for name, count in predicted.items() if count > 1],
+        "predicted ids without a question": [name for name in predicted if name not in expected],
+        "questions without a prediction": [name for name in expected if name not in predicted and missing == "error"],
+    }
+    found = [f"{len(ids)} {what} (first: {ids[0]!r})" for what, ids in faults.items() if ids]
+    if found:
+        raise ScoringError(f"{len(predicted)} predictions do not match {len(questions)} questions: {'; '.join(found)}")
+
+
+def mean_scores(per_question: Sequence[Mapping[str, float | None]]) -> Scores:
+    """Returns each metric's mean over the questions that have its key: the micro-average, to the same bit in any order.
+
+    None counts as 0, as the official scripts count what is missing from a prediction, but the mean is None if every
+    value is None: no question's prediction had what the metric needs.
+
+    Raises:
+        ScoringError: If there is nothing to average.
+    """
+    if not per_question:
+        raise ScoringError("there are no scores to average; score at least one question")
+    columns: dict[str, list[float | None]] = {}
+    for row in per_question:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    means: Scores = {}
+    for name, column in columns.items():
+        produced = [value for value in column if value is not None]
+        means[name] = math.fsum(produced) / len(column) if produced else None
+    return means
+
+
+def aggregate(rows: Mapping[str, Mapping[str, float | None]], scorer: str) -> Scores:
+    """Returns the scores of a data set from the scores of its questions.
+
+    For ``"musique"`` the group metrics stand in the place of ``sufficiency`` if the unanswerable questions are there:
+    each is 0 unless both answerabilities of a pair are right, and else the answerable question's own value.
+
+    Args:
+        rows: Question id to what `score_question` returned.
+        scorer: A key of `SCORERS`.
+
+    Raises:
+        UnknownNameError: If there is no such scorer.
+        ScoringError: If there are no rows, or some of MuSiQue's questions are not in pairs.
+    """
+    if scorer not in SCORERS:
+        raise UnknownNameError("scorer", scorer, SCORERS)
+    means = mean_scores(list(rows.values()))
+    if scorer == "musique":
+        means.pop("sufficiency", None)
+        if any(name.endswith(UNANSWERABLE_SUFFIX) for name in rows):
+            means |= mean_scores(_musique_groups(rows))
+    return means
+
+
+def _musique_groups(rows: Mapping[str, Mapping[str, float | None]]) -> list[Scores]:
+    """Returns one row per pair of an answerable and an unanswerable question."""
+    answerable = [name for name in rows if not name.endswith(UNANSWERABLE_SUFFIX)]
+    single = sorted({name + UNANSWERABLE_SUFFIX for name in answerable} ^ (rows.keys() - set(answerable)))
+    if single:
+        raise ScoringError(f"{len(single)} of MuSiQue's questions have no twin (first pair: {single[0]!r})")
+    groups: list[Scores] = []
+    for name in answerable:
+        row, verdicts = rows[name], (rows[name].get("sufficiency"), rows[name + UNANSWERABLE_SUFFIX]["sufficiency"])
+        right = None if None in verdicts else float(verdicts == (1.0, 1.0))
+        group: Scores = {"group_sufficiency": right}
+        for kind, prefix in (("answer", ""), ("support", "sp_")):
+            for metric in ("em", "f1"):
+                value = row.get(prefix + metric)
+                group[f"group_{kind}_sufficiency_{metric}"] = None if right is None or value is None else right * value
+        groups.append(group)
+    return groups
+
+
+def score_predictions(
+    predictions: Mapping[str, Answer],
+    questions: Sequence[Question],
+    scorer: str,
+    aliases: EntityAliases | None = None,
+    missing: Literal["error", "zero"] = "error",
+) -> Scores:
+    """Scores a data set: `check_ids`, `score_question` for each question, `aggregate`.
+
+    Args:
+        predictions: Question id to answer.
+        questions: Every question that was asked.
+        scorer: A key of `SCORERS`.
+        aliases: Names by entity id, for ``"2wiki"`` only.
+        missing: What to do with a question that has no prediction: refuse it, or let it count 0.
+
+    Raises:
+        ScoringError: If predictions and questions do not match, or a question's gold cannot be used.
+        UsageError: If the scorer is unknown, or takes no aliases.
+    """
+    check_ids(predictions, questions, missing)
+    rows = {item.id: score_question(item, predictions.get(item.id), scorer, aliases) for item in questions}
+    return aggregate(rows, scorer)
