@@ -1,0 +1,257 @@
+"""The formats of questions: one row to one `Question`. The table of them stands in `searchgym.corpora.questions`.
+
+Every function takes a row and its 0-based position and raises a DataError without a place; `parse_rows` adds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from searchgym.corpora.rows import (
+    Parser,
+    Row,
+    as_texts,
+    id_field,
+    optional_text,
+    spaced,
+    text_field,
+    texts_field,
+    tuples_field,
+)
+from searchgym.errors import DataError, did_you_mean
+from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
+from searchgym.scoring import UNANSWERABLE_SUFFIX
+
+T = TypeVar("T")
+
+
+def _hotpotqa(row: Row, position: int) -> Question:
+    """Reads HotpotQA's row; one without ids and context too."""
+    facts = _facts(row, "supporting_facts")
+    gold = {title_key(fact.title) for fact in facts or ()}
+    pages = tuples_field(row, "context", "title", "sentences")
+    texts = spaced([as_texts("context", sentences) for _, sentences in pages])
+    titles = as_texts("context", [title for title, _ in pages])
+    paragraphs = tuple(Paragraph(t, s, title_key(t) in gold) for t, s in zip(titles, texts, strict=True))
+    used = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
+    return Question(
+        id=id_field(row, "_id", "id", position=position),
+        text=text_field(row, "question"),
+        answers=_gold(row, "answer"),
+        kind=optional_text(row, "type"),
+        level=optional_text(row, "level"),
+        supporting_facts=facts,
+        paragraphs=paragraphs or None,
+        metadata=_rest(row, used),
+    )
+
+
+def _two_wiki(row: Row, position: int) -> Question:
+    """Reads 2WikiMultihopQA's row: HotpotQA's with triples, and with entity ids in the ids release."""
+    evidences, evidence_ids = _triples(row, "evidences"), _triples(row, "evidences_id")
+    if evidence_ids is not None and len(evidence_ids) != len(evidences or ()):
+        raise DataError(f"'evidences_id': {len(evidence_ids)} triples for {len(evidences or ())} evidences")
+    question = _hotpotqa(row, position)
+    return dataclasses.replace(
+        question,
+        evidences=evidences,
+        evidence_ids=evidence_ids,
+        answer_id=optional_text(row, "answer_id"),
+        metadata=_rest(question.metadata, ("evidences", "evidences_id", "answer_id")),
+    )
+
+
+def _musique(row: Row, position: int) -> Question:
+    """Reads MuSiQue's row; the number of hops is the first part of its id (``2hop__...``)."""
+    id = id_field(row, "id")
+    answerable = _optional_bool(row, "answerable")
+    used = ("id", "question", "answer", "answer_aliases", "answerable", "question_decomposition", "paragraphs")
+    return Question(
+        id=id if answerable is not False else id + UNANSWERABLE_SUFFIX,
+        text=text_field(row, "question"),
+        answers=_gold(row, "answer"),
+        aliases=texts_field(row, "answer_aliases"),
+        kind=id.split("__")[0] if "__" in id else None,
+        hops=tuple(_hop(step, "paragraph_support_idx") for step in _objects(row, "question_decomposition")) or None,
+        paragraphs=tuple(_musique_paragraph(*item) for item in enumerate(_objects(row, "paragraphs"))) or None,
+        answerable=answerable,
+        metadata=_rest(row, used),
+    )
+
+
+def _musique_paragraph(position: int, row: Row) -> Paragraph:
+    """Reads a paragraph of MuSiQue, whose ``idx`` must be its position: support is named by it."""
+    if row.get("idx", position) != position:
+        raise DataError(f"'paragraphs': idx {row['idx']!r} at position {position}")
+    supporting = bool(_optional_bool(row, "is_supporting"))
+    return Paragraph(text_field(row, "title"), (text_field(row, "paragraph_text"),), supporting)
+
+
+def _flashrag(row: Row, position: int) -> Question:
+    """Reads FlashRAG's row."""
+    return Question(
+        id=id_field(row, "id", position=position),
+        text=text_field(row, "question"),
+        answers=_gold(row, "golden_answers"),
+        **_flashrag_metadata(row, ("id", "question", "golden_answers")),
+    )
+
+
+def _search_r1(row: Row, position: int) -> Question:
+    """Reads Search-R1's row; its ids repeat between data sets, so the id is made of source, split and index."""
+    extra, truth = _object(row, "extra_info"), _object(_object(row, "reward_model"), "ground_truth")
+    return Question(
+        id=f"{text_field(row, 'data_source')}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",
+        text=optional_text(row, "question") or _question_of_prompt(row.get("prompt")),
+        answers=_gold(truth, "target"),
+        **_flashrag_metadata(row, ("id", "question", "golden_answers", "prompt", "reward_model", "extra_info")),
+    )
+
+
+def _question_of_prompt(prompt: Any) -> str:
+    """Returns the question inside Search-R1's prompt: what follows the first ``Question:`` of the last message."""
+    message = prompt[-1] if isinstance(prompt, list) and prompt else None
+    content = message.get("content") if isinstance(message, Mapping) else None
+    _, mark, question = content.partition("Question:") if isinstance(content, str) else ("", "", "")
+    if not mark or not question.strip():
+        raise DataError(f"'prompt': expected messages, the last with 'Question: ...', got {prompt!r:.60}")
+    return str(question.strip())
+
+
+def _flashrag_metadata(row: Row, used: Collection[str]) -> dict[str, Any]:
+    """Returns what FlashRAG's metadata tells in the forms its multi-hop sets have.
+
+    Metadata is free in form: what cannot be read so is unknown, and stays in `Question.metadata`.
+    """
+    metadata = _object(row, "metadata")
+    kind, level = (_if_readable(optional_text, metadata, key) for key in ("type", "level"))
+    steps = _if_readable(_flashrag_steps, metadata, "question_decomposition") or []
+    pages = tuple(SupportingFact(title) for _, title in steps if title is not None)
+    facts = _if_readable(_facts, metadata, "supporting_facts") or pages or None
+    known = {"type": kind, "level": level, "supporting_facts": facts, "question_decomposition": steps}
+    return {
+        "kind": kind,
+        "level": level,
+        "supporting_facts": facts,
+        "hops": tuple(hop for hop, _ in steps) or None,
+        "metadata": _rest(metadata, [key for key in known if known[key]]) | _rest(row, (*used, "metadata")),
+    }
+
+
+def _flashrag_steps(metadata: Row, key: str) -> list[tuple[Hop, str | None]]:
+    """Reads FlashRAG's form of MuSiQue's decomposition: the steps, each with the title of its supporting page."""
+    steps = _objects(metadata, key)
+    return [(_hop(step, None), optional_text(_object(step, "support_paragraph"), "title")) for step in steps]
+
+
+def _if_readable(read: Callable[[Row, str], T], row: Row, key: str) -> T | None:
+    """Returns what `read` gives, None if the field is of another form."""
+    try:
+        return read(row, key)
+    except DataError:
+        return None
+
+
+def _searchgym(row: Row, position: int) -> Question:
+    """Reads what `question_row` gives."""
+    names = [field.name for field in dataclasses.fields(Question)]
+    for key in row:
+        if key not in names:
+            raise DataError(f"unknown key {key!r}{did_you_mean(str(key), names)}")
+    paragraphs = tuple(
+        Paragraph(text_field(one, "title"), texts_field(one, "sentences"), bool(_optional_bool(one, "supporting")))
+        for one in _objects(row, "paragraphs")
+    )
+    return Question(
+        id=id_field(row, "id"),
+        text=text_field(row, "text"),
+        answers=_gold(row, "answers"),
+        aliases=texts_field(row, "aliases"),
+        kind=optional_text(row, "kind"),
+        level=optional_text(row, "level"),
+        supporting_facts=_facts(row, "supporting_facts"),
+        evidences=_triples(row, "evidences"),
+        evidence_ids=_triples(row, "evidence_ids"),
+        answer_id=optional_text(row, "answer_id"),
+        hops=tuple(_hop(one, "paragraph") for one in _objects(row, "hops")) or None,
+        paragraphs=paragraphs or None,
+        answerable=_optional_bool(row, "answerable"),
+        metadata=dict(_object(row, "metadata")),
+    )
+
+
+FORMATS: dict[str, Parser[Question]] = {
+    "hotpotqa": _hotpotqa,
+    "2wiki": _two_wiki,
+    "musique": _musique,
+    "flashrag": _flashrag,
+    "search-r1": _search_r1,
+    "searchgym": _searchgym,
+}
+"""Question formats by name."""
+
+
+# -- parts of a row ------------------------------------------------------------------------------------------------
+
+
+def _gold(row: Row, key: str) -> tuple[str, ...]:
+    """Returns gold answers, one or a list, of which at least one must say something."""
+    value = row.get(key)
+    golds = as_texts(key, [value] if isinstance(value, str) else [] if value is None else value)
+    if not any(gold.strip() for gold in golds):
+        raise DataError(f"no gold answer: {key!r} is {value!r:.60}; a question without one cannot be scored")
+    return golds
+
+
+def _facts(row: Row, key: str) -> tuple[SupportingFact, ...] | None:
+    """Returns supporting facts, None if there are none."""
+    facts = tuples_field(row, key, "title", "sent_id")
+    for title, sentence in facts:
+        if not isinstance(title, str) or not isinstance(sentence, int | None) or isinstance(sentence, bool):
+            raise DataError(f"{key!r}: expected [title, sentence number], got {[title, sentence]!r:.60}")
+    return tuple(SupportingFact(title, sentence) for title, sentence in facts) or None
+
+
+def _triples(row: Row, key: str) -> tuple[Triple, ...] | None:
+    """Returns triples, None if there are none."""
+    triples = tuples_field(row, key, "subject", "relation", "object")
+    return tuple(Triple(*as_texts(key, triple)) for triple in triples) or None
+
+
+def _hop(row: Row, paragraph: str | None) -> Hop:
+    """Reads one step of a decomposition; `paragraph` is the key of its supporting paragraph's index."""
+    index = None if paragraph is None else row.get(paragraph)
+    if not isinstance(index, int | None) or isinstance(index, bool):
+        raise DataError(f"{paragraph!r}: expected the index of a paragraph, got {index!r:.60}")
+    return Hop(text_field(row, "question"), text_field(row, "answer"), index)
+
+
+def _object(row: Row, key: str) -> Row:
+    """Returns an object, an empty one if there is none."""
+    value = row.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise DataError(f"{key!r}: expected an object, got {value!r:.60}")
+    return value
+
+
+def _objects(row: Row, key: str) -> list[Row]:
+    """Returns a list of objects, empty if there is none."""
+    value = row.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise DataError(f"{key!r}: expected a list of objects, got {value!r:.60}")
+    return value
+
+
+def _optional_bool(row: Row, key: str) -> bool | None:
+    """Returns true or false, None if there is neither."""
+    value = row.get(key)
+    if not isinstance(value, bool | None):
+        raise DataError(f"{key!r}: expected true or false, got {value!r:.60}")
+    return value
+
+
+def _rest(row: Row, used: Collection[str]) -> dict[str, Any]:
+    """Returns what was not read of a row."""
+    return {key: value for key, value in row.items() if key not in used and value is not None}
