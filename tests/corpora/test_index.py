@@ -1,0 +1,280 @@
+"""Index folders: what is built loads and finds the same; what was tampered with is refused, naming the file."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from searchgym.corpora import analysis
+from searchgym.corpora.index import build_in_memory, build_index, inspect_index, load_index
+from searchgym.corpora.passages import corpus_sha256, read_passages
+from searchgym.errors import DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
+from searchgym.records import Passage
+
+BIRDS = [
+    Passage("g", "Gull", "A gull is a bird of the coast."),
+    Passage("h", "Heron", "A heron is a bird of the marsh\nand of rivers: \u2028 naïve."),
+    Passage("t", "Tern \ud800", "Terns are birds of the coast."),
+]
+FILES = [
+    "passages.jsonl",
+    "offsets.npy",
+    "bm25/data.csc.index.npy",
+    "bm25/indices.csc.index.npy",
+    "bm25/indptr.csc.index.npy",
+    "bm25/params.index.json",
+    "bm25/vocab.index.json",
+]
+REMEDY = r"searchgym index build CORPUS --out .* --overwrite"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    build_index(BIRDS, tmp_path / "birds")
+    return tmp_path / "birds"
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def broken_source() -> Iterator[Passage]:
+    yield BIRDS[0]
+    raise KeyboardInterrupt
+
+
+def test_a_loaded_index_finds_what_one_in_memory_finds(folder: Path) -> None:
+    loaded, kept = load_index(folder), build_in_memory(BIRDS)
+    queries = ["bird of the coast", "heron", "albatross", "", "naive naïve rivers", "tern"]
+    assert loaded.search(queries, 10) == kept.search(queries, 10)
+    assert [hit.passage for hit in loaded.search(["terns"], 1)[0]] == [BIRDS[2]]
+    subsets = [np.array([2, 1])] * len(queries)
+    assert loaded.search_within(queries, 10, subsets) == kept.search_within(queries, 10, subsets)
+    assert len(loaded) == 3
+
+
+def test_postings_are_memory_mapped(folder: Path) -> None:
+    loaded = load_index(folder)
+    assert all(isinstance(loaded.model.scores[name], np.memmap) for name in ("data", "indices", "indptr"))
+
+
+def test_the_manifest_says_what_was_built(tmp_path: Path) -> None:
+    manifest = build_index(BIRDS, tmp_path / "deep" / "down", k1=1.2, b=0.75)
+    folder = tmp_path / "deep" / "down"
+    written = json.loads((folder / "manifest.json").read_text())
+    assert (written["kind"], written["format"]) == ("bm25", 1)
+    assert manifest.corpus_sha256 == hashlib.sha256((folder / "passages.jsonl").read_bytes()).hexdigest()
+    assert manifest.corpus_sha256 == written["corpus_sha256"] == corpus_sha256(BIRDS)
+    assert (manifest.passages, manifest.k1, manifest.b) == (3, 1.2, 0.75)
+    assert (manifest.analyser, manifest.analyser_version) == (analysis.NAME, analysis.VERSION)
+    assert manifest.stop_words == sorted(analysis.STOP_WORDS)
+    assert {"searchgym", "bm25s", "numpy", "PyStemmer"} <= manifest.versions.keys()
+    assert sorted(manifest.files) == sorted(FILES)
+    assert all((folder / name).stat().st_size == file.bytes for name, file in manifest.files.items())
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")} == {*FILES, "manifest.json"}
+    assert load_index(folder).model.k1 == 1.2
+
+
+def test_inspect_gives_plain_data(folder: Path) -> None:
+    described = inspect_index(folder, verify=True)
+    assert json.loads(json.dumps(described)) == described
+    assert (described["passages"], described["verified"]) == (3, True)
+    assert described["bytes"] == sum((folder / name).stat().st_size for name in FILES)
+    assert not inspect_index(folder)["verified"]
+
+
+def test_an_index_may_be_moved(folder: Path, tmp_path: Path) -> None:
+    folder.rename(tmp_path / "elsewhere")
+    assert len(load_index(tmp_path / "elsewhere").search(["heron"], 5)[0]) == 1
+
+
+def test_the_corpus_can_be_read_back(folder: Path) -> None:
+    assert list(read_passages(folder / "passages.jsonl")) == BIRDS
+
+
+# -- damage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(IndexMismatchError, match=rf"{name} is missing.*{REMEDY}"):
+        load_index(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+    with pytest.raises(IndexMismatchError, match=rf"{name} has \d+ bytes, manifest.json says \d+.*{REMEDY}"):
+        load_index(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_file_is_named(folder: Path, name: str) -> None:
+    raw = bytearray((folder / name).read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / name).write_bytes(raw)
+    with pytest.raises(IndexMismatchError, match=rf"{name} is not the file that manifest.json describes.*{REMEDY}"):
+        load_index(folder)
+
+
+def test_a_change_deep_inside_is_found_when_everything_is_verified(tmp_path: Path) -> None:
+    big = [Passage(str(i), "", "gull " * 50) for i in range(1000)]
+    build_index(big, tmp_path / "big")
+    raw = bytearray((tmp_path / "big" / "passages.jsonl").read_bytes())
+    assert len(raw) > 4 * 64 * 1024
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "big" / "passages.jsonl").write_bytes(raw)
+    load_index(tmp_path / "big")  # constant time: the ends of each file only
+    with pytest.raises(IndexMismatchError, match=r"passages.jsonl is not the file"):
+        inspect_index(tmp_path / "big", verify=True)
+
+
+def test_another_corpus_manifest_is_refused(folder: Path, tmp_path: Path) -> None:
+    build_index([*BIRDS, Passage("x", "", "more")], tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "manifest.json", folder / "manifest.json")
+    with pytest.raises(IndexMismatchError, match=REMEDY):
+        load_index(folder)
+
+
+def test_another_corpus_of_the_same_size_is_refused(folder: Path, tmp_path: Path) -> None:
+    build_index([*BIRDS[:2], Passage("t", BIRDS[2].title, "Terns are birds of the boast.")], tmp_path / "other")
+    for name in ("passages.jsonl", "manifest.json"):
+        other = shutil.copytree(folder, tmp_path / name)
+        shutil.copy(tmp_path / "other" / name, other / name)
+        with pytest.raises(IndexMismatchError, match=r"is not the file that manifest\.json describes"):
+            load_index(other)
+
+
+def test_an_expected_corpus_is_checked(folder: Path) -> None:
+    assert len(load_index(folder, corpus_sha256(BIRDS))) == 3
+    with pytest.raises(IndexMismatchError, match=f"was built from corpus {corpus_sha256(BIRDS)}, expected abc"):
+        load_index(folder, "abc")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "format 2; this version reads 'bm25', 1"),
+        ({"kind": "dense"}, "is of kind 'dense'"),
+        ({"analyser_version": 0}, "was analysed by 'lucene-english-porter 0'"),
+        ({"analyser": "other"}, "was analysed by 'other 1'"),
+        ({"passages": 4}, "3, 3 and 4 passages"),
+        ({"passages": "3"}, "passages: expected int, got '3'"),
+        ({"surprise": 1}, "unknown key 'surprise'"),
+        ({"corpus_sha256": "0"}, "contradicts itself"),
+        ({"files": {}}, "contradicts itself"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    edit(folder, **changes)
+    with pytest.raises(IndexMismatchError, match=rf"{message}.*{REMEDY}"):
+        load_index(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"kind": "bm25"}', "\xff"])
+def test_a_manifest_that_cannot_be_read_is_refused(folder: Path, text: str) -> None:
+    (folder / "manifest.json").write_text(text, encoding="latin-1")
+    with pytest.raises(IndexMismatchError, match=rf"manifest.json cannot be read.*{REMEDY}"):
+        load_index(folder)
+
+
+def test_a_folder_without_manifest_or_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatchError, match=r"manifest\.json cannot be read: FileNotFoundError"):
+        load_index(tmp_path)
+    with pytest.raises(DataMissingError, match=r"nowhere: no such index folder: .*searchgym index build"):
+        load_index(tmp_path / "nowhere")
+
+
+def test_arrays_that_are_no_arrays_are_refused(folder: Path) -> None:
+    raw = b"not an array"
+    (folder / "offsets.npy").write_bytes(raw)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    files["offsets.npy"] = {
+        "bytes": len(raw),
+        "fingerprint": hashlib.sha256(b"12\n" + raw + raw).hexdigest(),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+    }
+    edit(folder, files=files)
+    with pytest.raises(IndexMismatchError, match=f"cannot be read: .*{REMEDY}"):
+        load_index(folder)
+
+
+# -- building ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passages", [[], [Passage("a", "", "the")]])
+def test_nothing_to_index_is_refused_and_leaves_nothing(tmp_path: Path, passages: list[Passage]) -> None:
+    with pytest.raises(DataError, match="no word"):
+        build_index(passages, tmp_path / "out")
+    with pytest.raises(DataError, match="no word"):
+        build_in_memory(passages)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_repeated_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has the id 'g' again"):
+        build_index([*BIRDS, BIRDS[0]], tmp_path / "out")
+    with pytest.raises(DataError, match="has the id 'g' again"):
+        build_in_memory([*BIRDS, BIRDS[0]])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_impossible_parameters_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        build_index(broken_source(), tmp_path / "out", k1=-1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(broken_source(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_is_replaced_only_when_asked(folder: Path) -> None:
+    with pytest.raises(RunExistsError, match="--overwrite"):
+        build_index(broken_source(), folder)  # refused before anything is read
+    with pytest.raises(KeyboardInterrupt):
+        build_index(broken_source(), folder, overwrite=True)
+    assert len(load_index(folder)) == 3  # an interrupted replacement keeps the old one
+    build_index(BIRDS[:2], folder, overwrite=True)
+    assert len(load_index(folder)) == 2
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_what_is_no_index_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for name in ("thesis", "file"):
+        with pytest.raises(RunExistsError, match="is not an index"):
+            build_index(BIRDS, tmp_path / name, overwrite=True)
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "precious"
+    (tmp_path / "empty").mkdir()
+    build_index(BIRDS, tmp_path / "empty")
+    assert len(load_index(tmp_path / "empty")) == 3
+
+
+def test_of_two_builds_the_first_to_finish_stays(tmp_path: Path) -> None:
+    def slow() -> Iterator[Passage]:
+        yield BIRDS[0]
+        build_index(BIRDS, tmp_path / "out")
+        yield BIRDS[1]
+
+    with pytest.raises(RunExistsError):
+        build_index(slow(), tmp_path / "out")
+    assert len(load_index(tmp_path / "out")) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_progress_is_reported(tmp_path: Path) -> None:
+    seen: list[int] = []
+    build_index((Passage(str(i), "", "gull") for i in range(2500)), tmp_path / "out", progress=seen.append)
+    assert seen == [1000, 2000, 2500]

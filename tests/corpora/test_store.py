@@ -1,0 +1,87 @@
+"""Passages on disk: what was written comes back, one at a time, and a file that does not fit is refused."""
+
+import copy
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchgym.corpora.store import OFFSETS, PASSAGES, PassageStore, unique, write_passages
+from searchgym.errors import DataError
+from searchgym.records import Passage
+
+texts = st.text(st.characters(exclude_categories=[]), max_size=30)
+
+
+def stored(passages: Iterable[Passage], folder: Path) -> PassageStore:
+    list(write_passages(passages, folder))
+    return PassageStore(folder)
+
+
+@given(st.lists(st.builds(Passage, texts, texts, texts), min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, passages: list[Passage]) -> None:
+    store = stored(passages, tmp_path_factory.mktemp("store"))
+    assert len(store) == len(passages)
+    assert [store[i] for i in range(len(store))] == passages
+
+
+def test_passages_pass_through_one_at_a_time(tmp_path: Path) -> None:
+    read = []
+
+    def source() -> Iterable[Passage]:
+        for i in range(3):
+            read.append(i)
+            yield Passage(str(i), "", "text")
+
+    writing = write_passages(source(), tmp_path)
+    assert next(iter(writing)).id == "0"
+    assert read == [0]
+    assert not (tmp_path / OFFSETS).exists()  # incomplete until the iteration ends
+
+
+def test_offsets_are_those_of_the_lines(tmp_path: Path) -> None:
+    stored([Passage("a", "é", "1"), Passage("b", "", "22")], tmp_path)
+    lines = (tmp_path / PASSAGES).read_bytes().splitlines(keepends=True)
+    assert np.load(tmp_path / OFFSETS).tolist() == [0, len(lines[0]), len(lines[0]) + len(lines[1])]
+
+
+@pytest.mark.parametrize("position", [-1, 2, 10**9])
+def test_a_position_that_is_not_there(tmp_path: Path, position: int) -> None:
+    store = stored([Passage("a", "", "1"), Passage("b", "", "2")], tmp_path)
+    with pytest.raises(IndexError, match="of 2 passages"):
+        store[position]
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    stored([Passage("a", "", "1"), Passage("b", "", "2")], tmp_path)
+    with (tmp_path / PASSAGES).open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(DataError, match="does not fit"):
+        PassageStore(tmp_path)
+
+
+def test_a_line_that_was_changed_names_itself(tmp_path: Path) -> None:
+    stored([Passage("a", "", "1"), Passage("b", "", "2")], tmp_path)
+    raw = (tmp_path / PASSAGES).read_bytes()
+    (tmp_path / PASSAGES).write_bytes(raw.replace(b'"b"', b'"b,'))
+    store = PassageStore(tmp_path)
+    assert store[0].id == "a"
+    with pytest.raises(DataError, match=rf"{PASSAGES}:2: not a passage"):
+        store[1]
+
+
+def test_copies_and_pickles_open_the_same_files(tmp_path: Path) -> None:
+    store = stored([Passage("a", "", "1")], tmp_path)
+    assert copy.deepcopy(store)[0] == pickle.loads(pickle.dumps(store))[0] == store[0]
+
+
+def test_unique_names_the_second_of_two_equal_ids() -> None:
+    passages = [Passage("a", "", ""), Passage("b", "", ""), Passage("a", "other", "text")]
+    with pytest.raises(DataError, match=r"passage 2 \(from 0\) has the id 'a' again"):
+        list(unique(passages))
+    assert list(unique(passages[:2])) == passages[:2]
