@@ -12,7 +12,7 @@ import itertools
 import logging
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import bm25s
@@ -199,6 +199,10 @@ class Passages(Protocol):
         """Returns the passage at a position."""
         ...
 
+    def __iter__(self) -> Iterator[Passage]:
+        """Yields the passages in order."""
+        ...
+
 
 def contents(passage: Passage) -> str:
     """Returns the text that is indexed: title and text, each on its own line."""
@@ -243,7 +247,7 @@ class BM25Retriever:
 
     def __init__(self, model: bm25s.BM25, passages: Passages) -> None:
         self.model = model
-        self.passages = passages
+        self._passages = passages
         self._vocabulary: Mapping[str, int] = model.vocab_dict
         # Read-only in memory as in a memory-mapped file: the kernels are compiled for one kind of array only.
         arrays = [np.asarray(model.scores[name]).view() for name in ("data", "indices", "indptr")]
@@ -255,13 +259,17 @@ class BM25Retriever:
 
     def __len__(self) -> int:
         """Returns the number of passages."""
-        return len(self.passages)
+        return len(self._passages)
+
+    def passages(self) -> Iterator[Passage]:
+        """Yields all passages in corpus order."""
+        return iter(self._passages)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BM25Retriever:
         return self
 
     def __reduce__(self) -> tuple[type[BM25Retriever], tuple[bm25s.BM25, Passages]]:
-        return BM25Retriever, (self.model, self.passages)
+        return BM25Retriever, (self.model, self._passages)
 
     def warm_up(self) -> None:
         """Runs one tiny search of each kind, so that compilation happens now."""
@@ -285,7 +293,7 @@ class BM25Retriever:
         try:
             total = self._totals.pop()
         except IndexError:
-            total = np.zeros(len(self.passages), np.float32)
+            total = np.zeros(len(self._passages), np.float32)
         _search(self._postings, terms, counts, total, found)
         self._totals.append(total)
         return self._hits(found)
@@ -307,9 +315,9 @@ class BM25Retriever:
             raise UsageError(f"search_within needs one subset per query, got {len(subsets)} for {len(queries)} queries")
         terms, counts, found = self._prepare(queries, k)
         own = _ragged([np.unique(np.asarray(subset, np.int64)) for subset in subsets])
-        if len(own.values) and not (own.values.min() >= 0 and own.values.max() < len(self.passages)):
+        if len(own.values) and not (own.values.min() >= 0 and own.values.max() < len(self._passages)):
             raise UsageError(
-                f"subset positions must be in [0, {len(self.passages)}), got {own.values.min()} to {own.values.max()}"
+                f"subset positions must be in [0, {len(self._passages)}), got {own.values.min()} to {own.values.max()}"
             )
         _search_within(self._postings, terms, counts, own, found)
         return self._hits(found)
@@ -323,7 +331,7 @@ class BM25Retriever:
         known = self._vocabulary
         bags = [Counter([known[term] for term in analyse(query) if term in known]) for query in queries]
         counts = np.array([count for bag in bags for count in bag.values()], np.float32)
-        shape = (len(queries), min(k, len(self.passages)))
+        shape = (len(queries), min(k, len(self._passages)))
         found = Found(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(len(queries), np.int64))
         return _ragged(bags), counts, found
 
@@ -331,7 +339,7 @@ class BM25Retriever:
         """Returns the found passages as records."""
         rows = zip(found.passages, found.scores, found.sizes, strict=True)
         return [
-            [Hit(self.passages[p], s) for p, s in zip(passages[:n].tolist(), scores[:n].tolist(), strict=True)]
+            [Hit(self._passages[p], s) for p, s in zip(passages[:n].tolist(), scores[:n].tolist(), strict=True)]
             for passages, scores, n in rows
         ]
 

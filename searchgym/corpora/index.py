@@ -212,19 +212,23 @@ def load_index(folder: FilePath, expect_sha256: str | None = None) -> BM25Retrie
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
-    """Returns what an index folder holds, as plain data: its manifest, total bytes, and whether all bytes were checked.
+    """Returns what an index folder holds, as plain data.
 
     Args:
         folder: Made by `build_index`.
         verify: Read every file and compare its full sha256, in time linear in the size.
+
+    Returns:
+        The manifest, with the bytes of each file in place of its checksums; ``bytes`` in total; whether all were read.
 
     Raises:
         DataMissingError: There is no such folder.
         IndexMismatchError: As `load_index`.
     """
     manifest = _checked_manifest(Path(folder), verify)
-    total = sum(file.bytes for file in manifest.files.values())
-    return {"folder": str(folder), **dataclasses.asdict(manifest), "bytes": total, "verified": verify}
+    sizes = {name: file.bytes for name, file in manifest.files.items()}
+    described = dataclasses.asdict(manifest) | {"files": sizes, "bytes": sum(sizes.values()), "verified": verify}
+    return {"folder": str(folder), **described}
 
 
 def _checked_manifest(folder: Path, verify: bool) -> Manifest:

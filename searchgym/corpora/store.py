@@ -93,5 +93,9 @@ class PassageStore:
         except (ValueError, TypeError) as error:
             raise DataError(f"not a passage: {error}", self._folder / PASSAGES, position + 1) from None
 
+    def __iter__(self) -> Iterator[Passage]:
+        """Yields the passages in order."""
+        return (self[position] for position in range(len(self)))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return PassageStore, (self._folder,)

@@ -202,7 +202,7 @@ def test_a_copy_is_the_retriever_and_a_pickle_finds_the_same() -> None:
     index = retriever(["gull heron", "heron", "tern"])
     assert copy.deepcopy(index) is index
     assert pickle.loads(pickle.dumps(index)).search(["heron"], 3) == index.search(["heron"], 3)
-    assert len(index) == 3
+    assert len(index) == len(list(index.passages())) == 3
 
 
 def test_everything_is_compiled_once_and_before_the_first_search(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def stored(passages: Iterable[Passage], folder: Path) -> PassageStore:
 def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, passages: list[Passage]) -> None:
     store = stored(passages, tmp_path_factory.mktemp("store"))
     assert len(store) == len(passages)
-    assert [store[i] for i in range(len(store))] == passages
+    assert [store[i] for i in range(len(store))] == list(store) == passages
 
 
 def test_passages_pass_through_one_at_a_time(tmp_path: Path) -> None:
