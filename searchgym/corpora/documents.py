@@ -1,0 +1,276 @@
+"""One's own documents as a corpus: a folder of Markdown, text and HTML files, cut into passages and inspected."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from searchgym.corpora.files import FilePath
+from searchgym.corpora.passages import detect_format, passage_line, read_passages
+from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.records import Passage
+
+FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+FENCE_OR_HEADING = re.compile(
+    r"^(?P<fence>```|~~~).*?(?:^(?P=fence)|\Z)|^#{1,6}[ \t]+(?P<title>[^\n]+?)(?:[ \t]+#+)?[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+"""A block of code, in which ``#`` is no heading, or a heading."""
+WORD = re.compile(r"\S+")
+PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
+SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+")
+
+
+def convert_documents(folder: FilePath) -> Iterator[Passage]:
+    """Reads a folder of documents, sub-folders too, as one passage each.
+
+    Args:
+        folder: Holds files named ``*.md``, ``*.txt`` or ``*.html``, in UTF-8. Others are passed over, as is whatever
+            begins with a dot.
+
+    Yields:
+        Passages in the order of their ids. The id is the path inside the folder; the title is the front matter's
+        ``title`` (Markdown), the ``<title>`` (HTML) or the first heading, else the file's name without its suffix.
+        Markdown keeps its marks; a heading that opens the text and became the title is taken off it.
+
+    Raises:
+        DataMissingError: There is no such folder.
+        DataError: It is no folder or holds no documents, or a file is not UTF-8.
+    """
+    root = Path(folder)
+    if not root.exists():
+        raise DataMissingError("no such folder: check the path", folder)
+    if not root.is_dir():
+        raise DataError("is a file: give a folder of documents", folder)
+    found = [path for path in root.rglob("*") if path.suffix.lower() in READERS and path.is_file()]
+    ids = {path: path.relative_to(root).as_posix() for path in found}
+    files = {id: path for path, id in ids.items() if "/." not in f"/{id}"}
+    if not files:
+        raise DataError(f"holds no documents: put {', '.join(READERS)} files there", folder)
+    for id, path in sorted(files.items()):
+        try:
+            content = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(f"not UTF-8 ({error.reason}): convert the file to UTF-8", path) from error
+        title, text = READERS[path.suffix.lower()](content)
+        yield Passage(id, title or path.stem, text)
+
+
+def chunk_passages(
+    passages: Iterable[Passage],
+    words: int = 100,
+    overlap: int = 0,
+    by: Literal["words", "paragraph", "sentence"] = "words",
+) -> Iterator[Passage]:
+    """Cuts passages into chunks of consecutive words.
+
+    Args:
+        passages: What to cut.
+        words: Words of a chunk at most. A word is what stands between white space.
+        overlap: Words at the end of a chunk that the next one begins with; fewer where that would cut a unit.
+        by: Where a chunk may begin and end: at any word, or only between paragraphs (at blank lines) or sentences
+            (after a full stop, question or exclamation mark and white space), as many of them together as fit. A unit
+            longer than `words` is cut at any word.
+
+    Yields:
+        Passages with the id ``"<id>#<n>"`` (n from 0), the same title, and the original text between the first and the
+        last word of the chunk. None is empty, a passage without words gives none; without overlap the words of the
+        chunks are those of the passage, in order.
+
+    Raises:
+        UsageError: `words` is less than 1, `overlap` not in [0, words), or `by` none of the three.
+    """
+    if words < 1 or not 0 <= overlap < words:
+        raise UsageError(f"expected words >= 1 and 0 <= overlap < words, got words={words}, overlap={overlap}")
+    if by not in ("words", "paragraph", "sentence"):
+        raise UsageError(f"expected by= words, paragraph or sentence, got {by!r}")
+    return _chunks(passages, words, overlap, by)
+
+
+def inspect_corpus(path: FilePath) -> dict[str, Any]:
+    """Counts and measures a corpus, or a folder of documents.
+
+    Returns:
+        ``format``, ``passages``, ``sha256`` (of the canonical form, see `passages.corpus_sha256`), ``words_mean`` and
+        ``words_p5`` to ``words_max`` (words of the text, title apart), ``empty_titles``, ``empty_texts`` and
+        ``duplicate_texts`` (passages whose text an earlier one has). Memory: about 0.1 GB per million passages, besides
+        what `read_passages` needs.
+
+    Raises:
+        DataMissingError: There is no such file.
+        DataError: As `read_passages`.
+    """
+    documents = Path(path).is_dir() and not any(Path(path).glob("corpus.jsonl*"))
+    digest, lengths, texts = hashlib.sha256(), array("q"), set()
+    empty_titles = empty_texts = 0
+    for passage in convert_documents(path) if documents else read_passages(path):
+        digest.update(passage_line(passage))
+        lengths.append(len(passage.text.split()))
+        empty_titles += not passage.title.strip()
+        empty_texts += not passage.text.strip()
+        texts.add(hashlib.blake2b(passage.text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+    percentiles = {f"words_p{p}": float(np.percentile(lengths, p)) for p in (5, 50, 95)}
+    return {
+        "format": "documents" if documents else detect_format(path),
+        "passages": len(lengths),
+        "sha256": digest.hexdigest(),
+        "words_mean": float(np.mean(lengths)),
+        **percentiles,
+        "words_max": max(lengths),
+        "empty_titles": empty_titles,
+        "empty_texts": empty_texts,
+        "duplicate_texts": len(lengths) - len(texts),
+    }
+
+
+# -- chunks --------------------------------------------------------------------------------------------------------
+
+
+def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> Iterator[Passage]:
+    """Yields the chunks of every passage."""
+    for passage in passages:
+        spans = [match.span() for match in WORD.finditer(passage.text)]
+        bounds = _bounds(passage.text, spans, by)
+        for number, (first, last) in enumerate(_windows(bounds, words, overlap)):
+            text = passage.text[spans[first][0] : spans[last - 1][1]]
+            yield Passage(f"{passage.id}#{number}", passage.title, text)
+
+
+def _bounds(text: str, spans: Sequence[tuple[int, int]], by: str) -> Sequence[int]:
+    """Returns the numbers of the words at which a chunk may begin, and the number of words at the end."""
+    if by == "words":
+        return range(len(spans) + 1)
+    ends = (PARAGRAPH_END if by == "paragraph" else SENTENCE_END).finditer(text)
+    starts = [start for start, _ in spans]
+    return sorted({0, len(spans), *(bisect_left(starts, end.end()) for end in ends)})
+
+
+def _windows(bounds: Sequence[int], words: int, overlap: int) -> Iterator[tuple[int, int]]:
+    """Yields (first word, word after the last) of the chunks."""
+    total, start = bounds[-1], 0
+    while start < total:
+        end = _reach(bounds, start, words)
+        yield start, end
+        back = bounds[bisect_left(bounds, end - overlap)]
+        if back > end:  # in the middle of a unit longer than a chunk
+            back = end - overlap
+        # Going back is of use only if the next chunk then ends later than this one did.
+        start = back if back > start and _reach(bounds, back, words) > end else end
+
+
+def _reach(bounds: Sequence[int], start: int, words: int) -> int:
+    """Returns where a chunk that begins at `start` ends: the last bound in reach, else in the middle of a unit."""
+    last = bounds[bisect_right(bounds, start + words) - 1]
+    return last if last > start else start + words
+
+
+# -- kinds of documents --------------------------------------------------------------------------------------------
+
+
+def _markdown(content: str) -> tuple[str, str]:
+    """Returns (title, text) of a Markdown document; the title is empty if it names none."""
+    matter = FRONT_MATTER.match(content)
+    fields = _yaml_object(matter.group(1)) if matter else None
+    if matter is None or fields is None:  # three dashes may be a rule
+        fields, text = {}, content.strip()
+    else:
+        text = content[matter.end() :].strip()
+    headings = (match for match in FENCE_OR_HEADING.finditer(text) if match.group("title"))
+    heading = next(headings, None)
+    title = str(fields.get("title") or "").strip()
+    if heading is None:
+        return title, text
+    if heading.start() == 0 and title in ("", heading.group("title")):
+        text = text[heading.end() :].strip()
+    return title or heading.group("title"), text
+
+
+def _yaml_object(source: str) -> dict[Any, Any] | None:
+    """Returns the object that is written in YAML, None if it is anything else."""
+    try:
+        value = yaml.safe_load(source)
+    except yaml.YAMLError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _Html(HTMLParser):
+    """Takes a page apart into its title and its blocks of visible text."""
+
+    # fmt: off
+    INLINE = frozenset((
+        "a", "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd", "mark", "q", "s",
+        "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
+    ))
+    # fmt: on
+    HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+    HIDDEN = frozenset(("script", "style"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.title = ""
+        self.blocks: list[tuple[str, bool]] = []
+        """(text with white space collapsed, whether it is a heading)."""
+        self._inside = ""
+        self._parts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """Ends the block before a tag that is not inline."""
+        if tag not in self.INLINE:
+            self.end_block()
+        if tag == "title" or tag in self.HEADINGS or tag in self.HIDDEN:
+            self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        """Ends the block before a closing tag that is not inline."""
+        if tag not in self.INLINE:
+            self.end_block()
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        """Collects text."""
+        self._parts.append(data)
+
+    def end_block(self) -> None:
+        """Files the text collected so far."""
+        text = " ".join("".join(self._parts).split())
+        self._parts.clear()
+        if not text or self._inside in self.HIDDEN:
+            return
+        if self._inside == "title":
+            self.title = self.title or text
+        else:
+            self.blocks.append((text, self._inside in self.HEADINGS))
+
+
+def _html(content: str) -> tuple[str, str]:
+    """Returns (title, text) of a page: its blocks as paragraphs; the title is empty if it names none."""
+    page = _Html()
+    page.feed(content)
+    page.close()
+    page.end_block()
+    heading = next((text for text, is_heading in page.blocks if is_heading), "")
+    title = page.title or heading
+    texts = [text for text, _ in page.blocks]
+    if texts and page.blocks[0] == (title, True):
+        texts = texts[1:]
+    return title, "\n\n".join(texts)
+
+
+def _plain(content: str) -> tuple[str, str]:
+    """Returns no title and the text of a text file."""
+    return "", content.strip()
+
+
+READERS: dict[str, Callable[[str], tuple[str, str]]] = {".md": _markdown, ".txt": _plain, ".html": _html}
+"""Reader of each kind of document: content to (title, text)."""
