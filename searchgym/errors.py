@@ -96,7 +96,7 @@ class RunExistsError(SearchGymError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ``"; did you mean 'x'? Known: a, b, x"`` for an error message, the nearest name left out if none is near."""
+    """Returns ``"; did you mean 'x'? Known: a, b, x"`` for an error message; no guess if no known name is near."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."

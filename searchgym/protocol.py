@@ -18,7 +18,6 @@ an ``<answer>``), and an empty query is refused.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,6 @@ MAX_ACTION_CHARS = 2**20
 """Longest action that is read, in characters; a longer one is invalid."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-_WORD = re.compile(r"\S+")
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
@@ -57,15 +55,8 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 def cut_words(text: str, limit: int) -> str:
     """Returns `text` up to the end of its word number `limit` (words are runs of non-whitespace)."""
-    for count, match in enumerate(_WORD.finditer(text), start=1):
-        if count == limit + 1:
-            return text[: match.start()].rstrip()
-    return text
-
-
-def count_words(text: str) -> int:
-    """Returns the number of runs of non-whitespace."""
-    return len(text.split())
+    pieces = text.split(None, limit)
+    return text if len(pieces) <= limit else text[: len(text) - len(pieces[-1])].rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +150,7 @@ class Protocol:
             for hits in results
             for number, hit in enumerate(hits, start=1)
         ]
-        docs = cut_words("\n".join(lines), max_words) if lines else "No results."
+        docs = cut_words("\n".join(lines) if lines else "No results.", max_words)
         return f"\n\n<{self.result_tag}>{docs}\n</{self.result_tag}>\n\n"
 
     def notice(self, reason: str) -> str:

@@ -257,7 +257,7 @@ class Episode:
     invalid: int = 0
     """Actions that could not be read."""
     observation_words: int = 0
-    """Whitespace-separated words of all observations."""
+    """Whitespace-separated words of all observations after the question."""
     answer: Answer | None = None
     stop_reason: StopReason | None = None
     """None only while running, or for an episode that its workflow left unfinished."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.protocol import MAX_ACTION_CHARS, count_words, cut_words, get_protocol, split_thoughts
+from searchgym.protocol import MAX_ACTION_CHARS, cut_words, get_protocol, split_thoughts
 from searchgym.records import Answer, Hit, Invalid, Passage, Search
 
 TAGS, TOOLS = get_protocol("tags"), get_protocol("tool_calls")
@@ -109,7 +109,18 @@ def test_write_and_parse_are_inverse(text):
     assert TOOLS.parse(TOOLS.write(Search((text, "b")))) == Search((text, "b"))
 
 
-PIECES = ["<search>", "</search>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "<think>", "</think>", "{", '"']
+PIECES = [
+    "<search>",
+    "</search>",
+    "<answer>",
+    "</answer>",
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "{",
+    '"',
+]
 
 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text()), max_size=30).map("".join))
@@ -136,11 +147,25 @@ def test_thoughts():
     assert get_protocol("tags", keep_thoughts=False).history("<think>x</think>y") == "y"
 
 
-def test_words():
-    assert cut_words("a  b\nc d", 3) == "a  b\nc"
-    assert cut_words("a b", 2) == "a b"
-    assert cut_words("", 1) == ""
-    assert count_words(" a  b\n") == 2
+@pytest.mark.parametrize(
+    ("text", "limit", "cut"),
+    [
+        ("a  b\nc d", 3, "a  b\nc"),
+        ("a b", 2, "a b"),
+        ("a b ", 2, "a b "),
+        (" a b c ", 1, " a"),
+        ("a\u2003b\u00a0c é", 3, "a\u2003b\u00a0c"),
+        ("a\x1cb\x0bc", 2, "a\x1cb"),
+        ("", 1, ""),
+    ],
+)
+def test_words_are_cut(text, limit, cut):
+    assert cut_words(text, limit) == cut
+
+
+@given(st.text(alphabet="ab é\u2003\x1c\n"), st.integers(1, 5))
+def test_words_are_cut_as_split_counts_them(text, limit):
+    assert cut_words(text, limit).split() == text.split()[:limit]
 
 
 def test_observation_has_the_form_of_search_r1_and_is_cut_by_words():
@@ -148,8 +173,7 @@ def test_observation_has_the_form_of_search_r1_and_is_cut_by_words():
     expected = "\n\n<information>Doc 1(Title: T) one two three\nDoc 2(Title: U) four\n</information>\n\n"
     assert TAGS.observation([hits], 100) == expected
     assert TAGS.observation([hits], 4) == "\n\n<information>Doc 1(Title: T) one\n</information>\n\n"
-    assert "No results." in TOOLS.observation([[]], 100)
-    assert TOOLS.observation([hits], 100).startswith("\n\n<tool_response>")
+    assert TOOLS.observation([[]], 100) == "\n\n<tool_response>No results.\n</tool_response>\n\n"
 
 
 def test_a_notice_names_the_reason_and_the_grammar():

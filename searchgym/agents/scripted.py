@@ -115,4 +115,6 @@ def guess(text: str) -> str | None:
     return None
 
 
-_AUXILIARIES = frozenset("is are was were do does did has have had can could will would should".split())
+_AUXILIARIES = frozenset(
+    ["is", "are", "was", "were", "do", "does", "did", "has", "have", "had", "can", "could", "will", "would", "should"]
+)

@@ -14,7 +14,9 @@ from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageE
 Progress = Callable[[int, int | None], None]
 
 
-def get_corpus(card: CorpusCard, folder: Path, *, overwrite: bool = False, progress: Progress | None = None) -> dict[str, Any]:
+def get_corpus(
+    card: CorpusCard, folder: Path, *, overwrite: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
     """Downloads a corpus file into a folder and checks it against its card.
 
     Args:
@@ -70,8 +72,8 @@ def _from_hub(card: CorpusCard, hub: str, path: Path) -> None:
         raise
     except Exception as error:  # huggingface_hub raises many types for "cannot be reached"
         raise DataMissingError(
-            f"corpus {card.name!r} could not be downloaded ({type(error).__name__}: {error!s:.200}); get {card.file} from "
-            f"{card.source} and put it here",
+            f"corpus {card.name!r} could not be downloaded ({type(error).__name__}: {error!s:.200}); get "
+            f"{card.file} from {card.source} and put it here",
             path,
         ) from error
     finally:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from searchgym.cards import EnvCard
 from searchgym.errors import EpisodeError
-from searchgym.protocol import Protocol, count_words, get_protocol
+from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Action, Answer, Hit, Invalid, Question, Search, Searched, StopReason
 
 
@@ -60,8 +60,6 @@ class State:
     """Actions taken."""
     invalid: int = 0
     """Actions that could not be read."""
-    words: int = 0
-    """Words of all observations after the question."""
     searches: tuple[Searched, ...] = ()
     """Queries made and their hits, in order."""
     action: Action | None = None
@@ -95,14 +93,12 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
         raise EpisodeError(f"the episode has ended ({state.stop_reason}): reset before the next step")
     if isinstance(action, Search) and len(action.queries) > rules.max_queries:
         action = Invalid(f"{len(action.queries)} queries at once, at most {rules.max_queries}")
-    state = replace(state, turn=state.turn + 1, action=action)
-    if isinstance(action, Answer):
-        return replace(state, answer=action, stop_reason="answer"), ()
-    if isinstance(action, Invalid):
-        state = replace(state, invalid=state.invalid + 1)
-    if state.turn >= rules.max_turns:
-        return replace(state, stop_reason="turns"), ()
-    return state, action.queries if isinstance(action, Search) else ()
+    turn, answer = state.turn + 1, action if isinstance(action, Answer) else None
+    stop: StopReason | None = "answer" if answer is not None else "turns" if turn >= rules.max_turns else None
+    invalid = state.invalid + isinstance(action, Invalid)
+    # Written out, not replace(): this runs once per environment and step.
+    state = State(state.question, turn, invalid, state.searches, action, answer, stop)
+    return state, action.queries if stop is None and isinstance(action, Search) else ()
 
 
 def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
@@ -118,14 +114,12 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     """
     if state.done:
         return state, ""
-    if isinstance(state.action, Search):
-        found = tuple(Searched(state.turn, q, tuple(h)) for q, h in zip(state.action.queries, hits, strict=True))
-        state = replace(state, searches=state.searches + found)
-        observation = rules.protocol.observation(hits, rules.max_observation_words)
-    else:
-        reason = state.action.reason if isinstance(state.action, Invalid) else ""
-        observation = rules.protocol.notice(reason)
-    return replace(state, words=state.words + count_words(observation)), observation
+    action = state.action
+    if not isinstance(action, Search):
+        return state, rules.protocol.notice(action.reason if isinstance(action, Invalid) else "")
+    found = [Searched(state.turn, query, tuple(own)) for query, own in zip(action.queries, hits, strict=True)]
+    observation = rules.protocol.observation(hits, rules.max_observation_words)
+    return State(state.question, state.turn, state.invalid, (*state.searches, *found), action), observation
 
 
 def fail(state: State, error: str) -> State:

@@ -64,7 +64,9 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError(f"register({id!r}) needs corpus=, retriever= or distractors=True: something to search")
     source = QuestionSource(dataset="own", split="all", size=0, file="", get="")
-    return register_card(EnvCard(id=os.fspath(id), summary="registered by the user", questions=source, corpus=""), **options)
+    return register_card(
+        EnvCard(id=os.fspath(id), summary="registered by the user", questions=source, corpus=""), **options
+    )
 
 
 def full_id(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import gymnasium
 
@@ -118,8 +118,8 @@ class SearchEnv(gymnasium.Env[str, str]):
     retriever failed past its deadline: reward 0, ``info["stop_reason"] == "retriever_error"``.
 
     ## Info
-    ``question_id, turn, turns_left, searches, action, hits, stop_reason`` on every step; ``em, f1, answer`` on the last.
-    Deterministic: times and counters are in `stats`.
+    ``question_id, turn, turns_left, searches, action, hits, stop_reason`` on every step; ``em, f1, answer`` on the
+    last. Deterministic: times and counters are in `stats`.
 
     ## Reset options
     ``{"question_id": ...}`` chooses the question; otherwise the environment's own generator draws one.
@@ -133,7 +133,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         **options: See `TaskOptions`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it as an instance's)
 
     def __init__(
         self, card: EnvCard | Task | str, *, render_mode: str | None = None, **options: Unpack[TaskOptions]
@@ -212,7 +212,7 @@ class SearchEnv(gymnasium.Env[str, str]):
             self.stats.queries += len(queries)
             self.stats.retriever_seconds += time.perf_counter() - start
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """Returns the transcript so far, if `render_mode` is ``"ansi"``."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() was called on an environment made without render_mode='ansi'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -10,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from searchgym import scoring
 from searchgym.cards import CorpusCard, EnvCard, ProtocolName, QuestionSource, find_card, load_card
@@ -18,6 +19,9 @@ from searchgym.corpora.retriever import AnyRetriever, DistractorRetriever, Quest
 from searchgym.envs.core import Rules, State
 from searchgym.errors import DataMissingError, RewardError, UnknownNameError, UsageError
 from searchgym.records import Passage, Question
+
+if TYPE_CHECKING:
+    from searchgym.corpora.bm25 import BM25Retriever
 
 Reward = Callable[[State], float]
 """Called once, with the state of a finished episode; returns a finite number."""
@@ -60,6 +64,8 @@ class Task:
     reward: Reward
     by_id: Mapping[str, Question]
     """Question id to question."""
+    aliases: scoring.EntityAliases | None = None
+    """Entity id to names, for 2WikiMultihopQA's evidence scores."""
 
     def find(self, question_id: str) -> Question:
         """Returns a question by id.
@@ -79,22 +85,18 @@ class Task:
         """
         if state.stop_reason == "retriever_error":
             return 0.0, {"em": 0.0, "f1": 0.0}
-        golds = state.question.golds
-        scores = {
-            "em": scoring.exact_match(state.answer_text, golds),
-            "f1": scoring.f1_score(state.answer_text, golds),
-        }
+        scores = {name: reward(state) for name, reward in REWARDS.items()}
         return checked_reward(self.reward, state), scores
 
 
 def reward_em(state: State) -> float:
-    """1 if the answer is a gold answer or alias after normalisation, else 0."""
-    return scoring.exact_match(state.answer_text, state.question.golds)
+    """1 if the answer is a gold answer or alias after normalisation, else 0; 0 without an answer."""
+    return 0.0 if state.answer is None else scoring.exact_match(state.answer.text, state.question.golds)
 
 
 def reward_f1(state: State) -> float:
-    """Token F1 against the best gold answer or alias (HotpotQA's yes/no rule)."""
-    return scoring.f1_score(state.answer_text, state.question.golds)
+    """Token F1 against the best gold answer or alias (HotpotQA's yes/no rule); 0 without an answer."""
+    return 0.0 if state.answer is None else scoring.f1_score(state.answer.text, state.question.golds)
 
 
 REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
@@ -165,13 +167,29 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
         if name not in known:
             raise UnknownNameError("option", name, known)
     card = _override(card, options)
+    aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
     by_id = {question.id: question for question in questions}
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options)
     reward = get_reward(options.get("reward", card.reward))
-    return Task(card, Rules.from_card(card), questions, retriever, reward, by_id)
+    return Task(card, Rules.from_card(card), questions, retriever, reward, by_id, aliases)
+
+
+def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
+    """Returns entity aliases by id, if a file was given.
+
+    Raises:
+        UsageError: The environment's scorer has no use for them.
+    """
+    if path is None:
+        return None
+    if card.scorer != "2wiki":
+        raise UsageError(f"{card.id}: aliases= is for 2WikiMultihopQA, the scorer here is {card.scorer!r}")
+    from searchgym.corpora.questions import read_aliases
+
+    return {entity: frozenset(names) for entity, names in read_aliases(path).items()}
 
 
 def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
@@ -243,7 +261,9 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     given = options.get("retriever")
     if options.get("distractors"):
         if given is not None or "corpus" in options:
-            raise UsageError("distractors=True searches each question's own paragraphs: leave out corpus= and retriever=")
+            raise UsageError(
+                "distractors=True searches each question's own paragraphs: leave out corpus= and retriever="
+            )
         return DistractorRetriever(questions)
     if isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type):
         return given
@@ -283,7 +303,7 @@ def find_corpus(name: str) -> Path:
     )
 
 
-def load_corpus(path: Path) -> Retriever:
+def load_corpus(path: Path) -> BM25Retriever:
     """Returns BM25 over an index folder, or over a corpus file whose index is built once and cached by content."""
     from searchgym.corpora.files import sha256_file
     from searchgym.corpora.index import build_index, load_index
@@ -294,13 +314,11 @@ def load_corpus(path: Path) -> Retriever:
         return load_index(path)
     file = path / "corpus.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise DataMissingError("is a folder, but neither an index (manifest.json) nor a BEIR corpus (corpus.jsonl)", path)
+        raise DataMissingError(
+            "is a folder, but neither an index (manifest.json) nor a BEIR corpus (corpus.jsonl)", path
+        )
     folder = home() / "indexes" / f"bm25-{sha256_file(file)[:24]}"
     if not folder.exists():
-        try:
+        with contextlib.suppress(RunExistsError):  # another process may build the same index meanwhile
             build_index(read_passages(path), folder)
-        except RunExistsError:
-            pass  # another process built the same index meanwhile
     return load_index(folder)
-
-

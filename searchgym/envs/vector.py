@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
@@ -33,7 +33,7 @@ StepResult = tuple[
 ]
 
 
-class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], npt.NDArray[np.float64]]):
+class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], npt.NDArray[Any]]):
     """A vector of `SearchEnv` episodes: the same observations, rewards and infos as that many single environments.
 
     All queries of a step go to the retriever in exactly one call; there is none if nobody searched. Finished episodes
@@ -47,7 +47,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         **options: See `TaskOptions`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}  # noqa: RUF012 (see SearchEnv)
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             question = draw_question(self.task, self._rngs[i], question_ids[i])
             state = self._states[i] = State(question)
             observations[i] = question.text
-            infos = self._add_info(infos, step_info(self.task, state) | {"instructions": instructions}, int(i))
+            infos[int(i)] = step_info(self.task, state) | {"instructions": instructions}
             self.stats.episodes += 1
-        return tuple(observations), infos
+        return tuple(observations), stack_infos(infos, self.num_envs)
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
         """Returns one value per environment."""
@@ -138,13 +138,16 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         chosen, texts = list(indices), list(actions)
         if len(chosen) != len(texts) or len(set(chosen)) != len(chosen):
             raise UsageError(f"{len(texts)} actions for {len(chosen)} environments (each at most once)")
-        begun = [begin(self._ready(i), read_action(self.task, a), self.task.rules) for i, a in zip(chosen, texts)]
+        begun = [
+            begin(self._ready(i), read_action(self.task, a), self.task.rules)
+            for i, a in zip(chosen, texts, strict=True)
+        ]
         stepped = self._finish_all(begun)
 
         observations = [""] * self.num_envs
         rewards = np.zeros(self.num_envs)
         terminations, truncations = np.zeros((2, self.num_envs), np.bool_)
-        infos: dict[str, Any] = {}
+        infos: dict[int, dict[str, Any]] = {}
         for i, (state, observation) in zip(chosen, stepped, strict=True):
             info = step_info(self.task, state)
             if state.done:
@@ -153,11 +156,11 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             truncations[i] = state.stop_reason == "retriever_error"
             terminations[i] = state.done and not truncations[i]
             observations[i] = observation
-            infos = self._add_info(infos, info, i)
+            infos[i] = info
         for i, (state, _) in zip(chosen, stepped, strict=True):
             self._states[i] = state
         self.stats.steps += len(chosen)
-        return tuple(observations), rewards, terminations, truncations, infos
+        return tuple(observations), rewards, terminations, truncations, stack_infos(infos, self.num_envs)
 
     def _ready(self, i: int) -> State:
         """Returns a state that can be stepped."""
@@ -191,3 +194,26 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             stepped.append(finish(state, hits[at : at + len(own)], rules))
             at += len(own)
         return stepped
+
+
+def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:
+    """Returns infos in Gymnasium's vector form, column by column (its own ``_add_info`` does it value by value).
+
+    Args:
+        infos: Environment number to its info; environments without one are masked out.
+        num_envs: Length of the arrays.
+
+    Returns:
+        Per key an array (num_envs,), of numbers where the first value is one, else of objects, and ``_key``, its mask.
+    """
+    stacked: dict[str, Any] = {}
+    for key in dict.fromkeys(key for info in infos.values() for key in info):
+        rows = [(i, info[key]) for i, info in infos.items() if key in info]
+        kind = type(rows[0][1])
+        mask = np.zeros(num_envs, np.bool_)
+        mask[[i for i, _ in rows]] = True
+        array = np.zeros(num_envs, kind) if kind in (int, float, bool) else np.full(num_envs, None, object)
+        for i, value in rows:
+            array[i] = value
+        stacked[key], stacked[f"_{key}"] = array, mask
+    return stacked

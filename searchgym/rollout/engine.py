@@ -71,9 +71,9 @@ class Engine:
         except EpisodeError:
             if not io.state.done:
                 raise
-        return self._record(io.state, attempt)
+        return self._record(io.state, io.words, attempt)
 
-    def _record(self, state: State, attempt: int) -> Episode:
+    def _record(self, state: State, words: int, attempt: int) -> Episode:
         """Scores a state and returns it as an episode."""
         reward, scores = self.task.score(state)
         return Episode(
@@ -86,7 +86,7 @@ class Engine:
             searches=list(state.searches),
             turns=state.turn,
             invalid=state.invalid,
-            observation_words=state.words,
+            observation_words=words,
             answer=state.answer,
             stop_reason=state.stop_reason,
             reward=reward,
@@ -102,6 +102,7 @@ class _EpisodeIO:
         self._engine, self._attempt = engine, attempt
         self._rng: np.random.Generator | None = None
         self.state = State(question)
+        self.words = 0
 
     @property
     def protocol(self) -> protocol.Protocol:
@@ -129,4 +130,5 @@ class _EpisodeIO:
             hits = []
         else:
             self.state, text = finish(state, hits, rules)
+            self.words += len(text.split())
         return Observation(text, tuple(hit for own in hits for hit in own), self.state.done, self.turns_left)

@@ -67,7 +67,8 @@ class EpisodeWriter:
         """Appends one episode."""
         row = dataclasses.asdict(dataclasses.replace(episode, contexts=[]))
         row["contexts"] = [
-            {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]} for c in episode.contexts
+            {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]}
+            for c in episode.contexts
         ]
         if self._tokens is not None:
             self._tokens.flush()
@@ -166,5 +167,3 @@ def _array(tokens: bytes, place: list[int], dtype: np.dtype[Any]) -> npt.NDArray
     if offset < 0 or count < 0 or offset + count * dtype.itemsize > len(tokens):
         raise ValueError(f"{count} values at byte {offset} are past the sidecar's {len(tokens)} bytes")
     return np.frombuffer(tokens, dtype, count, offset).copy()
-
-

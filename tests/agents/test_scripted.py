@@ -41,7 +41,10 @@ def test_the_evidence_oracle_needs_every_gold_page():
     class Permuted(TitleRetriever):
         def search(self, queries, k):
             other = dict(zip((p.id for p in PASSAGES), shifted, strict=True))
-            return [[dataclasses.replace(h, passage=other[h.passage.id]) for h in hits] for hits in super().search(queries, k)]
+            return [
+                [dataclasses.replace(h, passage=other[h.passage.id]) for h in hits]
+                for hits in super().search(queries, k)
+            ]
 
     assert [e.scores["em"] for e in run("evidence-oracle", Permuted()).values()] == [0.0] * 3
 
@@ -84,10 +87,23 @@ def test_the_hostile_agent_is_the_same_for_the_same_seed():
 
 def test_gold_answers_carry_only_what_the_data_says():
     bare = gold_answer(Question("q", "?", ("a", "b")))
-    assert (bare.text, bare.supporting_facts, bare.evidences, bare.paragraphs, bare.answerable) == ("a", None, None, None, None)
+    assert (bare.text, bare.supporting_facts, bare.evidences, bare.paragraphs, bare.answerable) == (
+        "a",
+        None,
+        None,
+        None,
+        None,
+    )
     pages = (Paragraph("A", ("x",)), Paragraph("B", ("y",), supporting=True))
     full = gold_answer(
-        Question("q", "?", ("a",), supporting_facts=(SupportingFact("B", 0),), evidences=(Triple("s", "r", "o"),), paragraphs=pages)
+        Question(
+            "q",
+            "?",
+            ("a",),
+            supporting_facts=(SupportingFact("B", 0),),
+            evidences=(Triple("s", "r", "o"),),
+            paragraphs=pages,
+        )
     )
     assert (full.supporting_facts, full.paragraphs) == ((SupportingFact("B", 0),), (1,))
     pages_only = gold_answer(Question("q", "?", ("a",), supporting_facts=(SupportingFact("B"),)))
@@ -119,6 +135,8 @@ def test_agents_that_cannot_be_had(name, error, message):
 
 
 def test_agent_options_are_checked(tmp_path):
-    (tmp_path / "card.yaml").write_text("name: x\nsummary: s\nworkflow: searchgym.agents.scripted:Oracle\noptions: {depth: 3}\n")
+    (tmp_path / "card.yaml").write_text(
+        "name: x\nsummary: s\nworkflow: searchgym.agents.scripted:Oracle\noptions: {depth: 3}\n"
+    )
     with pytest.raises(UsageError, match="cannot be built from"):
         load_agent(str(tmp_path))

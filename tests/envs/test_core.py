@@ -18,7 +18,6 @@ def test_a_search_then_an_answer():
     assert "Doc 1(Title: Alpha) Alpha is the capital of Beta." in observation
     assert state.searches[0].turn == 1
     assert state.searches[0].query == "Beta"
-    assert state.words == len(observation.split())
     state, queries = begin(state, Answer("Gamma"), RULES)
     assert (queries, state.stop_reason, state.answer_text, state.turn) == ((), "answer", "Gamma", 2)
     assert finish(state, [], RULES) == (state, "")

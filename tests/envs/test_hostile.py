@@ -8,7 +8,6 @@ from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 from searchgym.corpora.index import build_in_memory
 from searchgym.envs.single import SearchEnv
 
-
 PIECES = st.sampled_from(
     [
         "<search>", "</search>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "<think>", "</think>",

@@ -238,7 +238,12 @@ def test_missing_questions_name_the_file_and_the_place(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataMissingError) as caught:
         gymnasium.make("searchgym/HotpotQA-v0")
-    for part in ("hotpot_dev_distractor_v1.json", "https://hotpotqa.github.io", str(tmp_path / "data"), "questions=PATH"):
+    for part in (
+        "hotpot_dev_distractor_v1.json",
+        "https://hotpotqa.github.io",
+        str(tmp_path / "data"),
+        "questions=PATH",
+    ):
         assert part in str(caught.value)
 
 

@@ -10,7 +10,13 @@ from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import EpisodeError, UnknownNameError, UsageError
 
-SCRIPT = ["<search>Alpha Beta</search>", "junk", "<search>Gamma</search>", "<search>none</search>", "<answer>1901</answer>"]
+SCRIPT = [
+    "<search>Alpha Beta</search>",
+    "junk",
+    "<search>Gamma</search>",
+    "<search>none</search>",
+    "<answer>1901</answer>",
+]
 
 
 def task(**options):

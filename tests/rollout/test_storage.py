@@ -28,7 +28,9 @@ FLOATS = st.floats(width=32)
 def spans(draw):
     ids = np.array(draw(st.lists(st.integers(0, 2**31 - 1), max_size=6)), np.int32)
     kind = draw(st.sampled_from(["prompt", "model", "observation"]))
-    logp = np.array(draw(st.lists(FLOATS, min_size=len(ids), max_size=len(ids))), np.float32) if kind == "model" else None
+    logp = (
+        np.array(draw(st.lists(FLOATS, min_size=len(ids), max_size=len(ids))), np.float32) if kind == "model" else None
+    )
     return Span(kind, ids, logp)
 
 
@@ -40,6 +42,11 @@ ANSWERS = st.builds(
     st.none() | st.lists(st.integers(0, 20), max_size=2).map(tuple),
     st.none() | st.booleans(),
 )
+SMALL = st.integers(0, 9)
+CONTEXTS = st.builds(Context, st.none(), st.just(0), st.lists(spans(), max_size=3))
+CALLS = st.builds(Call, SMALL, SMALL, SMALL, TEXT, TEXT, SMALL, text=TEXT)
+HITS = st.builds(Hit, st.sampled_from(PASSAGES), st.floats(allow_nan=False))
+SEARCHES = st.builds(Searched, SMALL, TEXT, st.lists(HITS, max_size=2).map(tuple))
 EPISODES = st.builds(
     Episode,
     id=TEXT,
@@ -48,15 +55,15 @@ EPISODES = st.builds(
     env=TEXT,
     group_uid=st.none() | TEXT,
     seed=st.none() | st.integers(),
-    contexts=st.lists(st.builds(Context, st.none(), st.just(0), st.lists(spans(), max_size=3)), max_size=3),
-    calls=st.lists(st.builds(Call, st.integers(0, 2), st.integers(0, 9), st.integers(0, 9), TEXT, TEXT, st.integers(0, 9), text=TEXT), max_size=2),
-    searches=st.lists(st.builds(Searched, st.integers(1, 9), TEXT, st.lists(st.builds(Hit, st.sampled_from(PASSAGES), st.floats(allow_nan=False)), max_size=2).map(tuple)), max_size=2),
+    contexts=st.lists(CONTEXTS, max_size=3),
+    calls=st.lists(CALLS, max_size=2),
+    searches=st.lists(SEARCHES, max_size=2),
     answer=st.none() | ANSWERS,
     stop_reason=st.sampled_from([None, "answer", "turns", "retriever_error"]),
     reward=st.floats(allow_nan=False),
     scores=st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=2),
     error=st.none() | TEXT,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -1,0 +1,109 @@
+"""Environment steps per second, beside the raw retriever on the same queries.
+
+Every step searches (the worst case for the environment); episodes are reset after four searches. The raw retriever gets
+the same queries in batches of the same size. Raw and environment runs alternate in one process; medians are reported.
+
+    make bench
+    python benchmarks/env_throughput.py --corpus CORPUS --questions QUESTIONS --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cli.output import emit_rows
+from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.passages import read_passages
+from searchgym.corpora.questions import read_questions
+from searchgym.corpora.retriever import NullRetriever, Retriever
+from searchgym.envs.task import Task, bundled_file, load_task
+from searchgym.envs.vector import SearchVectorEnv
+from searchgym.records import Question
+
+SEARCHES = 4
+"""Searches per episode."""
+
+
+def main() -> None:
+    """Measures and prints."""
+    args = parse_args()
+    questions = read_questions(args.questions)
+    bm25 = build_in_memory(read_passages(args.corpus))
+    rows = []
+    for name, retriever in (("null", NullRetriever()), ("bm25", bm25)):
+        card = load_card(EnvCard, find_card("envs", "demo"))
+        task = load_task(card, questions=questions, retriever=retriever, max_turns=SEARCHES + 1)
+        for n in (1, 64, 256):
+            print(f"{name}, {n} environments ...", file=sys.stderr)
+            rows.append({"retriever": name, "envs": n} | measure(task, retriever, n, args))
+    emit_rows(rows, args.json, "results", f"{len(bm25)} passages, medians of {args.runs} runs of {args.steps} steps")
+
+
+def parse_args() -> argparse.Namespace:
+    """Reads the arguments; the data folder gives the defaults, the bundled pages where there is none."""
+    data = os.environ.get("SEARCHGYM_DATA")
+    corpus = Path(data) / "2wikimultihopqa" / "corpus.json" if data else bundled_file("demo/corpus.jsonl")
+    questions = Path(data) / "hotpotqa" / "dev_simplified.json" if data else bundled_file("demo/questions.json")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, default=corpus)
+    parser.add_argument("--questions", type=Path, default=questions)
+    parser.add_argument("--runs", type=int, default=7, help="runs of each kind, after one that is not counted")
+    parser.add_argument("--steps", type=int, default=2048, help="environment steps per run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()
+
+
+def measure(task: Task, retriever: Retriever, n: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Returns steps per second of n environments and, beside it, queries per second of the raw retriever."""
+    asked = [task.questions[i % len(task.questions)] for i in range(args.steps)]
+    env = SearchVectorEnv(task, n)
+    stepped, raw = [], []
+    for run in range(args.runs + 1):
+        raw_rate = rate(lambda: search_all(retriever, asked, task.rules.top_k, n), args.steps)
+        step_rate = rate(lambda: step_all(env, asked), args.steps)
+        if run:
+            stepped.append(step_rate)
+            raw.append(raw_rate)
+    ratios = [s / r for s, r in zip(stepped, raw, strict=True)]
+    null = isinstance(retriever, NullRetriever)
+    return {
+        "steps_per_s": round(statistics.median(stepped)),
+        "raw_queries_per_s": None if null else round(statistics.median(raw)),
+        "ratio": None if null else round(statistics.median(ratios), 3),
+        "ratio_min": None if null else round(min(ratios), 3),
+        "ratio_max": None if null else round(max(ratios), 3),
+    }
+
+
+def rate(work: Callable[[], None], count: int) -> float:
+    """Returns how many per second."""
+    start = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - start)
+
+
+def search_all(retriever: Retriever, asked: Sequence[Question], k: int, n: int) -> None:
+    """Searches every question's text in batches of n."""
+    for at in range(0, len(asked), n):
+        retriever.search([question.text for question in asked[at : at + n]], k)
+
+
+def step_all(env: SearchVectorEnv, asked: Sequence[Question]) -> None:
+    """Searches every question's text through the environments, n at a time."""
+    n = env.num_envs
+    for turn, at in enumerate(range(0, len(asked), n)):
+        if turn % SEARCHES == 0:
+            env.reset(seed=0 if turn == 0 else None)
+        env.step([f"<search>{question.text}</search>" for question in asked[at : at + n]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m searchgym.cli``."""
+
+from searchgym.cli import main
+
+main()

@@ -1,0 +1,210 @@
+"""Commands on data: corpus, index, retrieval."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from searchgym.cards import CorpusCard, find_card, load_card
+from searchgym.cli.output import Json, emit, emit_rows, progress, say
+from searchgym.errors import RunExistsError, UsageError
+
+corpus = typer.Typer(help="Corpora: get, convert, chunk, inspect.", no_args_is_help=True)
+index = typer.Typer(help="Indexes: build, inspect, search.", no_args_is_help=True)
+
+Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="Corpus file, BEIR folder, or folder of documents.")]
+Format = Annotated[str | None, typer.Option("--format", help="Format of the corpus; found out otherwise.")]
+SkipBad = Annotated[int, typer.Option(help="Bad lines to leave out and report at most.")]
+Out = Annotated[Path, typer.Option(help="Where to write.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def read(source: Path, form: str | None, skip_bad: int) -> tuple[Iterable[Any], Any]:
+    """Returns (passages of a corpus or a folder of documents, the record of bad lines)."""
+    from searchgym.corpora.documents import convert_documents
+    from searchgym.corpora.files import BadLines
+    from searchgym.corpora.passages import read_passages
+
+    bad = BadLines(skip_bad)
+    if source.is_dir() and not (source / "corpus.jsonl").exists():
+        return convert_documents(source), bad
+    return read_passages(source, form, bad), bad
+
+
+def report(bad: Any) -> int:
+    """Prints the bad lines that were left out; returns how many."""
+    for error in bad.errors:
+        say(f"left out: {error}")
+    return len(bad.errors)
+
+
+def refuse_existing(out: Path, overwrite: bool) -> None:
+    """Refuses to write over a file.
+
+    Raises:
+        RunExistsError: The file is there.
+    """
+    if out.exists() and not overwrite:
+        raise RunExistsError(f"{out} is there already: choose another --out or --overwrite it")
+
+
+@corpus.command("get")
+def corpus_get(
+    name: Annotated[str, typer.Argument(help="Corpus card: wiki-18.")], overwrite: Overwrite = False, json: Json = False
+) -> None:
+    """Download a corpus by its card into the data folder and check it."""
+    from searchgym.corpora.download import get_corpus
+    from searchgym.envs.task import home
+
+    card = load_card(CorpusCard, find_card("corpora", name))
+    with progress(f"get {card.name}") as advance:
+        emit(get_corpus(card, home() / "data", overwrite=overwrite, progress=advance), json, card.name)
+
+
+@corpus.command("convert")
+def corpus_convert(
+    source: Source,
+    out: Out,
+    form: Format = None,
+    skip_bad: SkipBad = 0,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Convert a corpus of any supported format, or a folder of .md, .txt and .html documents, to JSON lines."""
+    from searchgym.corpora.passages import write_corpus
+
+    refuse_existing(out, overwrite)
+    passages, bad = read(source, form, skip_bad)
+    count = write_corpus(out, passages)
+    emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "converted")
+
+
+@corpus.command("chunk")
+def corpus_chunk(
+    source: Source,
+    out: Out,
+    words: Annotated[int, typer.Option(help="Words per chunk at most.")] = 100,
+    overlap: Annotated[int, typer.Option(help="Words that a chunk shares with the one before.")] = 0,
+    by: Annotated[str, typer.Option(help="words, sentence or paragraph: where chunks may end.")] = "words",
+    form: Format = None,
+    skip_bad: SkipBad = 0,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Cut long passages into chunks."""
+    from searchgym.corpora.documents import chunk_passages
+    from searchgym.corpora.passages import write_corpus
+
+    refuse_existing(out, overwrite)
+    passages, bad = read(source, form, skip_bad)
+    count = write_corpus(out, chunk_passages(passages, words=words, overlap=overlap, by=by))  # type: ignore[arg-type]
+    emit({"passages": count, "left_out": report(bad), "out": str(out)}, json, "chunked")
+
+
+@corpus.command("inspect")
+def corpus_inspect(source: Source, json: Json = False) -> None:
+    """Count and measure a corpus."""
+    from searchgym.corpora.documents import inspect_corpus
+
+    emit(inspect_corpus(source), json, str(source))
+
+
+@index.command("build")
+def index_build(
+    source: Source,
+    out: Out,
+    k1: Annotated[float, typer.Option(help="BM25 k1: how fast repeated terms saturate.")] = 0.9,
+    b: Annotated[float, typer.Option(help="BM25 b: how much long passages are discounted.")] = 0.4,
+    form: Format = None,
+    skip_bad: SkipBad = 0,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Build a BM25 index folder."""
+    from searchgym.corpora.index import build_index
+
+    passages, bad = read(source, form, skip_bad)
+    started = time.perf_counter()
+    with progress("indexing") as advance:
+        manifest = build_index(
+            passages, out, k1=k1, b=b, overwrite=overwrite, progress=lambda done: advance(done, None)
+        )
+    left_out = report(bad)
+    seconds = round(time.perf_counter() - started, 3)
+    summary = {"passages": manifest.passages, "corpus_sha256": manifest.corpus_sha256}
+    emit(summary | {"left_out": left_out, "seconds": seconds, "out": str(out)}, json, "index")
+
+
+@index.command("inspect")
+def index_inspect(
+    folder: Annotated[Path, typer.Argument(help="Index folder.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare checksums.")] = False,
+    json: Json = False,
+) -> None:
+    """Show and check an index folder."""
+    from searchgym.corpora.index import inspect_index
+
+    emit(inspect_index(folder, verify=verify), json, str(folder))
+
+
+@index.command("search")
+def index_search(
+    folder: Annotated[Path, typer.Argument(help="Index folder, or a corpus file.")],
+    query: Annotated[str, typer.Argument(help="Query text.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits at most.")] = 5,
+    json: Json = False,
+) -> None:
+    """Search an index."""
+    from searchgym.envs.task import find_corpus, load_corpus
+
+    (hits,) = load_corpus(find_corpus(str(folder))).search([query], k)
+    rows = [
+        {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
+        for rank, hit in enumerate(hits, start=1)
+    ]
+    if not rows and not json:
+        say("no hits: no word of the query is in the corpus")
+    emit_rows(rows, json, "hits")
+
+
+def retrieval(
+    questions: Annotated[Path | None, typer.Option(help="Questions whose texts are the queries.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card to search.")] = None,
+    qrels: Annotated[
+        Path | None, typer.Option(help="TREC or BEIR qrels; gold titles of the questions otherwise.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="TREC run to score, instead of searching.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 100,
+    run_out: Annotated[Path | None, typer.Option(help="Write the hits as a TREC run.")] = None,
+    qrels_out: Annotated[Path | None, typer.Option(help="Write the judgements as TREC qrels.")] = None,
+    json: Json = False,
+) -> None:
+    """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
+    from searchgym.corpora.questions import read_queries, read_questions
+    from searchgym.envs.task import find_corpus, load_corpus
+    from searchgym.eval import retrieval as measures
+
+    if run is not None:
+        if qrels is None or questions is not None or corpus is not None:
+            raise UsageError("--run needs --qrels, and neither --questions nor --corpus")
+        hits, judged = measures.read_run(run), measures.read_qrels(qrels)
+    elif questions is None or corpus is None:
+        raise UsageError("give --questions and --corpus to search, or --run and --qrels to score a run")
+    else:
+        retriever = load_corpus(find_corpus(corpus))
+        if qrels is None:
+            judged = measures.qrels_from_titles(read_questions(questions), retriever.passages())
+        else:
+            judged = measures.read_qrels(qrels)
+        queries = read_queries(questions)
+        hits = measures.retrieve_run(retriever, {i: text for i, text in queries.items() if i in judged}, k)
+    if run_out is not None:
+        measures.write_run(run_out, hits)
+    if qrels_out is not None:
+        measures.write_qrels(qrels_out, judged)
+    cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= k]
+    emit(measures.evaluate_run(judged, hits, cutoffs), json, "retrieval")

@@ -1,0 +1,228 @@
+"""Commands that run environments: list, play, eval, demo."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from searchgym.cards import AgentCard, CorpusCard, load_card
+from searchgym.cards import list_cards as cards_of
+from searchgym.cli.output import Json, emit, emit_rows, progress, say, show, table
+from searchgym.errors import UnknownNameError, UsageError
+
+EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id or short name: HotpotQA.")]
+Questions = Annotated[Path | None, typer.Option(help="Question file; the card's own otherwise.")]
+Corpus = Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")]
+Distractors = Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")]
+Aliases = Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")]
+Reward = Annotated[str | None, typer.Option(help="em, f1 or module:function.")]
+Protocol = Annotated[str | None, typer.Option(help="tags or tool_calls.")]
+TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
+MaxTurns = Annotated[int | None, typer.Option(help="Actions per episode, the answer included.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random in the run.")]
+
+
+def task_options(**given: Any) -> dict[str, Any]:
+    """Returns the options that were given, ready for `load_task`."""
+    return {name: value for name, value in given.items() if value is not None and value is not False}
+
+
+def load(name: str, options: dict[str, Any]) -> Any:
+    """Returns the task of an environment id with a user's options over the id's own."""
+    from searchgym.envs.registration import env_options, find_env
+    from searchgym.envs.task import load_task
+
+    defaults = env_options(name)
+    if options.get("distractors"):
+        defaults.pop("corpus", None)
+    return load_task(find_env(name), **{**defaults, **options})
+
+
+def list_cards(
+    kind: Annotated[str, typer.Argument(help="envs, agents or corpora.")] = "envs", json: Json = False
+) -> None:
+    """List what there is: environments, agents or corpora."""
+    from searchgym.envs.registration import registered
+
+    rows: list[dict[str, Any]]
+    if kind == "envs":
+        rows = [
+            {
+                "id": c.id,
+                "data": f"{c.questions.dataset}, {c.questions.split}",
+                "n": c.questions.size,
+                "summary": c.summary,
+            }
+            for c in registered().values()
+        ]
+    elif kind == "agents":
+        agents = [load_card(AgentCard, path) for path in cards_of("agents").values()]
+        rows = [{"name": c.name, "summary": c.summary} for c in agents]
+    elif kind == "corpora":
+        corpora = [load_card(CorpusCard, path) for path in cards_of("corpora").values()]
+        rows = [{"name": c.name, "passages": c.passages, "licence": c.licence, "summary": c.summary} for c in corpora]
+    else:
+        raise UnknownNameError("kind", kind, ("envs", "agents", "corpora"))
+    emit_rows(rows, json, kind)
+
+
+def play(
+    env: EnvName,
+    questions: Questions = None,
+    corpus: Corpus = None,
+    distractors: Distractors = False,
+    question: Annotated[str | None, typer.Option(help="Question id; one is drawn otherwise.")] = None,
+    top_k: TopK = None,
+    max_turns: MaxTurns = None,
+    seed: Annotated[int | None, typer.Option(help="Seed that draws the question.")] = None,
+    json: Json = False,
+) -> None:
+    """Play an episode yourself in the terminal."""
+    from searchgym.cli.play import play_episode
+    from searchgym.envs.single import SearchEnv
+
+    options = task_options(
+        questions=questions, corpus=corpus, distractors=distractors, top_k=top_k, max_turns=max_turns
+    )
+    outcome = play_episode(SearchEnv(load(env, options)), question, seed)
+    if outcome is None:
+        say("left before the end")
+        raise typer.Exit(130)
+    emit(outcome, json, "outcome")
+
+
+def evaluate(
+    env: EnvName,
+    agent: Annotated[str, typer.Option(help="Agent card, folder of one, or module:Class.")],
+    model: Annotated[list[str] | None, typer.Option(help="[ROLE=]PATH of the model behind the agent's roles.")] = None,
+    questions: Questions = None,
+    corpus: Corpus = None,
+    distractors: Distractors = False,
+    aliases: Aliases = None,
+    reward: Reward = None,
+    protocol: Protocol = None,
+    top_k: TopK = None,
+    max_turns: MaxTurns = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/eval/ otherwise.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    seed: Seed = 0,
+    concurrency: Annotated[int, typer.Option(help="Episodes under way at once; changes no score.")] = 64,
+    json: Json = False,
+) -> None:
+    """Evaluate an agent on an environment's questions."""
+    from searchgym.agents.base import load_agent
+
+    name, workflow = load_agent(agent)
+    if model:
+        raise UsageError(f"agent {name} has no roles that ask a model: leave out --model")
+    if (resume or overwrite) and out is None:
+        raise UsageError("--resume and --overwrite need --out: the folder of the run")
+    options = task_options(
+        questions=questions,
+        corpus=corpus,
+        distractors=distractors,
+        aliases=aliases,
+        reward=reward,
+        protocol=protocol,
+        top_k=top_k,
+        max_turns=max_turns,
+    )
+    task = first_questions(load(env, options), limit)
+    scores = run_evaluation(task, workflow, name, out or new_folder(task, name), seed, concurrency, resume, overwrite)
+    if json:
+        emit(scores, True)
+    else:
+        print_scores(f"{task.card.id} · {name}", scores)
+
+
+def first_questions(task: Any, limit: int | None) -> Any:
+    """Returns the task with its first `limit` questions."""
+    return task if limit is None else dataclasses.replace(task, questions=task.questions[:limit])
+
+
+def new_folder(task: Any, agent: str) -> Path:
+    """Returns a run folder that does not exist yet, named after what is run and when."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / "eval" / f"{task.card.id.split('/')[-1]}_{agent.replace(':', '.')}_{stamp}"
+    folder, n = base, 1
+    while folder.exists():
+        n += 1
+        folder = base.with_name(f"{base.name}_{n}")
+    return folder
+
+
+def run_evaluation(
+    task: Any, workflow: Any, name: str, out: Path, seed: int, concurrency: int, resume: bool, overwrite: bool
+) -> dict[str, Any]:
+    """Evaluates with a bar on standard error; Ctrl-C keeps what was done and says how to go on."""
+    from searchgym.eval import runner
+
+    try:
+        with progress(f"{task.card.id} {name}") as advance:
+            scores = runner.evaluate(
+                task,
+                workflow,
+                name,
+                out,
+                seed=seed,
+                concurrency=concurrency,
+                resume=resume,
+                overwrite=overwrite,
+                progress=advance,
+            )
+    except KeyboardInterrupt:
+        say(f"interrupted: finished episodes are kept in {out}; go on with the same command and --out {out} --resume")
+        raise typer.Exit(130) from None
+    say(f"run folder: {out}")
+    if scores["retriever_errors"]:
+        say(
+            f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume retries them"
+        )
+    return scores
+
+
+def print_scores(title: str, scores: dict[str, Any]) -> None:
+    """Prints scores with their intervals beside them."""
+    rows = [
+        (name, show(value), show(scores.get(f"{name}_ci95")) if f"{name}_ci95" in scores else "")
+        for name, value in scores.items()
+        if not name.endswith("_ci95")
+    ]
+    table(("metric", "value", "95 % interval"), rows, title)
+
+
+DEMO_COLUMNS = ("n", "em", "f1", "searches", "turns", "observation_words")
+
+
+def demo(seed: Seed = 0, json: Json = False) -> None:
+    """Evaluate the scripted agents on the bundled pages and, where SEARCHGYM_DATA is set, on real questions."""
+    from searchgym.agents.base import load_agent
+
+    settings: list[tuple[str, str, dict[str, Any]]] = [("Demo", "Demo", {})]
+    real = os.environ.get("SEARCHGYM_DATA")
+    if real:
+        folder = Path(real) / "hotpotqa"
+        questions = folder / "questions.json"
+        settings.append(("HotpotQA", "HotpotQA", {"questions": questions, "corpus": folder / "corpus.json"}))
+        settings.append(("HotpotQA", "HotpotQA, distractors", {"questions": questions, "distractors": True}))
+    else:
+        say("SEARCHGYM_DATA is not set: the bundled questions only")
+    rows = []
+    for env, label, options in settings:
+        task = load(env, options)
+        for agent in ("closed-book", "single-search", "evidence-oracle", "oracle", "random"):
+            name, workflow = load_agent(agent)
+            scores = run_evaluation(task, workflow, name, new_folder(task, name), seed, 64, False, False)
+            recall = scores["title_recall"]
+            row = {"environment": label, "agent": name} | {column: scores[column] for column in DEMO_COLUMNS}
+            rows.append(row | {"title_recall": None if recall is None else recall[-1]})
+    emit_rows(rows, json, "results", "scripted agents (em and f1 by the official scorer)")
+    sys.stdout.flush()

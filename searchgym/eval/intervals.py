@@ -1,0 +1,27 @@
+"""Bootstrap intervals of means."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 1000
+"""Bootstrap resamples."""
+
+
+def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """Returns the 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13).
+
+    Args:
+        values: (n,) one value per question, in a fixed order (sorted by id), so that the interval is deterministic.
+        seed: Seed of the resampling.
+        resamples: Number of resamples.
+
+    Returns:
+        (low, high); both are the mean if all values are equal.
+    """
+    data = np.asarray(values, np.float64)
+    rng = np.random.default_rng(seed)
+    means = np.array([data[rng.integers(len(data), size=len(data))].mean() for _ in range(resamples)])
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,203 @@
+"""Evaluation of retrievers: TREC qrels and runs in and out; recall, MRR and nDCG.
+
+Definitions are those of ``trec_eval`` (``recall``, ``recip_rank`` within a cut-off, ``ndcg_cut`` with linear gains),
+averaged over the queries of the qrels; a query without hits counts 0. Deviation: hits of equal score stand in the
+order of the file, where ``trec_eval`` orders them by document id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from searchgym.corpora.files import write_atomic
+from searchgym.corpora.retriever import Retriever
+from searchgym.errors import DataError, DataMissingError, ScoringError
+from searchgym.records import Passage, Question, title_key
+
+Qrels = dict[str, dict[str, int]]
+"""Query id to passage id to relevance (> 0 is relevant)."""
+Run = dict[str, list[tuple[str, float]]]
+"""Query id to (passage id, score), best first."""
+
+CUTOFFS = (1, 3, 5, 10, 20, 100)
+BATCH = 256
+"""Queries per retriever call."""
+
+
+def read_qrels(path: Path) -> Qrels:
+    """Reads qrels: TREC's ``query 0 passage relevance``, or BEIR's ``query-id corpus-id score`` with its header line.
+
+    Raises:
+        DataError: A line of another form, or a pair judged twice.
+    """
+    qrels: Qrels = {}
+    for number, fields in _fields(path):
+        if number == 1 and fields[:2] == ["query-id", "corpus-id"]:
+            continue
+        if len(fields) not in (3, 4):
+            raise DataError(f"expected 'query 0 passage relevance', got {len(fields)} fields", path, number)
+        query, passage, relevance = fields[0], fields[-2], fields[-1]
+        own = qrels.setdefault(query, {})
+        if passage in own:
+            raise DataError(f"passage {passage!r} is judged twice for query {query!r}", path, number)
+        own[passage] = int(_number(relevance, "relevance", path, number))
+    if not qrels:
+        raise DataError("holds no judgements", path)
+    return qrels
+
+
+def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
+    """Writes TREC qrels."""
+    _write(path, ((query, "0", passage, str(r)) for query, own in qrels.items() for passage, r in own.items()))
+
+
+def read_run(path: Path) -> Run:
+    """Reads a TREC run, ``query Q0 passage rank score tag``; hits are ordered by score, equal scores by the file.
+
+    Raises:
+        DataError: A line of another form, or a passage twice under one query.
+    """
+    run: Run = {}
+    for number, fields in _fields(path):
+        if len(fields) != 6:
+            raise DataError(f"expected 'query Q0 passage rank score tag', got {len(fields)} fields", path, number)
+        own = run.setdefault(fields[0], [])
+        own.append((fields[2], _number(fields[4], "score", path, number)))
+    for query, own in run.items():
+        if len({passage for passage, _ in own}) < len(own):
+            raise DataError(f"a passage stands twice under query {query!r}", path)
+        own.sort(key=lambda hit: -hit[1])
+    return run
+
+
+def write_run(path: Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "searchgym") -> None:
+    """Writes a TREC run; ranks start at 1, scores keep every digit."""
+    _write(
+        path,
+        (
+            (query, "Q0", passage, str(rank), repr(score), tag)
+            for query, own in run.items()
+            for rank, (passage, score) in enumerate(own, start=1)
+        ),
+    )
+
+
+def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number, whitespace-separated fields)."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise DataMissingError("no such file", path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot be read as UTF-8 text: {error}", path) from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield number, line.split()
+
+
+def _number(text: str, what: str, path: Path, line: int) -> float:
+    """Returns a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{what} {text!r} is not a number", path, line)
+    return value
+
+
+def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    """Writes rows of blank-separated fields at once."""
+    with write_atomic(path) as file:
+        for row in rows:
+            if any(not field or len(field.split()) != 1 for field in row):
+                raise DataError(f"TREC files cannot hold an id with blanks: {row!r}; use other passage ids", path)
+            file.write((" ".join(row) + "\n").encode())
+
+
+# -- from questions ------------------------------------------------------------------------------------------------
+
+
+def qrels_from_titles(questions: Iterable[Question], passages: Iterable[Passage]) -> Qrels:
+    """Judges every passage whose title is a gold title of a question as relevant (1).
+
+    Raises:
+        ScoringError: A gold title has no passage in the corpus, or no question names gold titles.
+    """
+    by_title: dict[str, list[str]] = {}
+    for passage in passages:
+        by_title.setdefault(title_key(passage.title), []).append(passage.id)
+    qrels: Qrels = {}
+    for question in questions:
+        if question.gold_titles is None:
+            continue
+        for title in question.gold_titles:
+            if title_key(title) not in by_title:
+                raise ScoringError(f"question {question.id!r}: gold page {title!r} is not in the corpus")
+            qrels.setdefault(question.id, {}).update(dict.fromkeys(by_title[title_key(title)], 1))
+    if not qrels:
+        raise ScoringError("no question names its gold pages: give --qrels")
+    return qrels
+
+
+def retrieve_run(retriever: Retriever, queries: Mapping[str, str], k: int) -> Run:
+    """Searches every query; returns at most k hits each."""
+    ids = list(queries)
+    run: Run = {}
+    for at in range(0, len(ids), BATCH):
+        batch = ids[at : at + BATCH]
+        found = retriever.search([queries[i] for i in batch], k)
+        run |= {i: [(hit.passage.id, hit.score) for hit in hits] for i, hits in zip(batch, found, strict=True)}
+    return run
+
+
+# -- measures ------------------------------------------------------------------------------------------------------
+
+
+def evaluate_run(
+    qrels: Mapping[str, Mapping[str, int]],
+    run: Mapping[str, Sequence[tuple[str, float]]],
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> dict[str, float]:
+    """Returns ``n`` and ``recall@k``, ``mrr@k``, ``ndcg@k`` for each cut-off.
+
+    Raises:
+        ScoringError: The run answers a query that the qrels do not judge at all, or nothing is relevant to a query.
+    """
+    unknown = run.keys() - qrels.keys()
+    if unknown:
+        raise ScoringError(f"the run holds {len(unknown)} queries without judgements, such as {min(unknown)!r}")
+    scores: dict[str, float] = {"n": len(qrels)}
+    gains = {}
+    for query, judged in qrels.items():
+        if not any(r > 0 for r in judged.values()):
+            raise ScoringError(f"query {query!r} has no relevant passage: leave it out of the qrels")
+        gains[query] = [max(judged.get(passage, 0), 0) for passage, _ in run.get(query, ())]
+    for name, measure in (("recall", recall), ("mrr", reciprocal_rank), ("ndcg", ndcg)):
+        for k in cutoffs:
+            values = [
+                measure(gains[query], [r for r in judged.values() if r > 0], k) for query, judged in qrels.items()
+            ]
+            scores[f"{name}@{k}"] = math.fsum(values) / len(values)
+    return scores
+
+
+def recall(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
+    """Share of the relevant passages among the first k hits."""
+    return sum(gain > 0 for gain in gains[:k]) / len(relevant)
+
+
+def reciprocal_rank(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
+    """1 / rank of the first relevant hit among the first k, else 0."""
+    return next((1 / rank for rank, gain in enumerate(gains[:k], start=1) if gain > 0), 0.0)
+
+
+def ndcg(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
+    """Discounted cumulative gain (linear gain, log2(rank + 1) discount) over that of the ideal order."""
+
+    def dcg(values: Sequence[int]) -> float:
+        return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(values[:k], start=1))
+
+    return dcg(gains) / dcg(sorted(relevant, reverse=True))

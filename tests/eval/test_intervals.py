@@ -1,0 +1,24 @@
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from searchgym.eval.intervals import bootstrap_ci
+
+
+def test_equal_values_have_no_width():
+    assert bootstrap_ci([1.0] * 10) == (1.0, 1.0)
+
+
+def test_it_is_close_to_the_normal_interval_of_a_large_sample():
+    values = np.random.default_rng(1).random(4000)
+    low, high = bootstrap_ci(values, resamples=2000)
+    half = NormalDist().inv_cdf(0.975) * values.std() / np.sqrt(len(values))
+    assert low == pytest.approx(values.mean() - half, abs=half * 0.15)
+    assert high == pytest.approx(values.mean() + half, abs=half * 0.15)
+
+
+def test_it_is_deterministic():
+    values = [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert bootstrap_ci(values) == bootstrap_ci(values)
+    assert bootstrap_ci(values, seed=1, resamples=50) != bootstrap_ci(values, resamples=50)

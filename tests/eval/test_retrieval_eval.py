@@ -1,0 +1,117 @@
+import math
+
+import ir_measures
+import numpy as np
+import pytest
+from support import PASSAGES, QUESTIONS, TitleRetriever
+
+from searchgym.errors import DataError, DataMissingError, ScoringError
+from searchgym.eval.retrieval import (
+    evaluate_run,
+    qrels_from_titles,
+    read_qrels,
+    read_run,
+    retrieve_run,
+    write_qrels,
+    write_run,
+)
+
+
+def test_measures_by_hand():
+    qrels = {"a": {"x": 1, "y": 1}, "b": {"z": 1}}
+    run = {"a": [("w", 3.0), ("x", 2.0), ("v", 1.0), ("y", 0.5)]}
+    scores = evaluate_run(qrels, run, (1, 2, 4))
+    assert scores["n"] == 2
+    assert [scores[f"recall@{k}"] for k in (1, 2, 4)] == [0.0, 0.25, 0.5]
+    assert [scores[f"mrr@{k}"] for k in (1, 2, 4)] == [0.0, 0.25, 0.25]
+    ideal = 1 + 1 / math.log2(3)
+    assert scores["ndcg@2"] == pytest.approx(1 / math.log2(3) / ideal / 2)
+    assert scores["ndcg@4"] == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal / 2)
+
+
+def test_measures_equal_trec_eval_on_random_runs():
+    rng = np.random.default_rng(0)
+    qrels, run = {}, {}
+    for q in range(60):
+        judged = rng.choice(50, size=rng.integers(1, 12), replace=False)
+        relevance = rng.integers(0, 4, size=len(judged))
+        relevance[0] = max(relevance[0], 1)
+        qrels[f"q{q}"] = {f"d{d}": int(r) for d, r in zip(judged, relevance, strict=True)}
+        if q % 10:
+            hits = rng.choice(50, size=rng.integers(0, 30), replace=False)
+            scores = np.sort(rng.permutation(1000)[: len(hits)])[::-1]
+            run[f"q{q}"] = [(f"d{d}", float(s)) for d, s in zip(hits, scores, strict=True)]
+    ours = evaluate_run(qrels, run, (1, 5, 20))
+    measures = [ir_measures.parse_measure(f"{m}@{k}") for m in ("R", "RR", "nDCG") for k in (1, 5, 20)]
+    theirs = ir_measures.calc_aggregate(measures, qrels, {q: dict(h) for q, h in run.items()})
+    names = {"R": "recall", "RR": "mrr", "nDCG": "ndcg"}
+    for measure in measures:
+        name = f"{names[measure.NAME]}@{measure.params['cutoff']}"
+        assert ours[name] == pytest.approx(theirs[measure], abs=1e-9), name
+
+
+def test_files_go_out_and_come_back(tmp_path):
+    qrels = {"a": {"x": 1, "y": 0}, "b": {"ż": 2}}
+    run = {"a": [("x", 0.1 + 0.2), ("y", -1.0)], "b": [("ż", 1e-300)]}
+    write_qrels(tmp_path / "qrels", qrels)
+    write_run(tmp_path / "run", run)
+    assert read_qrels(tmp_path / "qrels") == qrels
+    assert read_run(tmp_path / "run") == run
+    assert (tmp_path / "run").read_text().splitlines()[0] == "a Q0 x 1 0.30000000000000004 searchgym"
+
+
+def test_beir_qrels_and_unsorted_runs(tmp_path):
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    assert read_qrels(tmp_path / "qrels.tsv") == {"q": {"d": 1}}
+    (tmp_path / "run").write_text("q Q0 a 1 1.0 t\nq Q0 b 2 2.0 t\nq Q0 c 3 1.0 t\n")
+    assert [d for d, _ in read_run(tmp_path / "run")["q"]] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "message"),
+    [
+        (read_qrels, "q 0 d 1\nq 0 e 1 x y\n", r"bad:2: expected 'query 0"),
+        (read_qrels, "q 0 d 1\nq 0 d 1\n", "bad:2: passage 'd' is judged twice"),
+        (read_qrels, "q 0 d one\n", "bad:1: relevance 'one' is not a number"),
+        (read_qrels, "", "holds no judgements"),
+        (read_run, "q Q0 d 1 1.0\n", "bad:1: expected 'query Q0"),
+        (read_run, "q Q0 d 1 nan t\n", "bad:1: score 'nan' is not a number"),
+        (read_run, "q Q0 d 1 2 t\nq Q0 d 2 1 t\n", "stands twice under query 'q'"),
+    ],
+)
+def test_bad_files(tmp_path, reader, text, message):
+    (tmp_path / "bad").write_text(text)
+    with pytest.raises(DataError, match=message):
+        reader(tmp_path / "bad")
+
+
+def test_missing_files_and_ids_with_blanks(tmp_path):
+    with pytest.raises(DataMissingError, match="no such file"):
+        read_run(tmp_path / "none")
+    with pytest.raises(DataError, match="cannot hold an id with blanks"):
+        write_run(tmp_path / "run", {"q": [("my page", 1.0)]})
+    assert not (tmp_path / "run").exists()
+
+
+def test_qrels_from_gold_titles():
+    assert qrels_from_titles(QUESTIONS, PASSAGES) == {"q0": {"p1": 1}, "q1": {"p1": 1, "p2": 1}, "q2": {"p0": 1}}
+    with pytest.raises(ScoringError, match="gold page 'Beta' is not in the corpus"):
+        qrels_from_titles(QUESTIONS, PASSAGES[:1])
+    with pytest.raises(ScoringError, match="no question names its gold pages"):
+        qrels_from_titles([], PASSAGES)
+
+
+def test_runs_that_do_not_fit_the_qrels():
+    with pytest.raises(ScoringError, match="queries without judgements, such as 'b'"):
+        evaluate_run({"a": {"x": 1}}, {"b": []})
+    with pytest.raises(ScoringError, match="no relevant passage"):
+        evaluate_run({"a": {"x": 0}}, {})
+
+
+def test_searching_in_batches_gives_the_same_run(monkeypatch):
+    queries = {f"q{i}": title for i, title in enumerate(["Alpha", "Beta", "none", "Gamma Beta"])}
+    whole = retrieve_run(TitleRetriever(), queries, 2)
+    monkeypatch.setattr("searchgym.eval.retrieval.BATCH", 3)
+    assert retrieve_run(TitleRetriever(), queries, 2) == whole
+    assert whole["q3"] == [("p1", 1.0), ("p2", 1.0)]
+    assert whole["q2"] == []

@@ -1,0 +1,322 @@
+"""The command line, as a person types it: in this process, and once in its own for Ctrl-C."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from searchgym.cli import main
+from searchgym.envs.task import bundled_file
+from searchgym.rollout.storage import read_episodes
+
+QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs ``searchgym ARGS``; returns (exit status, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+
+    def run(*args, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["searchgym", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def json_of(result):
+    """The one JSON object on standard output of a command that went well."""
+    status, out, err = result
+    assert status == 0, err
+    return json.loads(out)
+
+
+def test_every_command_has_help(cli):
+    for command in ([], ["list"], ["play"], ["eval"], ["demo"], ["retrieval"], ["corpus"], ["corpus", "get"],
+                    ["corpus", "convert"], ["corpus", "chunk"], ["corpus", "inspect"], ["index"], ["index", "build"],
+                    ["index", "inspect"], ["index", "search"]):  # fmt: skip
+        status, out, _ = cli(*command, "--help")
+        assert status == 0
+        assert "Usage: searchgym" in out
+
+
+def test_list(cli):
+    assert len(json_of(cli("list", "--json"))["envs"]) >= 8
+    assert {row["name"] for row in json_of(cli("list", "agents", "--json"))["agents"]} >= {"oracle", "random"}
+    assert "wiki-18" in cli("list", "corpora")[1]
+    status, _, err = cli("list", "env")
+    assert (status, "did you mean 'envs'" in err) == (2, True)
+
+
+# -- eval ----------------------------------------------------------------------------------------------------------
+
+
+def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
+    scores = json_of(cli("eval", "Demo", "--agent", "oracle", "--json"))
+    assert (scores["n"], scores["em"], scores["f1"], scores["sp_f1"]) == (12, 1.0, 1.0, 1.0)
+    status, out, err = cli("eval", "searchgym/Demo-v0", "--agent", "closed-book")
+    assert status == 0
+    assert "n/a" in out
+    assert "95 % interval" in out
+    assert "run folder: runs/eval/Demo-v0_closed-book_" in err
+    assert len(list(Path("runs/eval").iterdir())) == 2
+
+
+def test_eval_takes_files_limits_and_rules(cli):
+    options = ["--questions", QUESTIONS, "--corpus", CORPUS, "--limit", 5, "--top-k", 1, "--max-turns", 2]
+    scores = json_of(cli("eval", "HotpotQA", "--agent", "oracle", *options, "--json"))
+    assert (scores["n"], scores["em"], scores["turns"], len(scores["title_recall"])) == (5, 1.0, 2.0, 2)
+    own = json_of(cli("eval", "Demo", "--agent", "evidence-oracle", "--distractors", "--json"))
+    assert own["em"] == 1.0
+
+
+def test_eval_refuses_resumes_and_overwrites(cli):
+    command = ["eval", "Demo", "--agent", "oracle", "--out", "run"]
+    assert cli(*command)[0] == 0
+    status, out, err = cli(*command)
+    assert (status, out) == (1, "")
+    assert "holds a finished run" in err
+    assert cli(*command, "--resume")[0] == 0
+    assert cli(*command, "--overwrite")[0] == 0
+    status, _, err = cli("eval", "Demo", "--agent", "oracle", "--resume")
+    assert (status, "need --out" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (["Hotpot", "--agent", "oracle"], 2, "did you mean 'HotpotQA'"),
+        (["Demo", "--agent", "orakle"], 2, "did you mean 'oracle'"),
+        (["Demo", "--agent", "oracle", "--model", "x"], 2, "no roles that ask a model"),
+        (["Demo", "--agent", "oracle", "--questions", "none.json"], 1, "none.json"),
+        (["Demo", "--agent", "oracle", "--corpus", "none.jsonl"], 1, "none.jsonl"),
+        (["Demo", "--agent", "oracle", "--top-k", "0"], 2, "top_k must be positive"),
+        (["Demo", "--agent", "oracle", "--reward", "best"], 2, "unknown reward"),
+        (["Demo", "--agent", "oracle", "--aliases", "x.json"], 2, "is for 2WikiMultihopQA"),
+    ],
+)
+def test_eval_says_what_is_wrong_in_one_line(cli, args, status, message):
+    got, out, err = cli("eval", *args)
+    assert (got, out) == (status, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not Path("runs").exists()
+
+
+SLOW_AGENT = """
+import os, signal
+from searchgym import Answer, Search
+
+class Interrupts:
+    count = 0
+    async def run(self, question, io):
+        Interrupts.count += 1
+        await io.step(Search((question.text,)))
+        if Interrupts.count == 7 and os.environ.get("INTERRUPT"):
+            os.kill(os.getpid(), signal.SIGINT)
+        await io.step(Search((question.text,)))
+        await io.step(Answer("yes"))
+"""
+
+
+def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW_AGENT)
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
+    env = os.environ | {"PYTHONPATH": path, "SEARCHGYM_HOME": str(tmp_path / "home"), "INTERRUPT": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym.cli",
+        "eval",
+        "Demo",
+        "--agent",
+        "slow:Interrupts",
+        "--concurrency",
+        "1",
+    ]
+    cut = subprocess.run([*command, "--out", "run"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert cut.returncode == 130, cut.stderr
+    assert "--out run --resume" in cut.stderr
+    assert len(list(read_episodes(tmp_path / "run" / "episodes.jsonl"))) == 6
+    assert not (tmp_path / "run" / "scores.json").exists()
+    del env["INTERRUPT"]
+    whole = subprocess.run(
+        [*command, "--out", "whole", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    rest = subprocess.run(
+        [*command, "--out", "run", "--resume", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert rest.returncode == 0, rest.stderr
+    assert rest.stdout == whole.stdout
+    assert json.loads(rest.stdout)["n"] == 12
+
+
+# -- play, demo ----------------------------------------------------------------------------------------------------
+
+
+def test_play(cli):
+    typed = "s mapped the Sarn Islands\nwhat?\n<search>Ilse Marrow</search>\na Dunmere\n"
+    status, out, err = cli("play", "Demo", "--question", "demo-01", "--json", stdin=typed)
+    assert status == 0
+    outcome = json.loads(out)
+    assert (outcome["reward"], outcome["turn"], outcome["searches"], outcome["gold"]) == (1.0, 3, 2, ["Dunmere"])
+    assert "Doc 1(Title:" in err
+    assert cli("play", "Demo", stdin="q\n")[0] == 130
+    assert cli("play", "Demo", stdin="")[0] == 130
+
+
+def test_demo_without_real_data(cli, monkeypatch):
+    monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
+    rows = json_of(cli("demo", "--json"))["results"]
+    assert {row["agent"]: row["em"] for row in rows if row["agent"] in ("oracle", "evidence-oracle", "random")} == {
+        "oracle": 1.0,
+        "evidence-oracle": 1.0,
+        "random": 0.0,
+    }
+
+
+def test_demo_on_real_data(cli, real_data):
+    rows = json_of(cli("demo", "--json"))["results"]
+    assert {row["environment"] for row in rows} == {"Demo", "HotpotQA", "HotpotQA, distractors"}
+    assert [row["em"] for row in rows if row["agent"] == "oracle"] == [1.0, 1.0, 1.0]
+
+
+# -- corpus, index, retrieval --------------------------------------------------------------------------------------
+
+
+def test_from_documents_to_hits(cli, tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.md").write_text("# Herring\n\nSmoked over beech wood in Lod.\n")
+    (notes / "b.txt").write_text("The Mire river. " * 120)
+    assert json_of(cli("corpus", "convert", "notes", "--out", "all.jsonl", "--json"))["passages"] == 2
+    assert json_of(cli("corpus", "chunk", "notes", "--out", "chunks.jsonl", "--words", 100, "--json"))["passages"] == 5
+    assert json_of(cli("corpus", "inspect", "chunks.jsonl", "--json"))["passages"] == 5
+    built = json_of(cli("index", "build", "chunks.jsonl", "--out", "idx", "--json"))
+    assert (built["passages"], len(built["corpus_sha256"])) == (5, 64)
+    hits = json_of(cli("index", "search", "idx", "beech wood", "-k", 2, "--json"))["hits"]
+    assert [hit["title"] for hit in hits] == ["Herring"]
+    assert "Herring" in cli("index", "search", "idx", "beech wood")[1]
+    assert json_of(cli("index", "search", "idx", "zzz", "--json"))["hits"] == []
+    assert json_of(cli("index", "inspect", "idx", "--verify", "--json"))["passages"] == 5
+    for again in (
+        ["corpus", "convert", "notes", "--out", "all.jsonl"],
+        ["index", "build", "chunks.jsonl", "--out", "idx"],
+    ):
+        status, _, err = cli(*again)
+        assert (status, "overwrite" in err) == (1, True)
+        assert cli(*again, "--overwrite")[0] == 0
+
+
+def test_bad_lines_are_refused_or_reported(cli, tmp_path):
+    lines = CORPUS.read_text().splitlines()
+    (tmp_path / "bad.jsonl").write_text("\n".join([lines[0], "{broken", lines[1], '{"id": 3}', lines[2]]) + "\n")
+    status, _, err = cli("corpus", "convert", "bad.jsonl", "--out", "good.jsonl")
+    assert (status, "bad.jsonl:2" in err) == (1, True)
+    assert not Path("good.jsonl").exists()
+    assert cli("index", "build", "bad.jsonl", "--out", "idx", "--skip-bad", 1)[0] == 1
+    assert not Path("idx").exists()
+    status, out, err = cli("corpus", "convert", "bad.jsonl", "--out", "good.jsonl", "--skip-bad", 2, "--json")
+    assert json.loads(out) == {"passages": 3, "left_out": 2, "out": "good.jsonl"}
+    assert "bad.jsonl:2" in err
+    assert "bad.jsonl:4" in err
+
+
+def test_corpus_get_downloads_by_card_and_checks(cli, tmp_path):
+    from searchgym.corpora.files import sha256_file
+
+    card = 'name: mine\nsummary: s\nsource: here\nlicence: none\nfile: mine.jsonl\nurl: {}\nsha256: "{}"\n'
+    (tmp_path / "mine.yaml").write_text(card.format(CORPUS.as_uri(), sha256_file(CORPUS)))
+    got = json_of(cli("corpus", "get", "mine.yaml", "--json"))
+    assert (Path(got["path"]).read_bytes(), got["checked"]) == (CORPUS.read_bytes(), True)
+    assert cli("corpus", "get", "mine.yaml")[0] == 1
+    (tmp_path / "mine.yaml").write_text(card.format(CORPUS.as_uri(), "0" * 64))
+    status, _, err = cli("corpus", "get", "mine.yaml", "--overwrite")
+    assert (status, "0" * 64 in err) == (1, True)
+    assert Path(got["path"]).read_bytes() == CORPUS.read_bytes()
+    assert cli("corpus", "get", "demo")[0] == 2
+
+
+def test_retrieval_of_questions_and_of_a_run(cli):
+    files = ["--run-out", "run.trec", "--qrels-out", "qrels.trec"]
+    searched = json_of(cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "-k", 20, *files, "--json"))
+    scored = json_of(cli("retrieval", "--run", "run.trec", "--qrels", "qrels.trec", "-k", 20, "--json"))
+    assert searched == scored
+    assert 0.5 < searched["recall@3"] <= searched["recall@20"] <= 1.0
+    again = json_of(
+        cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "--qrels", "qrels.trec", "-k", 20, "--json")
+    )
+    assert again == searched
+    for wrong in ([], ["--run", "run.trec"], ["--questions", QUESTIONS]):
+        assert cli("retrieval", *wrong)[0] == 2
+
+
+# -- real questions ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hotpot(real_data):
+    folder = real_data / "hotpotqa"
+    return ["--questions", folder / "questions.json", "--corpus", folder / "corpus.json"]
+
+
+def test_agents_on_real_questions(cli, hotpot):
+    em = {}
+    for agent in ("oracle", "evidence-oracle", "single-search", "closed-book"):
+        scores = json_of(cli("eval", "HotpotQA", "--agent", agent, *hotpot, "--json"))
+        assert scores["n"] == 100
+        em[agent] = scores["em"]
+    assert em["oracle"] == 1.0
+    assert em["evidence-oracle"] >= 0.95
+    assert em["single-search"] <= 0.10
+    assert em["closed-book"] <= 0.10
+
+
+def test_question_only_retrieval_on_real_questions(cli, hotpot):
+    scores = json_of(cli("retrieval", *hotpot, "--json"))
+    assert scores["recall@5"] == pytest.approx(0.755, abs=0.01)
+    assert scores["recall@20"] == pytest.approx(0.935, abs=0.01)
+
+
+def test_permuted_passages_are_noticed(real_data):
+    """The evidence oracle is a check of the index: with passages permuted after indexing it must fall to about 0."""
+    import asyncio
+
+    from searchgym.agents.base import load_agent
+    from searchgym.corpora.index import build_in_memory
+    from searchgym.corpora.passages import read_passages
+    from searchgym.corpora.questions import read_questions
+    from searchgym.envs.registration import find_env
+    from searchgym.envs.task import load_task
+    from searchgym.records import Hit
+    from searchgym.rollout.engine import Engine
+
+    passages = list(read_passages(real_data / "hotpotqa" / "corpus.json"))
+    questions = read_questions(real_data / "hotpotqa" / "questions.json")
+    index = build_in_memory(passages)
+    place = {passage.id: n for n, passage in enumerate(passages)}
+
+    class Permuted:
+        def search(self, queries, k):
+            return [
+                [Hit(passages[place[h.passage.id] - 7], h.score) for h in hits] for hits in index.search(queries, k)
+            ]
+
+    em = {}
+    for name, retriever in (("whole", index), ("permuted", Permuted())):
+        task = load_task(find_env("HotpotQA"), questions=questions, retriever=retriever)
+        episodes = []
+        asyncio.run(Engine(task, load_agent("evidence-oracle")[1], "e").run(task.questions, episodes.append))
+        em[name] = sum(e.scores["em"] for e in episodes) / len(episodes)
+    assert em["whole"] >= 0.95
+    assert em["permuted"] <= 0.02

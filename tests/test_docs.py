@@ -1,0 +1,63 @@
+"""Documentation is run: code blocks as they stand, the notebook cell by cell."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import gymnasium
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.envs.task import load_task
+from searchgym.rollout.engine import Engine
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
+    (code,) = python_blocks("docs/own_corpus.md")
+    assert len([line for line in code.splitlines() if line.strip()]) < 20
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for number in range(60):
+        text = f"# Pump {number}\n\nPump {number} stands in hall {number % 7}. Its valve is valve B-{number}.\n" * 3
+        (notes / f"pump-{number:02}.md").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec(compile(code, "docs/own_corpus.md", "exec"), scope)
+    assert scope["terminated"]
+    assert scope["reward"] == pytest.approx(1.0 - 0.1)
+    assert scope["env"].unwrapped.state.searches[0].hits[0].passage.title == "Pump 17"
+    del gymnasium.registry["Mine/Notes-v0"]
+
+
+def test_the_first_episode_of_the_readme():
+    scope = {}
+    exec(compile(python_blocks("README.md")[0], "README.md", "exec"), scope)
+    assert (scope["reward"], scope["terminated"]) == (1.0, True)
+
+
+def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
+    (code,) = python_blocks("docs/agents.md")
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = load_task(load_card(EnvCard, find_card("envs", "demo")))
+    episodes = []
+    asyncio.run(Engine(task, load_agent("mine:FollowsTitles")[1], "mine").run(task.questions, episodes.append))
+    assert len(episodes) == 12
+    assert all(episode.stop_reason == "answer" for episode in episodes)
+
+
+@pytest.mark.filterwarnings("default")  # the notebook client warns about its own sockets and loops
+@pytest.mark.parametrize("notebook", sorted(p.name for p in (ROOT / "notebooks").glob("*.ipynb")))
+def test_notebooks_run(notebook):
+    page = nbformat.read(ROOT / "notebooks" / notebook, as_version=4)
+    NotebookClient(page, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    assert sum(cell.cell_type == "code" for cell in page.cells) > 5
