@@ -129,6 +129,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     Raises:
         DataError: Without a place; not UTF-8, not JSON or not an object.
     """
+    line = line.strip()
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
