@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import bm25s
@@ -30,6 +33,9 @@ K1: Final = 0.9
 """Default saturation of term frequency, as in pyserini."""
 B: Final = 0.4
 """Default strength of length normalisation, as in pyserini."""
+
+_WORK_OF_A_THREAD = 2_000_000  # postings to visit, a few milliseconds: less is not worth starting a thread
+_MAX_THREADS: Final = 8  # each needs an array of one float32 per passage
 
 F = TypeVar("F", bound=Callable[..., Any])
 Floats = npt.NDArray[np.float32]
@@ -133,8 +139,10 @@ def _sort(scores: Floats, passages: Ints, size: int) -> None:
 
 
 @_kernel
-def _search(postings: Postings, terms: Ragged, counts: Floats, total: Floats, found: Found) -> None:
-    """Ranks all passages for each query.
+def _search(
+    postings: Postings, terms: Ragged, counts: Floats, total: Floats, found: Found, first: int, last: int
+) -> None:
+    """Ranks all passages for some of the queries.
 
     Args:
         postings: The index.
@@ -142,8 +150,10 @@ def _search(postings: Postings, terms: Ragged, counts: Floats, total: Floats, fo
         counts: How often each of them occurs in its query.
         total: (N,) float32 zeros; zeros again afterwards.
         found: To be filled.
+        first: First query to do.
+        last: Query before which to stop.
     """
-    for query in range(len(found.sizes)):
+    for query in range(first, last):
         own = range(terms.starts[query], terms.starts[query + 1])
         for i in own:
             term = terms.values[i]
@@ -290,12 +300,15 @@ class BM25Retriever:
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         terms, counts, found = self._prepare(queries, k)
-        try:
-            total = self._totals.pop()
-        except IndexError:
-            total = np.zeros(len(self._passages), np.float32)
-        _search(self._postings, terms, counts, total, found)
-        self._totals.append(total)
+        starts = self._postings.starts
+        work = int((starts[terms.values + 1] - starts[terms.values]).sum())
+        parts = min(len(queries), os.cpu_count() or 1, _MAX_THREADS, 1 + work // _WORK_OF_A_THREAD)
+        if parts <= 1:
+            self._rank(terms, counts, found, 0, len(queries))
+        else:
+            cuts = [len(queries) * part // parts for part in range(parts + 1)]
+            with ThreadPoolExecutor(parts) as pool:
+                list(pool.map(partial(self._rank, terms, counts, found), cuts[:-1], cuts[1:]))
         return self._hits(found)
 
     def search_within(
@@ -321,6 +334,15 @@ class BM25Retriever:
             )
         _search_within(self._postings, terms, counts, own, found)
         return self._hits(found)
+
+    def _rank(self, terms: Ragged, counts: Floats, found: Found, first: int, last: int) -> None:
+        """Runs the kernel for some of the queries, with an array of zeros that no other thread has."""
+        try:
+            total = self._totals.pop()
+        except IndexError:
+            total = np.zeros(len(self._passages), np.float32)
+        _search(self._postings, terms, counts, total, found, first, last)
+        self._totals.append(total)
 
     def _prepare(self, queries: Sequence[str], k: int) -> tuple[Ragged, Floats, Found]:
         """Returns the known terms of each query, how often each occurs, and room for the hits."""

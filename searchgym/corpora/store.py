@@ -89,9 +89,10 @@ class PassageStore:
             raise IndexError(f"position {position} of {len(self)} passages")
         line = self._lines[self._offsets[position] : self._offsets[position + 1]]
         try:
-            return Passage(**json.loads(line.decode()))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"not a passage: {error}", self._folder / PASSAGES, position + 1) from None
+            row = json.loads(line.decode())
+            return Passage(row["id"], row["title"], row["text"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"not a passage: {error!r}", self._folder / PASSAGES, position + 1) from None
 
     def __iter__(self) -> Iterator[Passage]:
         """Yields the passages in order."""

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import os
 import pickle
 from collections import Counter
 from collections.abc import Sequence
@@ -196,6 +197,27 @@ def test_threads_do_not_disturb_each_other() -> None:
     expected = index.search(queries, 10)
     with ThreadPoolExecutor(8) as pool:
         assert all(found == expected for found in pool.map(lambda _: index.search(queries, 10), range(32)))
+
+
+@pytest.mark.parametrize("processors", [2, 3, 64])
+def test_a_large_batch_is_shared_among_threads(monkeypatch: pytest.MonkeyPatch, processors: int) -> None:
+    rng = np.random.default_rng(1)
+    index = retriever([" ".join(rng.choice(WORDS, size=6)) for _ in range(100)])
+    queries = ["", *(" ".join(rng.choice(WORDS, size=3)) for _ in range(40)), "albatross"]
+    expected = index.search(queries, 10)
+    monkeypatch.setattr(bm25, "_WORK_OF_A_THREAD", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    ranges: list[tuple[int, int]] = []
+    rank = index._rank
+
+    def noted(terms: bm25.Ragged, counts: bm25.Floats, found: bm25.Found, first: int, last: int) -> None:
+        ranges.append((first, last))
+        rank(terms, counts, found, first, last)
+
+    monkeypatch.setattr(index, "_rank", noted)
+    assert index.search(queries, 10) == expected
+    assert len(ranges) == min(processors, 8)
+    assert sorted(i for first, last in ranges for i in range(first, last)) == list(range(len(queries)))
 
 
 def test_a_copy_is_the_retriever_and_a_pickle_finds_the_same() -> None:
