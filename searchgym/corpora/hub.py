@@ -51,6 +51,8 @@ class HubSource:
             raise UsageError(
                 f"{self.repo}: name either a split or a file, got split={self.split!r}, file={self.file!r}"
             )
+        if self.file is not None and self.config is not None:
+            raise UsageError(f"{self.repo}: a file is in no configuration, leave {self.config!r} out")
 
     @classmethod
     def parse(cls, spec: str) -> HubSource:

@@ -46,7 +46,7 @@ def read_passages(path: FilePath, format: str | None = None, bad: BadLines | Non
 
     Returns:
         Passages in the order of the file, ids unique; text exactly as the source has it. Ids are kept in memory to find
-        repeated ones: about 0.2 GB per million passages.
+        repeated ones: about 0.15 GB per million passages.
 
     Raises:
         DataMissingError: There is no such file (raised at the call; faults further on come during iteration).

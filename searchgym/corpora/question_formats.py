@@ -199,7 +199,9 @@ FORMATS: dict[str, Parser[Question]] = {
 def _gold(row: Row, key: str) -> tuple[str, ...]:
     """Returns gold answers, one or a list, of which at least one must say something."""
     value = row.get(key)
-    golds = as_texts(key, [value] if isinstance(value, str) else [] if value is None else value)
+    if not isinstance(value, str | list | None):
+        raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
+    golds = as_texts(key, [value] if isinstance(value, str) else value or [])
     if not any(gold.strip() for gold in golds):
         raise DataError(f"no gold answer: {key!r} is {value!r:.60}; a question without one cannot be scored")
     return golds
