@@ -115,7 +115,7 @@ def build_index(
     try:
         written = write_passages(unique(_counted(passages, progress)), building)
         model = build_model(map(contents, written), k1, b)
-        model.save(building / _BM25, show_progress=False)
+        model.save(building / _BM25)
         manifest = _describe(building, model)
         (building / MANIFEST).write_text(json.dumps(dataclasses.asdict(manifest), indent=2) + "\n", encoding="utf-8")
         _move(building, out, overwrite)
@@ -201,7 +201,7 @@ def load_index(folder: FilePath, expect_sha256: str | None = None) -> BM25Retrie
     if expect_sha256 is not None and manifest.corpus_sha256 != expect_sha256:
         raise _mismatch(folder, f"was built from corpus {manifest.corpus_sha256}, expected {expect_sha256}")
     try:
-        model = bm25s.BM25.load(folder / _BM25, mmap=True, show_progress=False)
+        model = bm25s.BM25.load(folder / _BM25, mmap=True)
         store = PassageStore(folder)
     except (OSError, ValueError, TypeError, LookupError, EOFError, DataError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
