@@ -234,7 +234,9 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, name, error):
 def test_the_same_rows_give_the_same_bytes_packed_too(tmp_path):
     for name in ("a.gz", "b.gz"):
         write_jsonl(tmp_path / name, [{"n": n} for n in range(100)])
-    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    packed = (tmp_path / "a.gz").read_bytes()
+    assert packed == (tmp_path / "b.gz").read_bytes()
+    assert packed[3:8] == bytes(5)  # RFC 1952: no flags (so no name) and no time
 
 
 def test_a_file_replaces_no_folder_and_no_device(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -170,6 +171,16 @@ def test_no_network_fails_within_seconds(name, read):
         read(f"hf:{name}")
     assert time.monotonic() - started < 10  # the hub's own client would try for 23 seconds
     assert datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_questions_come_from_the_cache_without_network(hub):
+    cache = hub.parent / "cache"
+    questions = read_hub_questions(f"hf:{hub}:hotpot/validation")
+    (table,) = cache.rglob("*.arrow")
+    shutil.copytree(table.parent, cache / "own___set/hotpot/0.0.0" / ("a" * 40))  # where one from the hub would be
+    assert read_hub_questions("hf:own/set:hotpot/validation") == questions
+    with pytest.raises(DataMissingError, match="in its cache: LookupError: the cache does not say which revision"):
+        read_hub_questions("hf:own/set:hotpot@v1/validation")
 
 
 def test_without_the_datasets_package(hub, monkeypatch):
