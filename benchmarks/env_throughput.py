@@ -3,6 +3,9 @@
 Every step searches (the worst case for the environment); episodes are reset after four searches. The raw retriever gets
 the same queries in batches of the same size. Raw and environment runs alternate in one process; medians are reported.
 
+What a step costs beside its search does not depend on the corpus, what a search costs does: so the corpus is measured
+as it is, and grown to ``--grow`` passages of real sentences in new combinations (a small part of a wiki).
+
     make bench
     python benchmarks/env_throughput.py --corpus CORPUS --questions QUESTIONS --json
 """
@@ -10,11 +13,13 @@ the same queries in batches of the same size. Raw and environment runs alternate
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +31,7 @@ from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retriever import NullRetriever, Retriever
 from searchgym.envs.task import Task, bundled_file, load_task
 from searchgym.envs.vector import SearchVectorEnv
-from searchgym.records import Question
+from searchgym.records import Passage, Question
 
 SEARCHES = 4
 """Searches per episode."""
@@ -36,15 +41,33 @@ def main() -> None:
     """Measures and prints."""
     args = parse_args()
     questions = read_questions(args.questions)
-    bm25 = build_in_memory(read_passages(args.corpus))
+    passages = list(read_passages(args.corpus))
+    corpora: dict[int, Retriever] = {0: NullRetriever(), len(passages): build_in_memory(passages)}
+    if args.grow > len(passages):
+        print(f"indexing {args.grow} passages ...", file=sys.stderr)
+        corpora[args.grow] = build_in_memory(grow(passages, args.grow))
+    gc.collect()
+    gc.freeze()  # an index folder keeps its passages in a mapped file, not on the heap that is collected
+    card = load_card(EnvCard, find_card("envs", "demo"))
     rows = []
-    for name, retriever in (("null", NullRetriever()), ("bm25", bm25)):
-        card = load_card(EnvCard, find_card("envs", "demo"))
+    for size, retriever in corpora.items():
         task = load_task(card, questions=questions, retriever=retriever, max_turns=SEARCHES + 1)
         for n in (1, 64, 256):
-            print(f"{name}, {n} environments ...", file=sys.stderr)
-            rows.append({"retriever": name, "envs": n} | measure(task, retriever, n, args))
-    emit_rows(rows, args.json, "results", f"{len(bm25)} passages, medians of {args.runs} runs of {args.steps} steps")
+            print(f"{size} passages, {n} environments ...", file=sys.stderr)
+            name = "null" if size == 0 else "bm25"
+            rows.append({"retriever": name, "passages": size, "envs": n} | measure(task, retriever, n, args))
+    emit_rows(rows, args.json, "results", f"medians of {args.runs} runs of {args.steps} steps")
+
+
+def grow(passages: Sequence[Passage], size: int) -> Iterator[Passage]:
+    """Yields the passages, then new ones of their sentences in random combinations, up to `size`."""
+    yield from passages
+    rng = random.Random(0)
+    sentences = [sentence for passage in passages for sentence in passage.text.split(". ")]
+    for number in range(len(passages), size):
+        like = passages[rng.randrange(len(passages))]
+        text = ". ".join(rng.choices(sentences, k=like.text.count(". ") + 1))
+        yield Passage(f"grown-{number}", like.title, text)
 
 
 def parse_args() -> argparse.Namespace:
@@ -55,6 +78,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=corpus)
     parser.add_argument("--questions", type=Path, default=questions)
+    parser.add_argument("--grow", type=int, default=200_000, help="passages of the grown corpus; 0 for none")
     parser.add_argument("--runs", type=int, default=7, help="runs of each kind, after one that is not counted")
     parser.add_argument("--steps", type=int, default=2048, help="environment steps per run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -76,6 +100,9 @@ def measure(task: Task, retriever: Retriever, n: int, args: argparse.Namespace) 
     null = isinstance(retriever, NullRetriever)
     return {
         "steps_per_s": round(statistics.median(stepped)),
+        "step_cost_us": round(
+            1e6 * statistics.median(1 / s - (0 if null else 1 / r) for s, r in zip(stepped, raw, strict=True))
+        ),
         "raw_queries_per_s": None if null else round(statistics.median(raw)),
         "ratio": None if null else round(statistics.median(ratios), 3),
         "ratio_min": None if null else round(min(ratios), 3),

@@ -5,37 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from searchgym.cards import CorpusCard, find_card, load_card
 from searchgym.cli.output import Json, emit, emit_rows, progress, say
+from searchgym.corpora.files import BadLines
 from searchgym.errors import RunExistsError, UsageError
+from searchgym.records import Passage
 
 corpus = typer.Typer(help="Corpora: get, convert, chunk, inspect.", no_args_is_help=True)
 index = typer.Typer(help="Indexes: build, inspect, search.", no_args_is_help=True)
 
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="Corpus file, BEIR folder, or folder of documents.")]
+SOURCE_HELP = "Corpus file, BEIR folder, folder of documents, or hf:OWNER/NAME:CONFIG/SPLIT."
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)]
 Format = Annotated[str | None, typer.Option("--format", help="Format of the corpus; found out otherwise.")]
 SkipBad = Annotated[int, typer.Option(help="Bad lines to leave out and report at most.")]
 Out = Annotated[Path, typer.Option(help="Where to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
-def read(source: Path, form: str | None, skip_bad: int) -> tuple[Iterable[Any], Any]:
-    """Returns (passages of a corpus or a folder of documents, the record of bad lines)."""
-    from searchgym.corpora.documents import convert_documents
-    from searchgym.corpora.files import BadLines
-    from searchgym.corpora.passages import read_passages
+def read(source: str, form: str | None, skip_bad: int) -> tuple[Iterable[Passage], BadLines]:
+    """Returns the passages of a source, and the record of its bad lines."""
+    from searchgym.corpora.documents import open_corpus
 
     bad = BadLines(skip_bad)
-    if source.is_dir() and not (source / "corpus.jsonl").exists():
-        return convert_documents(source), bad
-    return read_passages(source, form, bad), bad
+    return open_corpus(source, form, bad), bad
 
 
-def report(bad: Any) -> int:
+def report(bad: BadLines) -> int:
     """Prints the bad lines that were left out; returns how many."""
     for error in bad.errors:
         say(f"left out: {error}")
@@ -110,7 +109,7 @@ def corpus_inspect(source: Source, json: Json = False) -> None:
     """Count and measure a corpus."""
     from searchgym.corpora.documents import inspect_corpus
 
-    emit(inspect_corpus(source), json, str(source))
+    emit(inspect_corpus(source), json, source)
 
 
 @index.command("build")

@@ -24,6 +24,8 @@ def show(value: Any) -> str:
         return "n/a"
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {show(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return " ".join(show(item) for item in value)
     return str(value)

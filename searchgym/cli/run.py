@@ -17,7 +17,7 @@ from searchgym.cli.output import Json, emit, emit_rows, progress, say, show, tab
 from searchgym.errors import UnknownNameError, UsageError
 
 EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id or short name: HotpotQA.")]
-Questions = Annotated[Path | None, typer.Option(help="Question file; the card's own otherwise.")]
+Questions = Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")]
 Corpus = Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")]
 Distractors = Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")]
 Aliases = Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")]
@@ -184,7 +184,7 @@ def run_evaluation(
     say(f"run folder: {out}")
     if scores["retriever_errors"]:
         say(
-            f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume retries them"
+            f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume tries again"
         )
     return scores
 

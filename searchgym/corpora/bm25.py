@@ -251,12 +251,14 @@ class BM25Retriever:
     Args:
         model: A bm25s index of `passages`, built by `build_model` or loaded.
         passages: The indexed passages, by position.
+        corpus_sha256: `Manifest.corpus_sha256` of the index folder it comes from, None if there is none.
     """
 
     in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
 
-    def __init__(self, model: bm25s.BM25, passages: Passages) -> None:
+    def __init__(self, model: bm25s.BM25, passages: Passages, corpus_sha256: str | None = None) -> None:
         self.model = model
+        self.corpus_sha256 = corpus_sha256
         self._passages = passages
         self._vocabulary: Mapping[str, int] = model.vocab_dict
         # Read-only in memory as in a memory-mapped file: the kernels are compiled for one kind of array only.
@@ -278,8 +280,8 @@ class BM25Retriever:
     def __deepcopy__(self, memo: dict[int, Any]) -> BM25Retriever:
         return self
 
-    def __reduce__(self) -> tuple[type[BM25Retriever], tuple[bm25s.BM25, Passages]]:
-        return BM25Retriever, (self.model, self._passages)
+    def __reduce__(self) -> tuple[type[BM25Retriever], tuple[bm25s.BM25, Passages, str | None]]:
+        return BM25Retriever, (self.model, self._passages, self.corpus_sha256)
 
     def warm_up(self) -> None:
         """Runs one tiny search of each kind, so that compilation happens now."""

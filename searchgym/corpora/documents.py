@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from searchgym.corpora.files import FilePath
+from searchgym.corpora.files import BadLines, FilePath
 from searchgym.corpora.passages import detect_format, passage_line, read_passages
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.records import Passage
@@ -65,6 +65,30 @@ def convert_documents(folder: FilePath) -> Iterator[Passage]:
         yield Passage(id, title or path.stem, text)
 
 
+def is_documents(source: FilePath) -> bool:
+    """True for a folder of documents: any folder that is not a BEIR corpus."""
+    return Path(source).is_dir() and not any(Path(source).glob("corpus.jsonl*"))
+
+
+def open_corpus(source: FilePath, format: str | None = None, bad: BadLines | None = None) -> Iterator[Passage]:
+    """Reads passages from wherever they are: a corpus file, a BEIR folder, a folder of documents, a hub data set.
+
+    Args:
+        source: A path, or ``hf:OWNER/NAME:CONFIG/SPLIT``.
+        format: As in `read_passages`; found out if left out.
+        bad: Tolerance for bad rows; documents have no rows.
+
+    Raises:
+        DataMissingError: It is not there.
+        DataError: It cannot be read.
+    """
+    if str(source).startswith("hf:"):
+        from searchgym.corpora.hub import read_hub_passages
+
+        return read_hub_passages(str(source), format, bad)
+    return convert_documents(source) if is_documents(source) else read_passages(source, format, bad)
+
+
 def chunk_passages(
     passages: Iterable[Passage],
     words: int = 100,
@@ -109,10 +133,9 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         DataMissingError: There is no such file.
         DataError: As `read_passages`.
     """
-    documents = Path(path).is_dir() and not any(Path(path).glob("corpus.jsonl*"))
     digest, lengths, texts = hashlib.sha256(), array("q"), set()
     empty_titles = empty_texts = 0
-    for passage in convert_documents(path) if documents else read_passages(path):
+    for passage in open_corpus(path):
         digest.update(passage_line(passage))
         lengths.append(len(passage.text.split()))
         empty_titles += not passage.title.strip()
@@ -120,7 +143,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         texts.add(hashlib.blake2b(passage.text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
     percentiles = {f"words_p{p}": float(np.percentile(lengths, p)) for p in (5, 50, 95)}
     return {
-        "format": "documents" if documents else detect_format(path),
+        "format": _format(path),
         "passages": len(lengths),
         "sha256": digest.hexdigest(),
         "words_mean": float(np.mean(lengths)),
@@ -130,6 +153,13 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
         "empty_texts": empty_texts,
         "duplicate_texts": len(lengths) - len(texts),
     }
+
+
+def _format(source: FilePath) -> str:
+    """Returns what a source is, for people."""
+    if str(source).startswith("hf:"):
+        return "hub data set"
+    return "documents" if is_documents(source) else detect_format(source)
 
 
 # -- chunks --------------------------------------------------------------------------------------------------------

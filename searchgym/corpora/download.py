@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from searchgym.cards import CorpusCard
 from searchgym.corpora.files import download, sha256_file
-from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageError
+from searchgym.corpora.hub import HubSource, hub_file
+from searchgym.errors import DataMissingError, RunExistsError, UsageError
 
 Progress = Callable[[int, int | None], None]
 
@@ -39,13 +39,7 @@ def get_corpus(
     path = folder / card.file
     if path.exists() and not overwrite:
         raise RunExistsError(f"{path} is there already: --overwrite downloads it again")
-    folder.mkdir(parents=True, exist_ok=True)
-    if card.url is not None:
-        download(card.url, path, sha256=card.sha256, progress=progress)
-    elif card.hub is not None:
-        _from_hub(card, card.hub, path)
-    else:
-        raise DataMissingError(f"corpus {card.name!r} has no download: get it from {card.source} and put it here", path)
+    download(_address(card, path), path, sha256=card.sha256, progress=progress)
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -54,27 +48,13 @@ def get_corpus(
     }
 
 
-def _from_hub(card: CorpusCard, hub: str, path: Path) -> None:
-    """Fetches one file of a Hugging Face data set and moves it into place once it is checked."""
+def _address(card: CorpusCard, path: Path) -> str:
+    """Returns the URL of a card's file; what comes from a hub is in its cache then."""
+    if card.url is not None:
+        return card.url
+    if card.hub is None:
+        raise DataMissingError(f"corpus {card.name!r} has no download: get it from {card.source} and put it here", path)
     try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise UsageError("downloading from a hub needs `pip install 'searchgym[train]'`") from None
-    owner, name, file = hub.removeprefix("hf:").split("/", 2)
-    part = path.with_name(path.name + ".hub")
-    try:
-        got = Path(hf_hub_download(f"{owner}/{name}", file, repo_type="dataset", local_dir=part))
-        found = sha256_file(got)
-        if card.sha256 is not None and found != card.sha256:
-            raise DataError(f"sha256 is {found}, the card of {card.name!r} says {card.sha256}: nothing was kept", path)
-        got.replace(path)
-    except DataError:
-        raise
-    except Exception as error:  # huggingface_hub raises many types for "cannot be reached"
-        raise DataMissingError(
-            f"corpus {card.name!r} could not be downloaded ({type(error).__name__}: {error!s:.200}); get "
-            f"{card.file} from {card.source} and put it here",
-            path,
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        return hub_file(HubSource.parse(card.hub)).resolve().as_uri()
+    except DataMissingError as error:
+        raise DataMissingError(f"{error}; get {card.file} from {card.source} and put it here", path) from error

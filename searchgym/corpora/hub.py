@@ -93,7 +93,7 @@ def read_hub_questions(
     source = HubSource.parse(source) if isinstance(source, str) else source
     bad = BadLines() if bad is None else bad
     if source.file is not None:
-        return read_questions(_file(source), format, bad)
+        return read_questions(hub_file(source), format, bad)
     return parse_questions(_rows(source, streaming=False), format, bad)
 
 
@@ -110,7 +110,7 @@ def read_hub_passages(
     source = HubSource.parse(source) if isinstance(source, str) else source
     bad = BadLines() if bad is None else bad
     if source.file is not None:
-        return read_passages(_file(source), format, bad)
+        return read_passages(hub_file(source), format, bad)
     return parse_passages(_rows(source, streaming=True), format, bad)
 
 
@@ -131,9 +131,15 @@ def _rows(source: HubSource, streaming: bool) -> Rows:
     return Rows(str(source), "row", _numbered(table, source))
 
 
-def _file(source: HubSource) -> Path:
-    """Returns the local path of a file of a data set, fetched into the hub's cache if need be."""
-    assert source.file is not None
+def hub_file(source: HubSource) -> Path:
+    """Returns the local path of a file of a data set, fetched into the hub's cache if need be.
+
+    Raises:
+        UsageError: The source names no file, or ``huggingface_hub`` is not installed.
+        DataMissingError: Neither the hub can be reached nor is the file in the cache.
+    """
+    if source.file is None:
+        raise UsageError(f"{source} names a split, not a file")
     if source.folder is not None:
         return source.folder / source.file
     hub = _import("huggingface_hub", source)

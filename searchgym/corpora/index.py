@@ -208,7 +208,7 @@ def load_index(folder: FilePath, expect_sha256: str | None = None) -> BM25Retrie
     if not len(store) == model.scores["num_docs"] == manifest.passages:
         counts = f"{len(store)}, {model.scores['num_docs']} and {manifest.passages}"
         raise _mismatch(folder, f"passages, bm25 and {MANIFEST} count {counts} passages")
-    return BM25Retriever(model, store)
+    return BM25Retriever(model, store, manifest.corpus_sha256)
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:

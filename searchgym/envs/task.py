@@ -31,7 +31,7 @@ class TaskOptions(TypedDict, total=False):
     """What a user may override when making an environment; everything else comes from the card."""
 
     questions: str | os.PathLike[str] | Sequence[Question]
-    """A question file of any supported format, or `Question` records."""
+    """A question file, a hub data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
     corpus: str | os.PathLike[str]
     """A corpus file of any supported format (indexed once, then cached) or an index folder."""
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever]
@@ -223,9 +223,12 @@ def load_questions(
         if not given:
             raise UsageError(f"{card.id}: questions= is empty")
         return tuple(given)
+    from searchgym.corpora.hub import read_hub_questions
     from searchgym.corpora.questions import read_questions
 
     local = home() / "data" / source.file
+    if given is not None and str(given).startswith("hf:"):
+        return tuple(read_hub_questions(str(given)))
     if given is not None:
         path = Path(given)
     elif source.bundled:
@@ -271,9 +274,9 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     if given is not None:
         if not callable(given):
             raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
-        from searchgym.corpora.passages import read_passages
+        from searchgym.corpora.documents import open_corpus
 
-        return given(read_passages(path))
+        return given(open_corpus(path))
     return load_corpus(path)
 
 

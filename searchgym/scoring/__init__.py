@@ -39,7 +39,7 @@ from searchgym.scoring.answers import (
     musique_f1_score,
     normalise_answer,
 )
-from searchgym.scoring.evidence import EntityAliases, entity_aliases
+from searchgym.scoring.evidence import EntityAliases
 from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
 from searchgym.scoring.totals import aggregate, check_ids, mean_scores, score_predictions
 
@@ -54,7 +54,6 @@ __all__ = [
     "answer_overlap",
     "check_ids",
     "cover_match",
-    "entity_aliases",
     "exact_match",
     "f1_score",
     "mean_scores",

@@ -6,14 +6,13 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import product
-from typing import Any
 
-from searchgym.errors import DataError, ScoringError
+from searchgym.errors import ScoringError
 from searchgym.records import Question, Triple
 from searchgym.scoring.answers import Overlap, harmonic_mean, lower_without_punctuation
 
 EntityAliases = Mapping[str, AbstractSet[str]]
-"""Entity id to its other names: what `entity_aliases` makes of 2WikiMultihopQA's ``id_aliases.json``."""
+"""Entity id to its other names: aliases and demonyms of 2WikiMultihopQA's ``id_aliases.json``."""
 
 
 def set_overlap(predicted: Sequence[Hashable], gold: Sequence[Hashable]) -> Overlap:
@@ -27,24 +26,6 @@ def set_overlap(predicted: Sequence[Hashable], gold: Sequence[Hashable]) -> Over
     precision = hits / len(predicted) if predicted else 0.0
     recall = hits / (hits + misses) if hits + misses else 0.0
     return Overlap(float(hits == len(predicted) and misses == 0), harmonic_mean(precision, recall), precision, recall)
-
-
-def entity_aliases(rows: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Returns entity id to names from the rows of ``id_aliases.json`` (one object per line).
-
-    Args:
-        rows: Objects with ``Q_id`` and the lists ``aliases`` and ``demonyms``; the last row of an id wins.
-
-    Raises:
-        DataError: If a row lacks one of the three.
-    """
-    aliases: dict[str, frozenset[str]] = {}
-    for number, row in enumerate(rows, start=1):
-        try:
-            aliases[row["Q_id"]] = frozenset(row["aliases"]) | frozenset(row["demonyms"])
-        except (KeyError, TypeError) as error:
-            raise DataError(f"alias row {number} needs Q_id, aliases and demonyms, got {row!r}") from error
-    return aliases
 
 
 TripleKey = tuple[str, str, str]

@@ -60,7 +60,7 @@ def two_wiki_scores(question: Question, answer: Answer, aliases: EntityAliases =
     Args:
         question: `Question.aliases` and the aliases of `Question.answer_id` are gold answers too.
         answer: The prediction.
-        aliases: Names by entity id, from `entity_aliases`; without them only the question's own names count.
+        aliases: Names by entity id; without them only the question's own names count.
     """
     names = aliases.get(question.answer_id, frozenset()) if question.answer_id is not None else frozenset()
     part = answer_overlap(answer.text, (*_answers(question)[:1], *question.aliases, *names))
