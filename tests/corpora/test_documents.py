@@ -162,8 +162,8 @@ def test_chunks_lose_nothing(text, words, overlap, by):
     assert all(0 < len(chunk) <= words for chunk in plain)
     if overlap >= words:
         return
-    # With overlap, a chunk goes on where the last one ended or up to `overlap` words before. Repeated words leave several
-    # places open, so all of them are followed.
+    # With overlap, a chunk goes on where the last one ended or up to `overlap` words before. Repeated words leave
+    # several places open, so all of them are followed.
     ends = {0}
     for chunk in texts(Passage("d", "", text), words, overlap, by):
         parts = chunk.split()
