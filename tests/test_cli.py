@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
     env = os.environ | {"PYTHONPATH": path, "SEARCHGYM_HOME": str(tmp_path / "home"), "INTERRUPT": "1"}
     # A process that was started in the background by a shell ignores SIGINT: this one must not.
-    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from searchgym.cli import main; main()"
+    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from searchgym.cli import main; main()"
     command = [sys.executable, "-c", start, "eval", "Demo", "--agent", "slow:Interrupts", "--concurrency", "1"]
     cut = subprocess.run([*command, "--out", "run"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert cut.returncode == 130, cut.stderr
