@@ -118,6 +118,11 @@ class Protocol:
             return Invalid("the tool call is not JSON")
         return _read_tool_call(call)
 
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """What ends a turn of a model's text: the closing tags of the two actions."""
+        return (f"</{self.search_tag}>", "</answer>")
+
     # -- action to text ------------------------------------------------------------------------------------------
 
     def write(self, action: Search | Answer) -> str:

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-StopReason = Literal["answer", "turns", "retriever_error"]
-"""Why an episode ended: it answered; its turn budget was spent; its retriever failed past the deadline."""
+StopReason = Literal["answer", "turns", "retriever_error", "context"]
+"""Why an episode ended: it answered; its turn budget was spent; its retriever failed past the deadline; a model's
+context was full."""
 
 SpanKind = Literal["prompt", "model", "observation"]
 """Who wrote a span of tokens. Only ``"model"`` spans are ever trained on."""

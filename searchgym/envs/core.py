@@ -122,6 +122,6 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     return State(state.question, state.turn, state.invalid, (*state.searches, *found), action), observation
 
 
-def fail(state: State, error: str) -> State:
-    """Ends an episode whose retrieval failed past its deadline: no observation, no score."""
-    return replace(state, stop_reason="retriever_error", error=error)
+def fail(state: State, error: str, reason: StopReason = "retriever_error") -> State:
+    """Ends an episode that cannot go on: its retrieval failed past the deadline, or a context was full."""
+    return replace(state, stop_reason=reason, error=error)

@@ -1,52 +1,56 @@
-"""The retrieval batcher: concurrent episodes wait for one retriever call together, never for each other's turns."""
+"""Batching of what concurrent episodes wait for: they share calls, and never wait for each other's turns."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from searchgym.corpora.retriever import AnyRetriever, retrieve
-from searchgym.errors import RetrieverError
 from searchgym.records import Hit
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
 
 @dataclass(slots=True)
-class _Waiting:
-    question_id: str
-    queries: tuple[str, ...]
-    future: asyncio.Future[list[list[Hit]]]
+class _Waiting(Generic[Request, Reply]):
+    request: Request
+    future: asyncio.Future[Reply]
 
 
-class RetrievalBatcher:
-    """Collects the queries of all episodes that are ready into batches.
+class Batcher(Generic[Request, Reply]):
+    """Collects the requests of all episodes that are ready into calls.
 
-    A batch leaves as soon as the retriever is free and every episode that can run has run, so nothing waits on a timer
+    A batch leaves as soon as the last one is back and every episode that can run has run, so nothing waits on a timer
     and batches grow by themselves with the number of episodes.
 
     Args:
-        retriever: Called from a worker thread, one call at a time.
-        k: Hits per query.
-        deadline: Seconds per call, retries included.
-        max_batch: Most queries in one call.
+        call: Answers a batch, in order; runs in a worker thread, one call at a time. What it raises reaches everyone in
+            the batch.
+        size: Size of a request.
+        max_size: Largest sum of sizes in one call; a larger single request goes alone.
     """
 
-    def __init__(self, retriever: AnyRetriever, k: int, deadline: float, max_batch: int = 512) -> None:
-        self._retriever, self._k, self._deadline, self._max_batch = retriever, k, deadline, max_batch
-        self._waiting: list[_Waiting] = []
+    def __init__(
+        self,
+        call: Callable[[list[Request]], list[Reply]],
+        size: Callable[[Request], int] = lambda _: 1,
+        max_size: int = 512,
+    ) -> None:
+        self._call, self._size, self._max_size = call, size, max_size
+        self._waiting: list[_Waiting[Request, Reply]] = []
         self._flusher: asyncio.Task[None] | None = None
         self.calls = 0
-        """Retriever calls made."""
-        self.queries = 0
-        """Queries sent."""
+        """Calls made."""
+        self.sizes = 0
+        """Sum of the sizes of all requests sent."""
 
-    async def search(self, question_id: str, queries: tuple[str, ...]) -> list[list[Hit]]:
-        """Returns the hits of some queries of one episode.
-
-        Raises:
-            RetrieverError: The retriever failed past its deadline.
-        """
-        future: asyncio.Future[list[list[Hit]]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(question_id, queries, future))
+    async def ask(self, request: Request) -> Reply:
+        """Returns the reply to one request."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(request, future))
         if self._flusher is None:
             self._flusher = asyncio.create_task(self._flush())
         return await future
@@ -59,32 +63,58 @@ class RetrievalBatcher:
         finally:
             self._flusher = None
 
-    def _take(self) -> list[_Waiting]:
-        """Removes and returns the next batch: at least one request, at most `max_batch` queries."""
-        size, taken = 0, 0
-        for request in self._waiting:
-            size += len(request.queries)
-            if taken and size > self._max_batch:
+    def _take(self) -> list[_Waiting[Request, Reply]]:
+        """Removes and returns the next batch: at least one request."""
+        total, taken = 0, 0
+        for waiting in self._waiting:
+            total += self._size(waiting.request)
+            if taken and total > self._max_size:
                 break
             taken += 1
         batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
         return batch
 
-    async def _send(self, batch: list[_Waiting]) -> None:
-        """Retrieves for one batch and wakes its episodes."""
-        queries = [query for request in batch for query in request.queries]
-        ids = [request.question_id for request in batch for _ in request.queries]
+    async def _send(self, batch: list[_Waiting[Request, Reply]]) -> None:
+        """Makes one call and wakes its episodes."""
+        requests = [waiting.request for waiting in batch]
         self.calls += 1
-        self.queries += len(queries)
+        self.sizes += sum(map(self._size, requests))
         try:
-            hits = await asyncio.to_thread(retrieve, self._retriever, ids, queries, self._k, self._deadline)
-        except RetrieverError as error:
-            for request in batch:
-                if not request.future.done():
-                    request.future.set_exception(RetrieverError(str(error)))
+            replies = await asyncio.to_thread(self._call, requests)
+        except Exception as error:
+            for waiting in batch:
+                if not waiting.future.done():
+                    waiting.future.set_exception(error)
             return
-        at = 0
-        for request in batch:
-            if not request.future.done():
-                request.future.set_result(hits[at : at + len(request.queries)])
-            at += len(request.queries)
+        for waiting, reply in zip(batch, replies, strict=True):
+            if not waiting.future.done():
+                waiting.future.set_result(reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """What one action of one episode asks the retriever."""
+
+    question_id: str
+    texts: tuple[str, ...]
+
+
+def retrieval_batcher(
+    retriever: AnyRetriever, k: int, deadline: float, max_queries: int = 512
+) -> Batcher[Queries, list[list[Hit]]]:
+    """Returns a batcher over a retriever.
+
+    Args:
+        retriever: What is searched.
+        k: Hits per query.
+        deadline: Seconds per call, retries included.
+        max_queries: Most queries in one call.
+    """
+
+    def call(requests: list[Queries]) -> list[list[list[Hit]]]:
+        texts = [text for request in requests for text in request.texts]
+        ids = [request.question_id for request in requests for _ in request.texts]
+        hits = iter(retrieve(retriever, ids, texts, k, deadline))
+        return [[next(hits) for _ in request.texts] for request in requests]
+
+    return Batcher(call, lambda request: len(request.texts), max_queries)

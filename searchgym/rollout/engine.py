@@ -14,7 +14,7 @@ from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
 from searchgym.records import Action, Episode, Question
-from searchgym.rollout.batcher import RetrievalBatcher
+from searchgym.rollout.batcher import Queries, retrieval_batcher
 
 
 class Engine:
@@ -33,7 +33,7 @@ class Engine:
             raise UsageError(f"concurrency must be at least 1, got {concurrency}")
         self.task, self.agent, self.agent_name = task, agent, agent_name
         self.concurrency, self.seed = concurrency, seed
-        self.batcher = RetrievalBatcher(task.retriever, task.rules.top_k, task.rules.deadline)
+        self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
 
     async def run(self, questions: Iterable[Question], done: Callable[[Episode], None]) -> None:
         """Runs one episode per question.
@@ -124,7 +124,8 @@ class _EpisodeIO:
         state, queries = begin(self.state, action, rules)
         text = ""
         try:
-            hits = await self._engine.batcher.search(state.question.id, queries) if queries else []
+            asked = Queries(state.question.id, queries)
+            hits = await self._engine.retrieval.ask(asked) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
             hits = []

@@ -7,7 +7,7 @@ from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 from searchgym.envs.task import load_task
 from searchgym.errors import EpisodeError, RewardError, UsageError
 from searchgym.records import Answer, Question, Search
-from searchgym.rollout.batcher import RetrievalBatcher
+from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
 from searchgym.rollout.engine import Engine
 
 MANY = [Question(f"q{i}", "Alpha?", ("x",)) for i in range(100)]
@@ -48,7 +48,7 @@ def test_queries_of_concurrent_episodes_share_calls():
     engine, episodes = run(TwoSearches(), retriever=retriever, concurrency=100)
     assert len(episodes) == 100
     assert [len(call) for call in retriever.calls] == [100, 100]
-    assert (engine.batcher.calls, engine.batcher.queries) == (2, 200)
+    assert (engine.retrieval.calls, engine.retrieval.sizes) == (2, 200)
     assert all([s.turn for s in e.searches] == [1, 2] and e.scores["em"] == 1.0 for e in episodes)
 
 
@@ -115,16 +115,36 @@ def test_faults_of_agents_and_rewards_stop_the_run_as_themselves():
         run(TwoSearches(), QUESTIONS, concurrency=0)
 
 
-def test_a_batch_holds_at_most_max_batch_queries():
+def test_a_batch_holds_at_most_max_queries():
     retriever = TitleRetriever()
 
     async def main():
-        batcher = RetrievalBatcher(retriever, 3, 1.0, max_batch=4)
-        found = await asyncio.gather(*(batcher.search(f"q{i}", ("Alpha", "Beta")) for i in range(5)))
-        wide = await batcher.search("q", tuple("abcdef"))
+        batcher = retrieval_batcher(retriever, 3, 1.0, max_queries=4)
+        found = await asyncio.gather(*(batcher.ask(Queries(f"q{i}", ("Alpha", "Beta"))) for i in range(5)))
+        wide = await batcher.ask(Queries("q", tuple("abcdef")))
         return found, wide
 
     found, wide = asyncio.run(main())
     assert [len(call) for call in retriever.calls] == [4, 4, 2, 6]
     assert all([hits[0].passage.title for hits in own] == ["Alpha", "Beta"] for own in found)
     assert len(wide) == 6
+
+
+def test_a_failing_call_reaches_everyone_in_its_batch_and_the_next_one_works():
+    calls = []
+
+    def call(requests):
+        calls.append(requests)
+        if len(calls) == 1:
+            raise OSError("gone")
+        return [request * 2 for request in requests]
+
+    async def main():
+        batcher = Batcher(call)
+        first = await asyncio.gather(*(batcher.ask(n) for n in range(3)), return_exceptions=True)
+        return first, await asyncio.gather(*(batcher.ask(n) for n in range(3)))
+
+    first, second = asyncio.run(main())
+    assert [str(error) for error in first] == ["gone"] * 3
+    assert second == [0, 2, 4]
+    assert calls == [[0, 1, 2], [0, 1, 2]]
