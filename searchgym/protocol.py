@@ -30,6 +30,9 @@ from searchgym.records import Action, Answer, Hit, Invalid, Search
 MAX_ACTION_CHARS = 2**20
 """Longest action that is read, in characters; a longer one is invalid."""
 
+MAX_RESULT_CHARS = 2**22
+"""Longest retrieved text of a turn, in characters: the budget is in words, and a word may be as long as a page."""
+
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
@@ -164,7 +167,7 @@ class Protocol:
             for hits in results
             for number, hit in enumerate(hits, start=1)
         ]
-        docs = cut_words("\n".join(lines) if lines else "No results.", max_words)
+        docs = cut_words("\n".join(lines) if lines else "No results.", max_words)[:MAX_RESULT_CHARS]
         return f"\n\n<{self.result_tag}>{docs}\n</{self.result_tag}>\n\n"
 
     def notice(self, reason: str) -> str:

@@ -54,7 +54,7 @@ def read_passages(path: FilePath, format: str | None = None, bad: BadLines | Non
         UnknownNameError: No such format.
     """
     bad = BadLines() if bad is None else bad
-    return parse_passages(open_rows(_file(path), bad, _pages), format, bad)
+    return parse_passages(open_rows(corpus_file(path), bad, _pages), format, bad)
 
 
 def parse_passages(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Passage]:
@@ -74,7 +74,7 @@ def detect_format(path: FilePath) -> str:
         DataError: It is of no known format.
     """
     any_bad = BadLines(SNIFF_LINES)
-    return find_format(open_rows(_file(path), any_bad, _pages), _shape, EXPECTED)[0]
+    return find_format(open_rows(corpus_file(path), any_bad, _pages), _shape, EXPECTED)[0]
 
 
 def passage_line(passage: Passage) -> bytes:
@@ -110,8 +110,12 @@ def write_corpus(path: FilePath, passages: Iterable[Passage]) -> int:
 EXPECTED = "id and contents, title and text, or one object {title: [sentences]}"
 
 
-def _file(path: FilePath) -> Path:
-    """Returns the corpus file behind a path: itself, or the one in a BEIR folder."""
+def corpus_file(path: FilePath) -> Path:
+    """Returns the corpus file behind a path: itself, or the one in a BEIR folder.
+
+    Raises:
+        DataMissingError: A folder without one.
+    """
     file = Path(path)
     if not file.is_dir():
         return file

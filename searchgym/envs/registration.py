@@ -6,13 +6,20 @@ import os
 from typing import Any, Unpack
 
 import gymnasium
-from gymnasium.envs.registration import registry
+from gymnasium.envs.registration import parse_env_id, registry
 
 from searchgym.cards import EnvCard, QuestionSource, find_card, list_cards, load_card
 from searchgym.envs.task import TaskOptions
 from searchgym.errors import UnknownNameError, UsageError
 
 _registered: dict[str, EnvCard] = {}
+
+
+class _Options(dict[str, Any]):
+    """Arguments of an id; the deep copy that ``gymnasium.make`` takes shares retrievers and questions."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Options:
+        return _Options(self)
 
 
 def register_card(card: EnvCard, **options: Any) -> str:
@@ -24,7 +31,14 @@ def register_card(card: EnvCard, **options: Any) -> str:
 
     Returns:
         The id, ready for ``gymnasium.make`` and ``gymnasium.make_vec``.
+
+    Raises:
+        UsageError: The id is not one, or another package's.
     """
+    try:
+        parse_env_id(card.id)
+    except gymnasium.error.Error as error:
+        raise UsageError(f"{card.id!r} is not an environment id such as 'Mine/Quiz-v0': {error}") from None
     if card.id in registry:
         if card.id not in _registered:
             raise UsageError(f"environment id {card.id!r} is taken by another package: choose another")
@@ -33,7 +47,7 @@ def register_card(card: EnvCard, **options: Any) -> str:
         id=card.id,
         entry_point="searchgym.envs.single:SearchEnv",
         vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
-        kwargs={"card": card, **options},
+        kwargs=_Options(card=card, **options),
     )
     _registered[card.id] = card
     return card.id

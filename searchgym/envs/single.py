@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import gymnasium
 
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import EnvCard, build, find_card, load_card
 from searchgym.corpora.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, TaskOptions, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
-from searchgym.protocol import MAX_ACTION_CHARS
+from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
 from searchgym.records import Action, Answer, Hit, Invalid, Question, Search
 
-MAX_OBSERVATION_CHARS = 2**22
-"""Upper bound of an observation's length, in characters: the budget itself is in words."""
+MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
+"""Upper bound of an observation's length, in characters: retrieved text and what stands around it."""
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class SearchEnv(gymnasium.Env[str, str]):
     * v0: first version.
 
     Args:
-        card: An `EnvCard`, the name of a shipped one, or a path to one.
+        card: An `EnvCard` (as plain data too: what an `EnvSpec` in JSON holds), the name of a shipped one, or a path.
         render_mode: None or ``"ansi"`` (the transcript as text).
         **options: See `TaskOptions`.
     """
@@ -136,7 +137,11 @@ class SearchEnv(gymnasium.Env[str, str]):
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it as an instance's)
 
     def __init__(
-        self, card: EnvCard | Task | str, *, render_mode: str | None = None, **options: Unpack[TaskOptions]
+        self,
+        card: EnvCard | Task | Mapping[str, Any] | str,
+        *,
+        render_mode: str | None = None,
+        **options: Unpack[TaskOptions],
     ) -> None:
         if render_mode not in (None, "ansi"):
             raise UsageError(f"render_mode must be None or 'ansi', got {render_mode!r}")
@@ -230,7 +235,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
 
-def resolve(card: EnvCard | Task | str, options: TaskOptions) -> Task:
+def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions) -> Task:
     """Returns the task behind what a user passed.
 
     Raises:
@@ -242,6 +247,8 @@ def resolve(card: EnvCard | Task | str, options: TaskOptions) -> Task:
         return card
     if isinstance(card, str):
         card = load_card(EnvCard, find_card("envs", card))
+    if not isinstance(card, EnvCard):
+        card = build(EnvCard, card, "card")
     return load_task(card, **options)
 
 

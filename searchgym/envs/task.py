@@ -11,13 +11,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from searchgym import scoring
-from searchgym.cards import CorpusCard, EnvCard, ProtocolName, QuestionSource, find_card, load_card
+from searchgym.cards import CorpusCard, EnvCard, ProtocolName, QuestionSource, build, find_card, list_cards, load_card
 from searchgym.corpora.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
 from searchgym.envs.core import Rules, State
-from searchgym.errors import DataMissingError, RewardError, UnknownNameError, UsageError
+from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
 from searchgym.records import Passage, Question
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Reward = Callable[[State], float]
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a user may override when making an environment; everything else comes from the card."""
+    """What a user may override when making an environment; what is left out or None comes from the card."""
 
     questions: str | os.PathLike[str] | Sequence[Question]
     """A question file, a hub data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
@@ -110,6 +110,8 @@ def get_reward(reward: str | Reward) -> Reward:
     """
     if callable(reward):
         return reward
+    if not isinstance(reward, str):
+        raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
     if reward in REWARDS:
         return REWARDS[reward]
     if ":" not in reward:
@@ -126,7 +128,7 @@ def checked_reward(reward: Reward, state: State) -> float:
     Raises:
         RewardError: With the question id and what was got.
     """
-    name = getattr(reward, "__qualname__", type(reward).__name__)
+    name = reward_name(reward)
     try:
         value = float(reward(state))
     except Exception as error:
@@ -136,6 +138,11 @@ def checked_reward(reward: Reward, state: State) -> float:
     if not math.isfinite(value):
         raise RewardError(f"reward {name} returned {value} on question {state.question.id!r}: expected a finite number")
     return value
+
+
+def reward_name(reward: Reward) -> str:
+    """Returns a name for a reward, for messages and records."""
+    return getattr(reward, "__qualname__", type(reward).__name__)
 
 
 def load_object(spec: str) -> Any:
@@ -159,6 +166,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
 
     Raises:
         UnknownNameError: An option that does not exist.
+        UsageError: An option of another type, out of range, or in conflict with another.
         DataMissingError: Questions or corpus are neither given, nor in the data folder, nor on a hub.
         DataError: A file that cannot be read.
     """
@@ -166,6 +174,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     for name in options:
         if name not in known:
             raise UnknownNameError("option", name, known)
+    options = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
     card = _override(card, options)
     aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
@@ -195,12 +204,13 @@ def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.
 def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     """Returns the card with the user's rules in place, checked."""
     given = {name: value for name, value in options.items() if name in RULE_OPTIONS}
-    card = dataclasses.replace(card, **given)  # type: ignore[arg-type]
+    try:
+        card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
+    except CardError as error:
+        raise UsageError(str(error)) from None
     for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "retriever_deadline"):
-        if not getattr(card, name) > 0:
-            raise UsageError(f"{card.id}: {name} must be positive, got {getattr(card, name)!r}")
-    if card.protocol not in ("tags", "tool_calls"):
-        raise UnknownNameError("protocol", card.protocol, ("tags", "tool_calls"))
+        if not 0 < getattr(card, name) < math.inf:
+            raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
     return card
 
 
@@ -220,9 +230,12 @@ def load_questions(
     """Returns the questions a user gave, or the card's own: bundled, in the data folder, or on a hub."""
     source = card.questions
     if given is not None and not isinstance(given, (str, os.PathLike)):
-        if not given:
+        records: list[Any] = list(given) if isinstance(given, Sequence) else [given]
+        if not all(isinstance(record, Question) for record in records):
+            raise UsageError(f"{card.id}: questions= is neither a path nor a list of Question records: {given!r:.80}")
+        if not records:
             raise UsageError(f"{card.id}: questions= is empty")
-        return tuple(given)
+        return tuple(records)
     from searchgym.corpora.hub import read_hub_questions
     from searchgym.corpora.questions import read_questions
 
@@ -270,7 +283,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return DistractorRetriever(questions)
     if isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type):
         return given
-    path = find_corpus(card.corpus if "corpus" not in options else os.fspath(options["corpus"]))
+    path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
     if given is not None:
         if not callable(given):
             raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
@@ -280,18 +293,41 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     return load_corpus(path)
 
 
+def _path(card: EnvCard, given: object) -> str:
+    """Returns a path that a user gave as a string."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
+    return str(given)
+
+
 def find_corpus(name: str) -> Path:
     """Returns the path behind ``corpus=``: a path itself, or a corpus card's bundled or downloaded file.
 
     Raises:
+        UsageError: The name is empty.
         DataMissingError: The card's file is not in the data folder; says how to get it.
         UnknownNameError: Neither a path that exists nor a corpus card.
     """
     path = Path(name)
+    if not name:
+        raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
     if path.exists():
         return path
     if path.suffix or len(path.parts) > 1:
         raise DataMissingError("no such corpus file or index folder: check corpus=", path)
+    return _corpus_file(name)
+
+
+def card_corpus(name: str) -> Path:
+    """Returns the path behind an environment card's ``corpus``: as `find_corpus`, but a card comes before a path.
+
+    So that a folder that happens to be called ``demo`` changes no environment.
+    """
+    return _corpus_file(name) if name in list_cards("corpora") else find_corpus(name)
+
+
+def _corpus_file(name: str) -> Path:
+    """Returns the bundled or downloaded file of a corpus card, or the index of its name."""
     card = load_card(CorpusCard, find_card("corpora", name))
     if card.bundled:
         return bundled_file(card.bundled)
@@ -308,19 +344,17 @@ def find_corpus(name: str) -> Path:
 
 def load_corpus(path: Path) -> BM25Retriever:
     """Returns BM25 over an index folder, or over a corpus file whose index is built once and cached by content."""
+    from searchgym.corpora import analysis
     from searchgym.corpora.files import sha256_file
-    from searchgym.corpora.index import build_index, load_index
-    from searchgym.corpora.passages import read_passages
+    from searchgym.corpora.index import FORMAT, MANIFEST, build_index, load_index
+    from searchgym.corpora.passages import corpus_file, read_passages
     from searchgym.errors import RunExistsError
 
-    if (path / "manifest.json").exists():
+    if (path / MANIFEST).exists():
         return load_index(path)
-    file = path / "corpus.jsonl" if path.is_dir() else path
-    if path.is_dir() and not file.exists():
-        raise DataMissingError(
-            "is a folder, but neither an index (manifest.json) nor a BEIR corpus (corpus.jsonl)", path
-        )
-    folder = home() / "indexes" / f"bm25-{sha256_file(file)[:24]}"
+    # The versions are in the name: an index that this code cannot read is built anew, not refused.
+    made_by = f"bm25-{FORMAT}.{analysis.VERSION}"
+    folder = home() / "indexes" / f"{made_by}-{sha256_file(corpus_file(path))[:24]}"
     if not folder.exists():
         with contextlib.suppress(RunExistsError):  # another process may build the same index meanwhile
             build_index(read_passages(path), folder)

@@ -51,7 +51,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
     def __init__(
         self,
-        card: EnvCard | Task | str,
+        card: EnvCard | Task | Mapping[str, Any] | str,
         num_envs: int = 1,
         *,
         render_mode: str | None = None,
@@ -94,10 +94,13 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         mask = np.asarray(chosen.get("reset_mask", np.ones(self.num_envs, np.bool_)))
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
             raise UsageError(f"reset_mask must be ({self.num_envs},) bool, got {mask.shape} {mask.dtype}")
+        if isinstance(seed, (int, np.integer)):
+            seed = [int(seed) + i for i in range(self.num_envs)]
         seeds = self._per_env(seed, "seed")
-        if isinstance(seed, int):
-            seeds = [seed + i for i in range(self.num_envs)]
         question_ids = self._per_env(chosen.get("question_ids"), "question_ids")
+        for question_id in question_ids:
+            if question_id is not None:
+                self.task.find(str(question_id))  # an unknown one is refused before anything changes
         observations, infos = [""] * self.num_envs, {}
         instructions = self.task.rules.protocol.instructions()
         for i in np.flatnonzero(mask):
@@ -112,8 +115,8 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
         """Returns one value per environment."""
-        if values is None or isinstance(values, int):
-            return [values] * self.num_envs
+        if values is None:
+            return [None] * self.num_envs
         if len(values) != self.num_envs:
             raise UsageError(f"{name} must have {self.num_envs} entries, got {len(values)}")
         return list(values)

@@ -1,3 +1,5 @@
+import threading
+
 import gymnasium
 import pytest
 from support import QUESTIONS, TitleRetriever
@@ -48,7 +50,22 @@ def test_a_user_registers_a_card(tmp_path):
         searchgym.register(card)
 
 
+def test_a_retriever_is_shared_not_copied():
+    class Locked(TitleRetriever):
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()  # cannot be copied
+
+    retriever = Locked()
+    name = searchgym.register("Mine/Locked-v0", questions=QUESTIONS, retriever=retriever)
+    assert gymnasium.make(name, top_k=1).unwrapped.task.retriever is retriever
+    assert gymnasium.make_vec(name, num_envs=2).unwrapped.task.retriever is retriever
+    assert "top_k" not in env_options(name)
+
+
 def test_what_cannot_be_registered():
+    with pytest.raises(UsageError, match="'Bad id!' is not an environment id"):
+        searchgym.register("Bad id!", questions=QUESTIONS, retriever=TitleRetriever())
     with pytest.raises(UsageError, match="needs questions="):
         searchgym.register("Mine/A-v0")
     with pytest.raises(UsageError, match="something to search"):

@@ -1,9 +1,11 @@
+import gzip
 import math
 import threading
 import warnings
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
@@ -11,6 +13,7 @@ import searchgym
 from searchgym.corpora.retriever import FunctionRetriever, NullRetriever, retrieve
 from searchgym.envs.registration import registered
 from searchgym.envs.single import SearchEnv
+from searchgym.envs.task import bundled_file
 from searchgym.errors import (
     DataMissingError,
     EpisodeError,
@@ -19,6 +22,7 @@ from searchgym.errors import (
     UnknownNameError,
     UsageError,
 )
+from searchgym.records import Hit, Passage
 
 
 def make(**options):
@@ -207,9 +211,18 @@ def test_out_of_order_and_wrong_types():
     ("options", "error", "message"),
     [
         ({"topk": 3}, UnknownNameError, "unknown option 'topk'; did you mean 'top_k'"),
-        ({"top_k": 0}, UsageError, "top_k must be positive, got 0"),
-        ({"protocol": "xml"}, UnknownNameError, "unknown protocol 'xml'"),
+        ({"top_k": 0}, UsageError, "top_k must be positive and finite, got 0"),
+        ({"top_k": 2.5}, UsageError, "top_k: expected int, got 2.5"),
+        ({"max_turns": "3"}, UsageError, "max_turns: expected int, got '3'"),
+        ({"max_queries": True}, UsageError, "max_queries: expected int, got True"),
+        ({"retriever_deadline": math.inf}, UsageError, "retriever_deadline must be positive and finite"),
+        ({"protocol": "xml"}, UsageError, "protocol: got 'xml'"),
+        ({"reward": 3}, UsageError, "reward= is a function or the name of one, got int"),
         ({"questions": []}, UsageError, "questions= is empty"),
+        ({"questions": ["q0"]}, UsageError, "neither a path nor a list of Question records"),
+        ({"questions": 5}, UsageError, "neither a path nor a list of Question records"),
+        ({"retriever": None, "corpus": 5}, UsageError, "corpus= is a path or the name of a corpus card, got int"),
+        ({"retriever": None, "corpus": ""}, UsageError, "nothing to search"),
         ({"questions": [QUESTIONS[0], QUESTIONS[0]]}, UsageError, "not unique"),
         ({"questions": "nowhere.json"}, DataMissingError, "nowhere.json"),
         ({"retriever": 3}, UsageError, "neither search"),
@@ -227,10 +240,42 @@ def test_missing_corpora_say_what_to_do(tmp_path, monkeypatch):
         ("nowhere/corpus.jsonl", "no such corpus file"),
         ("wiki-18", "searchgym corpus get wiki-18"),
         ("wiki-19", "did you mean 'wiki-18'"),
-        (str(tmp_path), "neither an index"),
+        (str(tmp_path), "folder without corpus.jsonl"),
     ]:
         with pytest.raises((DataMissingError, UnknownNameError), match=message):
             SearchEnv(CARD, questions=QUESTIONS, corpus=corpus)
+
+
+def test_none_is_the_same_as_left_out():
+    env = make(reward=None, protocol=None, top_k=None, corpus=None)
+    assert (env.task.rules.top_k, env.task.rules.protocol.name) == (CARD.top_k, CARD.protocol)
+
+
+def test_a_folder_that_is_called_like_a_card_changes_no_environment(tmp_path, monkeypatch):
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert len(gymnasium.make("searchgym/Demo-v0").unwrapped.task.retriever) == 25
+
+
+def test_a_packed_beir_folder_is_a_corpus(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    with gzip.open(tmp_path / "corpus.jsonl.gz", "wb") as file:
+        file.write(bundled_file("demo/corpus.jsonl").read_bytes())
+    assert len(make(retriever=None, corpus=tmp_path).task.retriever) == 25
+
+
+def test_a_spec_goes_through_json():
+    spec = gymnasium.make("searchgym/Demo-v0", top_k=1).spec
+    env = gymnasium.make(EnvSpec.from_json(spec.to_json()))
+    env.reset(seed=0)
+    assert len(env.step("<search>Dunmere</search>")[4]["hits"]) == 1
+
+
+def test_a_page_without_blanks_stays_in_the_observation_space():
+    page = Passage("p", "T", "x" * 2**23)
+    env = make(retriever=FunctionRetriever(lambda query, k: [Hit(page, 1.0)]))
+    env.reset(seed=0)
+    assert env.step("<search>x</search>")[0] in env.observation_space
 
 
 def test_missing_questions_name_the_file_and_the_place(tmp_path, monkeypatch):

@@ -143,6 +143,15 @@ def test_a_wrong_step_changes_nothing():
     with pytest.raises(UsageError, match="does not exist"):
         vector.step_subset([5], ["junk"])
     assert [state.turn for state in vector.states] == [0, 0]
+    before = vector.states
+    with pytest.raises(UnknownNameError, match="unknown question id 'q9'"):
+        vector.reset(options={"question_ids": ["q0", "q9"]})
+    assert all(after is state for after, state in zip(vector.states, before, strict=True))
+
+
+def test_seeds_may_be_numpy_integers():
+    one, two = SearchVectorEnv(task(), 2), SearchVectorEnv(task(), 2)
+    assert one.reset(seed=np.int64(3))[0] == two.reset(seed=3)[0]
 
 
 @pytest.mark.parametrize(
