@@ -58,7 +58,8 @@ class EpisodeIO(Protocol):
         """Takes one action.
 
         Raises:
-            EpisodeError: The episode has ended; a workflow may let it pass, the engine then closes the episode.
+            EpisodeError: The episode has ended; a workflow may let it pass, the engine then closes the episode. Or the
+                last action has not been awaited.
         """
         ...
 

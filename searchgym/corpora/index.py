@@ -177,7 +177,11 @@ def _move(building: Path, out: Path, overwrite: bool) -> None:
     old = building.with_name(f"{building.name}-old")
     if (out / MANIFEST).exists():
         out.rename(old)
-    building.rename(out)
+    try:
+        building.rename(out)
+    except OSError:
+        _check_free(out, overwrite=False)  # another process was quicker after all
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -169,8 +169,10 @@ def _call_within(call: Callable[[], list[list[Hit]]], seconds: float) -> list[li
     thread.join(max(seconds, 0.0))
     if not box:
         raise TimeoutError("no reply before the deadline")
-    if isinstance(box[0], BaseException):
+    if isinstance(box[0], Exception):
         raise box[0]
+    if isinstance(box[0], BaseException):  # such as SystemExit: a fault of the retriever, not an order to this program
+        raise RuntimeError(f"{type(box[0]).__name__}: {box[0]}") from box[0]
     return box[0]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +20,9 @@ import numpy as np
 import searchgym
 from searchgym import scoring
 from searchgym.agents.base import Agent
-from searchgym.corpora.files import dump_line, read_json, write_atomic
+from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
 from searchgym.corpora.questions import question_row
-from searchgym.envs.task import Task
+from searchgym.envs.task import Task, reward_name
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.records import Episode, Question, title_key
@@ -74,6 +73,8 @@ def evaluate(
     if unknown:
         raise UsageError(f"{path}: holds question {min(unknown)!r}, which this run does not ask")
     todo = [question for question in task.questions if question.id not in kept]
+    if todo:
+        (out / "scores.json").unlink(missing_ok=True)  # of a run that had ended with retriever errors
     count = len(kept)
     with EpisodeWriter(path) as writer:
 
@@ -89,7 +90,8 @@ def evaluate(
         seconds = time.perf_counter() - started
     scores = score_episodes(task, list(read_episodes(path)))
     _write_json(out / "scores.json", scores)
-    _write_json(out / "run.json", identity | {"seconds": round(seconds, 3), "episodes_run": len(todo)})
+    if todo:
+        _write_json(out / "run.json", identity | {"seconds": round(seconds, 3), "episodes_run": len(todo)})
     return scores
 
 
@@ -107,6 +109,7 @@ def run_identity(task: Task, agent_name: str, seed: int) -> dict[str, Any]:
         "questions_sha256": digest.hexdigest(),
         "retriever": type(task.retriever).__name__,
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
+        "reward": reward_name(task.reward),
         "scorer": task.card.scorer,
         "protocol": rules.protocol.name,
         "top_k": rules.top_k,
@@ -141,7 +144,10 @@ def _open_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite
         return
     elif out.exists() and any(out.iterdir()):
         raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror}") from error
     _write_json(record, identity)
 
 
@@ -153,16 +159,8 @@ def _drop_errors(path: Path) -> set[str]:
         return set()
     episodes = list(read_episodes(path))
     good = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
-    if len(good) < len(episodes):
-        fresh = path.with_name("episodes.fresh.jsonl")
-        fresh.unlink(missing_ok=True)
-        sidecar(fresh).unlink(missing_ok=True)
-        with EpisodeWriter(fresh) as writer:
-            for episode in good:
-                writer.write(episode)
-        if sidecar(fresh).exists():
-            shutil.move(sidecar(fresh), sidecar(path))
-        shutil.move(fresh, path)
+    if len(good) < len(episodes):  # the sidecar stays as it is: what the lines point to, and bytes that none does
+        write_jsonl(path, (row for _, row in iter_jsonl(path) if row["stop_reason"] != "retriever_error"))
     return {episode.question_id for episode in good}
 
 

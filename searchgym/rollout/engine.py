@@ -31,6 +31,8 @@ class Engine:
     def __init__(self, task: Task, agent: Agent, agent_name: str, *, concurrency: int = 64, seed: int = 0) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, got {concurrency}")
+        if seed < 0:
+            raise UsageError(f"seed must not be negative, got {seed}")
         self.task, self.agent, self.agent_name = task, agent, agent_name
         self.concurrency, self.seed = concurrency, seed
         self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
@@ -101,6 +103,7 @@ class _EpisodeIO:
     def __init__(self, engine: Engine, question: Question, attempt: int) -> None:
         self._engine, self._attempt = engine, attempt
         self._rng: np.random.Generator | None = None
+        self._busy = False
         self.state = State(question)
         self.words = 0
 
@@ -120,9 +123,11 @@ class _EpisodeIO:
         return 0 if self.state.done else self._engine.task.rules.max_turns - self.state.turn
 
     async def step(self, action: Action) -> Observation:
+        if self._busy:  # else several searches at once would cost one turn
+            raise EpisodeError("one action at a time: await the last step before the next")
         rules = self._engine.task.rules
         state, queries = begin(self.state, action, rules)
-        text = ""
+        self._busy, text = True, ""
         try:
             asked = Queries(state.question.id, queries)
             hits = await self._engine.retrieval.ask(asked) if queries else []
@@ -132,4 +137,6 @@ class _EpisodeIO:
         else:
             self.state, text = finish(state, hits, rules)
             self.words += len(text.split())
+        finally:
+            self._busy = False
         return Observation(text, tuple(hit for own in hits for hit in own), self.state.done, self.turns_left)

@@ -1,3 +1,4 @@
+import asyncio
 import gzip
 import math
 import threading
@@ -179,6 +180,15 @@ def test_a_retriever_that_hangs_is_abandoned_at_the_deadline():
     release.set()
 
 
+@pytest.mark.parametrize("error", [SystemExit("over"), KeyboardInterrupt("over"), asyncio.CancelledError("over")])
+def test_a_retriever_ends_neither_the_program_nor_the_loop(error):
+    def fails(query, k):
+        raise error
+
+    with pytest.raises(RetrieverError, match=f"{type(error).__name__}: over"):
+        retrieve(FunctionRetriever(fails), ["q"], ["x"], 3, deadline=0.01)
+
+
 @pytest.mark.parametrize("reply", [None, [], [[], []], [["hit"]], [[1, 2, 3, 4]]])
 def test_a_reply_that_is_not_hits_is_a_fault(reply):
     class Odd:
@@ -262,6 +272,14 @@ def test_a_packed_beir_folder_is_a_corpus(tmp_path, monkeypatch):
     with gzip.open(tmp_path / "corpus.jsonl.gz", "wb") as file:
         file.write(bundled_file("demo/corpus.jsonl").read_bytes())
     assert len(make(retriever=None, corpus=tmp_path).task.retriever) == 25
+
+
+def test_an_index_cached_by_other_code_is_built_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    for version in (98, 99, 99):
+        monkeypatch.setattr("searchgym.corpora.analysis.VERSION", version)
+        make(retriever=None, corpus=bundled_file("demo/corpus.jsonl"))
+    assert len(list((tmp_path / "indexes").iterdir())) == 2
 
 
 def test_a_spec_goes_through_json():

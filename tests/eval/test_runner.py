@@ -10,7 +10,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import RewardError, RunExistsError, ScoringError, UsageError
 from searchgym.eval.runner import evaluate, score_episodes, title_recall
 from searchgym.records import Answer, Question, Search
-from searchgym.rollout.storage import read_episodes
+from searchgym.rollout.storage import read_episodes, sidecar
 
 MANY = [Question(f"q{i}", "Who founded Beta?", ("Gamma" if i % 3 else "no one",)) for i in range(125)]
 
@@ -105,8 +105,35 @@ def test_a_finished_run_is_refused_and_can_be_overwritten(tmp_path):
         run(out, resume=True, overwrite=True)
 
 
+def test_retriever_errors_are_tried_again_and_leave_no_old_scores(tmp_path):
+    out = tmp_path / "run"
+    failing = FailingRetriever()
+    options = {"retriever_deadline": 0.01}
+    run(out, SaysGamma(), task(retriever=failing, **options))
+    tokens = sidecar(out / "episodes.jsonl")
+    tokens.write_bytes(b"kept")
+    with pytest.raises(Interrupted):
+        run(out, SaysGamma(), task(retriever=failing, **options), resume=True, progress=interrupt_after(1))
+    assert not (out / "scores.json").exists()
+    assert tokens.read_bytes() == b"kept"  # lines hold places in it
+    failing.failures = 0
+    scores = run(out, SaysGamma(), task(retriever=failing, **options), resume=True)
+    assert (scores["n"], scores["retriever_errors"], scores["answered"]) == (3, 0, 1.0)
+    kept = (out / "run.json").read_text()
+    assert run(out, SaysGamma(), task(retriever=failing, **options), resume=True) == scores
+    assert (out / "run.json").read_text() == kept
+
+
+def test_a_run_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file/run cannot be made: Not a directory"):
+        run(tmp_path / "file" / "run")
+
+
 def test_resuming_something_else_is_refused(tmp_path):
     run(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"reward: 'reward_em' then, 'reward_f1' now"):
+        run(tmp_path / "run", the_task=task(reward="f1"), resume=True)
     with pytest.raises(UsageError, match=r"agent: 'oracle' then, 'closed-book' now"):
         run(tmp_path / "run", "closed-book", resume=True)
     with pytest.raises(UsageError, match="questions_sha256"):
@@ -133,13 +160,16 @@ def test_retriever_errors_are_counted_and_tried_again(tmp_path):
 
 
 def test_a_bad_reward_stops_the_run_and_keeps_what_was_done(tmp_path):
+    mended = False
+
     def reward(state):
-        return 1.0 if state.question.id == "q0" else float("nan")
+        return 1.0 if mended or state.question.id == "q0" else float("nan")
 
     with pytest.raises(RewardError, match="question 'q1'"):
         run(tmp_path / "run", SaysGamma(), task(reward=reward), concurrency=1)
     assert [e.question_id for e in read_episodes(tmp_path / "run" / "episodes.jsonl")] == ["q0"]
-    assert run(tmp_path / "run", SaysGamma(), task(), resume=True)["n"] == 3
+    mended = True
+    assert run(tmp_path / "run", SaysGamma(), task(reward=reward), resume=True)["reward"] == 1.0
 
 
 def test_scores_need_one_episode_per_question(tmp_path):

@@ -113,6 +113,17 @@ def test_faults_of_agents_and_rewards_stop_the_run_as_themselves():
         run(TwoSearches(), QUESTIONS, reward=lambda state: float("nan"))
     with pytest.raises(UsageError, match="at least 1"):
         run(TwoSearches(), QUESTIONS, concurrency=0)
+    with pytest.raises(UsageError, match="must not be negative"):
+        run(TwoSearches(), QUESTIONS, seed=-1)
+
+
+def test_an_episode_takes_one_action_at_a_time():
+    class AtOnce:
+        async def run(self, question, io):
+            await asyncio.gather(*(io.step(Search(("Alpha",))) for _ in range(8)))
+
+    with pytest.raises(EpisodeError, match="one action at a time"):
+        run(AtOnce(), QUESTIONS)
 
 
 def test_a_batch_holds_at_most_max_queries():
