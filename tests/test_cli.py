@@ -251,6 +251,9 @@ def test_retrieval_of_questions_and_of_a_run(cli):
     assert again == searched
     for wrong in ([], ["--run", "run.trec"], ["--questions", QUESTIONS]):
         assert cli("retrieval", *wrong)[0] == 2
+    Path("other.trec").write_text("another 0 1 1\n")
+    status, out, err = cli("retrieval", "--questions", QUESTIONS, "--corpus", CORPUS, "--qrels", "other.trec")
+    assert (status, out, "1 of 1 judged queries are not in" in err) == (1, "", True)
 
 
 # -- real questions ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import typer
 from searchgym.cards import CorpusCard, find_card, load_card
 from searchgym.cli.output import Json, emit, emit_rows, progress, say
 from searchgym.corpora.files import BadLines
-from searchgym.errors import RunExistsError, UsageError
+from searchgym.errors import RunExistsError, ScoringError, UsageError
 from searchgym.records import Passage
 
 corpus = typer.Typer(help="Corpora: get, convert, chunk, inspect.", no_args_is_help=True)
@@ -200,6 +200,10 @@ def retrieval(
         else:
             judged = measures.read_qrels(qrels)
         queries = read_queries(questions)
+        if unasked := sorted(judged.keys() - queries.keys()):
+            raise ScoringError(
+                f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
+            )
         hits = measures.retrieve_run(retriever, {i: text for i, text in queries.items() if i in judged}, k)
     if run_out is not None:
         measures.write_run(run_out, hits)

@@ -113,7 +113,7 @@ def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
     with write_atomic(path) as file:
         for row in rows:
             if any(not field or len(field.split()) != 1 for field in row):
-                raise DataError(f"TREC files cannot hold an id with blanks: {row!r}; use other passage ids", path)
+                raise DataError(f"TREC files cannot hold an id with blanks: {row!r}; use other ids", path)
             file.write((" ".join(row) + "\n").encode())
 
 
