@@ -41,6 +41,21 @@ class QuestionSource:
     """File inside the package, for the demonstration data."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """A generated world: the same spec gives the same pages and questions, byte for byte."""
+
+    level: Literal["simple", "full"] = "simple"
+    """Short templated pages, or varied language with ambiguity and distractors."""
+    size: int = 500
+    """Number of questions; the number of pages follows from it."""
+    seed: int = 0
+    split: Literal["train", "validation", "test", "transfer"] = "train"
+    """Which names, templates and relations it may use."""
+    hops: tuple[int, ...] = (1, 2, 3, 4)
+    """Pages that its questions need."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvCard:
     """One environment id: data, budgets and rules."""
@@ -51,6 +66,8 @@ class EnvCard:
     questions: QuestionSource
     corpus: str
     """Name of a corpus card, or a path to a corpus file or an index folder."""
+    world: WorldSpec | None = None
+    """Where questions and corpus are generated: by what."""
     scorer: ScorerName = "hotpotqa"
     """Which official scorer evaluation reports."""
     reward: str = "em"

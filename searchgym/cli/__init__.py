@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from searchgym.cli import data, run
+from searchgym.cli import data, run, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("demo")(run.demo)
 app.command("retrieval")(data.retrieval)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(data.index, name="index")
+app.add_typer(world.world, name="world")
 
 
 def main() -> None:

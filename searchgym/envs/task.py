@@ -43,6 +43,8 @@ class TaskOptions(TypedDict, total=False):
     """True: each question searches only its own paragraphs."""
     aliases: str | os.PathLike[str]
     """2WikiMultihopQA's ``id_aliases.json``."""
+    world: Mapping[str, Any]
+    """Fields of `WorldSpec` to generate another world than the card's: ``{"seed": 7, "size": 200}``."""
     top_k: int
     max_turns: int
     max_queries: int
@@ -176,6 +178,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
             raise UnknownNameError("option", name, known)
     options = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
     card = _override(card, options)
+    options = _generate(card, options)
     aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
     by_id = {question.id: question for question in questions}
@@ -203,7 +206,9 @@ def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.
 
 def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     """Returns the card with the user's rules in place, checked."""
-    given = {name: value for name, value in options.items() if name in RULE_OPTIONS}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
+    if "world" in options:
+        given["world"] = _world(card, options["world"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
@@ -212,6 +217,29 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
     return card
+
+
+def _world(card: EnvCard, given: object) -> dict[str, Any]:
+    """Returns the fields of a card's world with the user's in place."""
+    if card.world is None:
+        raise UsageError(f"{card.id}: world= is for generated worlds, this environment's data are not generated")
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{card.id}: world= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
+    return dataclasses.asdict(card.world) | dict(given)
+
+
+def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
+    """Returns the options with a generated world's files for the questions and the corpus that the user left out."""
+    own_corpus = bool({"corpus", "retriever"} & options.keys() or options.get("distractors"))
+    if card.world is None or ("questions" in options and own_corpus):
+        return options
+    from searchgym.corpora.worlds import cached_world
+
+    folder = cached_world(card.world, home() / "worlds")
+    files: TaskOptions = {"questions": folder / "questions.jsonl"}
+    if not own_corpus or callable(options.get("retriever")):
+        files["corpus"] = folder / "corpus.jsonl"
+    return {**files, **options}
 
 
 def home() -> Path:

@@ -1,0 +1,13 @@
+"""Generated worlds: invented entities, pages about them, and questions with exactly one answer.
+
+    world = build_world(WorldSpec("simple", size=200, seed=7, split="train"))
+    write_world(world, "worlds/seven")
+
+Results on worlds compare methods on this substrate; they are not evidence about real question answering.
+"""
+
+from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds.build import World, build_world
+from searchgym.corpora.worlds.storage import cached_world, read_world, write_world
+
+__all__ = ["World", "WorldSpec", "build_world", "cached_world", "read_world", "write_world"]

@@ -1,0 +1,142 @@
+"""Building a world: graph, pages, questions; pure and deterministic, all in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds.generate import generate
+from searchgym.corpora.worlds.graph import Entity, Graph
+from searchgym.corpora.worlds.language import Asker, Language, Page
+from searchgym.corpora.worlds.questions import Draft, Drafter, pages_of
+from searchgym.corpora.worlds.schema import SPLITS, VERSION, check_spec, counts_of
+from searchgym.corpora.worlds.simple import SIMPLE
+from searchgym.records import Paragraph, Passage, Question, SupportingFact, Triple
+
+LANGUAGES: Final[dict[str, Language]] = {"simple": SIMPLE}
+CONTEXT: Final = 10
+"""Paragraphs of a question's own context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A generated world: pages, questions and the graph behind them."""
+
+    spec: WorldSpec
+    passages: tuple[Passage, ...]
+    questions: tuple[Question, ...]
+    triples: tuple[Triple, ...]
+    """Every fact of every page."""
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What the world is, as plain data: spec, version, counts, mix."""
+        from searchgym.corpora.worlds.report import card_of
+
+        return card_of(self)
+
+    @cached_property
+    def _report(self) -> dict[str, Any]:
+        from searchgym.corpora.worlds.report import report_of
+
+        return report_of(self)
+
+    def report(self) -> dict[str, Any]:
+        """Returns what was measured: floors, retrieval strata and shapes, as plain data."""
+        return self._report
+
+
+def build_world(spec: WorldSpec) -> World:
+    """Builds a world; the same spec gives the same world in any process.
+
+    Raises:
+        UnknownNameError: Unknown level or split.
+        UsageError: The world is too small for what is asked of it.
+    """
+    check_spec(spec)
+    rng = random.Random(f"world {VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)}")
+    graph = generate(spec, rng)
+    language, half = LANGUAGES[spec.level], SPLITS[spec.split].templates
+    pages = {entity.title: language.page(graph, entity, half, rng) for entity in graph.entities.values()}
+    questions = _Questions(spec, graph, pages, Asker(language, half, graph, rng), rng)
+    titles = list(graph.entities)
+    rng.shuffle(titles)
+    return World(
+        spec,
+        tuple(Passage(f"{number}", title, "".join(pages[title].sentences)) for number, title in enumerate(titles)),
+        questions.make(),
+        tuple(Triple(*fact) for fact in graph.triples()),
+    )
+
+
+def other_names(entity: Entity) -> tuple[str, ...]:
+    """Returns what else an entity is called, beside its name."""
+    names = dict.fromkeys((entity.title, entity.mention, *entity.aliases))
+    return tuple(name for name in names if name != entity.name)
+
+
+class _Questions:
+    """Draws a world's questions and puts them into words."""
+
+    def __init__(
+        self, spec: WorldSpec, graph: Graph, pages: Mapping[str, Page], asker: Asker, rng: random.Random
+    ) -> None:
+        self._spec, self._graph, self._pages, self._asker, self._rng = spec, graph, pages, asker, rng
+        self._titles = list(graph.entities)
+        self._by_kind = {
+            kind: [entity.title for entity in graph.of_kind(kind)]
+            for kind in dict.fromkeys(entity.kind for entity in graph.entities.values())
+        }
+
+    def make(self) -> tuple[Question, ...]:
+        """Returns all questions of the mix, shuffled; ids tell level, split, seed and number."""
+        drafter = Drafter(self._graph, self._spec, self._rng)
+        drafts = [drafter.draw(*cell) for cell, count in counts_of(self._spec).items() for _ in range(count)]
+        self._rng.shuffle(drafts)
+        return tuple(self._question(number, draft) for number, draft in enumerate(drafts))
+
+    def _question(self, number: int, draft: Draft) -> Question:
+        """Returns a draft as a question."""
+        spec, graph = self._spec, self._graph
+        text, hops = self._asker.ask(draft.form, draft.shape, draft.facts)
+        paragraphs = self._context(pages_of(draft))
+        entity = graph.entities.get(draft.answer)
+        return Question(
+            id=f"{spec.level}-{spec.split}-{spec.seed}-{number}",
+            text=text,
+            answers=(graph.display(draft.answer),),
+            aliases=() if entity is None else other_names(entity),
+            kind=draft.shape,
+            level=f"{draft.hops}-hop",
+            supporting_facts=tuple(
+                SupportingFact(fact.subject, sentence)
+                for fact in draft.facts
+                for sentence in self._pages[fact.subject].where[fact.relation]
+            ),
+            evidences=tuple(Triple(*map(graph.display, fact)) for fact in draft.facts),
+            hops=hops,
+            paragraphs=paragraphs,
+            metadata={"hops": draft.hops, "form": draft.form},
+        )
+
+    def _context(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:
+        """Returns the gold pages among pages of the same kinds, shuffled; namesakes first."""
+        rng, graph = self._rng, self._graph
+        chosen = list(gold)
+        for title in gold:
+            entity = graph.entities[title]
+            chosen += [other for other in self._by_kind[entity.kind] if graph.entities[other].name == entity.name]
+        chosen = list(dict.fromkeys(chosen))[:CONTEXT]
+        turn = 0
+        while len(chosen) < CONTEXT:
+            same_kind = self._by_kind[graph.entities[gold[turn % len(gold)]].kind]
+            title = rng.choice(same_kind if turn < 3 * CONTEXT else self._titles)  # of some kinds there are few
+            if title not in chosen:
+                chosen.append(title)
+            turn += 1
+        rng.shuffle(chosen)
+        return tuple(Paragraph(title, self._pages[title].sentences, title in gold) for title in chosen)

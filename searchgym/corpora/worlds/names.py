@@ -1,0 +1,80 @@
+"""Invented names: pronounceable words of two or three pieces, whose first piece belongs to one split alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from searchgym.corpora.analysis import analyse
+from searchgym.corpora.worlds.schema import SPLITS
+from searchgym.errors import UsageError
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    """Returns the words of a text."""
+    return tuple(text.split())
+
+
+_ONSETS: Final = _pieces(
+    "B Br C Cl Cr D Dr F Fl G Gl Gr H J K Kl Kr L M N P Pl Pr Qu R S Sk Sl Sm Sn St Sv T Th Tr V Vr W Y Z Zl Zv"
+)
+_VOWELS: Final = _pieces("a e i o u")
+_MIDS: Final = _pieces("la ri mo ne ve ka do su ba li ro ni ta ze fo du pe gi ma vi")
+_ENDS: Final = {
+    "person": _pieces("lin mar nis ra dek vas no lia ren tha sil bor mek zan"),
+    "surname": _pieces("sen ski ova man der beck dahl mora quist well vich lund"),
+    "city": _pieces("stad holm mund wick gard burg fell minster dorf port"),
+    "river": _pieces("luth wen nue lach rill dra thas sey"),
+    "mountain": _pieces("horn tor krag pike berg nock spit kulm"),
+    "film": _pieces("xa quo zeth vim lux rox phane tiva noir zo"),
+    "book": _pieces("gram lex dict foli tome scrip verb rune ode canto"),
+    "company": _pieces("tec corp vex dyne plex nik mart tron gen lab"),
+    "band": _pieces("zz wub bop funk jive rok pax hum yell tune"),
+}
+"""Last pieces by kind: a hint of the kind, as ``-ton`` and ``-ville`` are."""
+_SHARES: Final = (0.5, 0.2, 0.3)
+"""Of the first pieces: training, validation, test."""
+_THREE_PIECES: Final = 0.3
+_TRIES: Final = 200
+
+
+def _heads() -> tuple[tuple[str, ...], ...]:
+    """Returns the first pieces of each split: prefix-free across splits, since a piece is onset and vowel."""
+    heads = [onset + vowel for onset in _ONSETS for vowel in _VOWELS]
+    random.Random("first pieces of names").shuffle(heads)
+    cuts = [0]
+    for share in _SHARES:
+        cuts.append(cuts[-1] + round(share * len(heads)))
+    return tuple(tuple(sorted(heads[a:b])) for a, b in zip(cuts, [*cuts[1:-1], len(heads)], strict=False))
+
+
+HEADS: Final = _heads()
+"""First pieces by `Split.names`."""
+
+
+class Namer:
+    """Makes words that a world has not had yet, distinct to a search engine too.
+
+    Args:
+        split: Name of the split.
+        rng: The world's generator.
+    """
+
+    def __init__(self, split: str, rng: random.Random) -> None:
+        self._heads, self._rng = HEADS[SPLITS[split].names], rng
+        self._stems: set[str] = set()
+
+    def word(self, kind: str) -> str:
+        """Returns a new word for an entity of a kind.
+
+        Raises:
+            UsageError: The pieces are used up.
+        """
+        for attempt in range(_TRIES):
+            middle = self._rng.choice(_MIDS) if self._rng.random() < _THREE_PIECES or attempt > 3 else ""
+            word = self._rng.choice(self._heads) + middle + self._rng.choice(_ENDS[kind])
+            stems = analyse(word)
+            if len(stems) == 1 and stems[0] not in self._stems:
+                self._stems.add(stems[0])
+                return word
+        raise UsageError(f"no new name for a {kind} after {len(self._stems)} names: ask for a smaller world")

@@ -1,0 +1,199 @@
+"""What a world's card says, and what is measured of it: floors of agents that do not search well, and retrieval."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from searchgym.corpora.worlds.schema import SPLITS, STRATA, VERSION, mix_of
+from searchgym.records import Hit, Question, title_key
+from searchgym.scoring import exact_match
+
+if TYPE_CHECKING:
+    from searchgym.corpora.bm25 import BM25Retriever
+    from searchgym.corpora.worlds.build import World
+
+TOP_K: Final = 3
+"""Hits of a search, as in the environments' cards."""
+DEPTH: Final = 20
+"""Hits looked at to tell a gold page's rank."""
+NAMED: Final = ("comparison", "bridge-comparison")
+"""Shapes whose answer stands in the question or is yes or no."""
+
+
+def card_of(world: World) -> dict[str, Any]:
+    """Returns what a world is, as plain data."""
+    spec, split = world.spec, SPLITS[world.spec.split]
+    counts = Counter((q.kind, q.metadata["hops"]) for q in world.questions)
+    names = ("names of the train split", "names of validation alone", "names of test and transfer alone")[split.names]
+    templates = ("templates of train and validation", "templates of test and transfer alone")[split.templates]
+    relations = "every question needs a held-out relation" if split.held_out else "no held-out relation"
+    return {
+        "format": "searchgym world",
+        "version": VERSION,
+        "spec": dataclasses.asdict(spec) | {"hops": list(spec.hops)},
+        "split": [names, templates, relations],
+        "pages": len(world.passages),
+        "questions": len(world.questions),
+        "triples": len(world.triples),
+        "mix": [
+            {"shape": shape, "hops": hops, "share": round(share, 4), "questions": counts[shape, hops]}
+            for (shape, hops), share in mix_of(spec).items()
+        ],
+        "meaning": "Results on worlds compare methods on this substrate; they are not evidence about real QA.",
+    }
+
+
+def report_of(world: World) -> dict[str, Any]:
+    """Returns floors, retrieval and shapes of a world, as plain data; EM and recall in [0, 1]."""
+    from searchgym.corpora.index import build_in_memory
+
+    retriever = build_in_memory(world.passages)
+    shapes = defaultdict(list)
+    for question in world.questions:
+        shapes[question.kind, question.metadata["hops"]].append(question)
+    floors = _floors(world, retriever)
+    unnamed = [q for q in world.questions if q.kind not in NAMED and q.metadata["hops"] > 1]
+    named = [q for q in world.questions if q.kind in NAMED]
+    return {
+        "pages": len(world.passages),
+        "questions": len(world.questions),
+        "words_per_page": round(_mean(len(p.text.split()) for p in world.passages), 2),
+        "words_per_question": round(_mean(len(q.text.split()) for q in world.questions), 2),
+        "floors": {
+            "multi_hop_unnamed": _means(floors, unnamed),
+            "named": _means(floors, named) | {"chance": 0.5 if named else None},
+        },
+        "retrieval": _retrieval(world.questions, retriever),
+        "shapes": [
+            {"shape": shape, "hops": hops, "n": len(questions)} | _means(floors, questions)
+            for (shape, hops), questions in sorted(shapes.items(), key=lambda item: (item[0][1], str(item[0][0])))
+        ],
+    }
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """Returns a report as Markdown tables."""
+    parts = [f"# World\n\n{report['questions']} questions over {report['pages']} pages.\n"]
+    for name in ("multi_hop_unnamed", "named"):
+        parts.append(_table(f"Floors, {name.replace('_', ' ')}", [report["floors"][name]]))
+    retrieval = dict(report["retrieval"])
+    strata = retrieval.pop("strata")
+    parts += [_table("Retrieval by the question's own text", [retrieval]), _table("Strata", [strata])]
+    parts.append(_table("Shapes", report["shapes"]))
+    return "\n".join(parts)
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    head = list(rows[0]) if rows else []
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(row[name]) for name in head) + " |" for row in rows]
+    return f"## {title}\n\n" + "\n".join(lines) + "\n"
+
+
+def _mean(values: Iterable[float]) -> float:
+    kept = list(values)
+    return sum(kept) / len(kept) if kept else 0.0
+
+
+def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Question]) -> dict[str, Any]:
+    """Returns the mean EM of each floor over some questions, None where there are none."""
+    return {
+        name: round(_mean(scores[question.id] for question in questions), 4) if questions else None
+        for name, scores in floors.items()
+    }
+
+
+# -- floors --------------------------------------------------------------------------------------------------------
+
+
+def _floors(world: World, retriever: BM25Retriever) -> dict[str, dict[str, float]]:
+    """Returns the EM of each floor by question id."""
+    questions = world.questions
+    hits = retriever.search([question.text for question in questions], TOP_K)
+    majority = _majority(world)
+    floors: dict[str, Callable[[Question, Sequence[Hit]], str]] = {
+        "closed_book": lambda question, found: _guess(question.text),
+        "majority_of_type": lambda question, found: _guess(question.text) or majority[_asked(question)],
+        "single_search": lambda question, found: _guess(question.text) or _unnamed_title(question, found),
+    }
+    return {
+        name: {q.id: exact_match(answer(q, found), q.golds) for q, found in zip(questions, hits, strict=True)}
+        for name, answer in floors.items()
+    }
+
+
+def _guess(text: str) -> str:
+    """Returns what the wording of a choice or a yes/no question suggests, else nothing."""
+    choice = re.search(r"([^,]+) or [^,]+\?$", text)
+    if choice:
+        return choice[1].strip()
+    asks = re.match(r"(is|are|was|were|do|does|did|has|have|had)\b", text.lower())
+    return "yes" if asks else ""
+
+
+def _unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
+    """Returns the best title that the question does not name."""
+    asked = question.text.lower()
+    return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
+
+
+def _asked(question: Question) -> str:
+    """Returns the relation that a question asks for last; nothing for one that gives a choice."""
+    steps = question.metadata["form"].get("steps")
+    return steps[-1] if steps else ""
+
+
+def _majority(world: World) -> dict[str, str]:
+    """Returns the most frequent object of each relation, as a reader sees it, over all facts of the world."""
+    objects: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    names = {title: re.sub(r" \([^()]*\)$", "", title) for title in (p.title for p in world.passages)}
+    for triple in world.triples:
+        objects[triple.relation][names.get(triple.object, triple.object)] += 1
+    return {relation: counts.most_common(1)[0][0] for relation, counts in objects.items()}
+
+
+# -- retrieval -----------------------------------------------------------------------------------------------------
+
+
+def gold_ranks(questions: Sequence[Question], retriever: BM25Retriever) -> list[tuple[int | None, ...]]:
+    """Returns the 1-based rank of each gold page under each question's own text, None beyond `DEPTH`."""
+    ranks = []
+    hits = retriever.search([question.text for question in questions], DEPTH)
+    for question, found in zip(questions, hits, strict=True):
+        place = {title_key(hit.passage.title): rank for rank, hit in enumerate(found, start=1)}
+        ranks.append(tuple(place.get(title_key(title)) for title in question.gold_titles or ()))
+    return ranks
+
+
+def stratum(ranks: Sequence[int | None]) -> str:
+    """Returns the stratum of a question: that of its page which is hardest to find.
+
+    One page stands at rank 1, several share the first places: the n gold pages of a question count as rank 1 if they
+    are the first n.
+    """
+    worst = max(DEPTH + 1 if rank is None else rank for rank in ranks)
+    if worst <= len(ranks):
+        return STRATA[0]
+    return STRATA[1] if worst <= 5 else STRATA[2] if worst <= DEPTH else STRATA[3]
+
+
+def _retrieval(questions: Sequence[Question], retriever: BM25Retriever) -> dict[str, Any]:
+    """Returns how well questions find their own gold pages, and titles their pages."""
+    ranks = gold_ranks(questions, retriever)
+    found = [[rank is not None and rank <= 5 for rank in own] for own in ranks]
+    titles = sorted({title for question in questions for title in question.gold_titles or ()})
+    by_title = retriever.search(titles, TOP_K)
+    strata = Counter(map(stratum, ranks))
+    pairs = [own for own in found if len(own) == 2]
+    return {
+        "recall@5": round(_mean(sum(own) / len(own) for own in found), 4),
+        "both_gold@5": round(_mean(all(own) for own in pairs), 4) if pairs else None,
+        "title_finds_page@3": round(
+            _mean(title in [hit.passage.title for hit in hits] for title, hits in zip(titles, by_title, strict=True)), 4
+        ),
+        "strata": {name: strata[name] for name in STRATA},
+    }

@@ -1,0 +1,177 @@
+"""What a world may hold: kinds of entities, relations between them, splits, and the mix of questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from searchgym.cards import WorldSpec
+from searchgym.errors import UnknownNameError, UsageError
+
+VERSION: Final = 1
+"""Raised whenever the same spec gives other bytes."""
+
+LEVELS: Final = ("simple", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation with one object per subject, stated on the subject's page and nowhere else."""
+
+    name: str
+    subject: str
+    object: str
+    """A kind of entity, or ``"date"`` or ``"number"``."""
+    held_out: bool = False
+    """True: only worlds of the split ``transfer`` have it."""
+
+
+RELATIONS: Final = {
+    relation.name: relation
+    for relation in (
+        Relation("born", "person", "date"),
+        Relation("birthplace", "person", "city"),
+        Relation("mother", "person", "person"),
+        Relation("father", "person", "person"),
+        Relation("spouse", "person", "person"),
+        Relation("employer", "person", "company"),
+        Relation("teacher", "person", "person", held_out=True),
+        Relation("river", "city", "river"),
+        Relation("mayor", "city", "person"),
+        Relation("chartered", "city", "date"),
+        Relation("twin", "city", "city", held_out=True),
+        Relation("length", "river", "number"),
+        Relation("source", "river", "mountain"),
+        Relation("height", "mountain", "number"),
+        Relation("climber", "mountain", "person"),
+        Relation("director", "film", "person"),
+        Relation("premiered", "film", "date"),
+        Relation("basis", "film", "book"),
+        Relation("composer", "film", "person", held_out=True),
+        Relation("author", "book", "person"),
+        Relation("published", "book", "date"),
+        Relation("publisher", "book", "company"),
+        Relation("founder", "company", "person"),
+        Relation("seat", "company", "city"),
+        Relation("opened", "company", "date"),
+        Relation("singer", "band", "person"),
+        Relation("home", "band", "city"),
+        Relation("formed", "band", "date"),
+        Relation("label", "band", "company", held_out=True),
+    )
+}
+LITERALS: Final = frozenset({"date", "number"})
+KIN: Final = frozenset({"mother", "father", "spouse"})
+
+MEMBER: Final = "member"
+"""Band to person, one to many, `full` only: asked backwards, from the player to the band."""
+
+KINDS: Final = {
+    "person": 0.40,
+    "city": 0.12,
+    "film": 0.12,
+    "book": 0.10,
+    "company": 0.08,
+    "band": 0.07,
+    "river": 0.06,
+    "mountain": 0.05,
+}
+"""Share of each kind among a world's entities."""
+
+INFERENCES: Final = {
+    "maternal grandmother": ("mother", "mother"),
+    "maternal grandfather": ("mother", "father"),
+    "paternal grandmother": ("father", "mother"),
+    "paternal grandfather": ("father", "father"),
+    "mother-in-law": ("spouse", "mother"),
+    "father-in-law": ("spouse", "father"),
+}
+"""Relations that no page states, as the two stated ones that they follow from."""
+
+COMPARED: Final = ("born", "chartered", "length", "height", "premiered", "published", "opened", "formed")
+"""Relations whose values two entities are compared by."""
+
+SHARED: Final = ("birthplace", "river", "seat", "home", "director", "author", "founder", "publisher")
+"""Relations of which it is asked whether two entities have the same object."""
+
+ROLES: Final = ("director", "author", "founder", "singer", "mayor", "climber")
+"""Relations to a person by which a bridge-comparison goes from work to maker."""
+
+MIX: Final = {
+    ("single", 1): 0.20,
+    ("compositional", 2): 0.25,
+    ("inference", 2): 0.08,
+    ("comparison", 2): 0.14,
+    ("compositional", 3): 0.15,
+    ("compositional", 4): 0.08,
+    ("bridge-comparison", 4): 0.10,
+}
+"""Share of each (shape, hops) among a world's questions; hops are the pages to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What a split has of its own."""
+
+    names: int
+    """Which third of the first name pieces."""
+    templates: int
+    """Which half of the templates: 0 for training, 1 for what training never saw."""
+    held_out: bool = False
+    """True: every question needs a held-out relation; chains only."""
+
+
+SPLITS: Final = {
+    "train": Split(names=0, templates=0),
+    "validation": Split(names=1, templates=0),
+    "test": Split(names=2, templates=1),
+    "transfer": Split(names=2, templates=1, held_out=True),
+}
+
+STRATA: Final = ("rank 1", "rank 2-5", "rank 6-20", "reformulation")
+"""Where the worst of a question's gold pages stands under the question's own text; beyond 20 it must be rephrased."""
+
+
+def mix_of(spec: WorldSpec) -> dict[tuple[str, int], float]:
+    """Returns the mix of a world: the part of `MIX` with the asked hops, shares adding up to 1."""
+    chains = {"single", "compositional"} if SPLITS[spec.split].held_out else {shape for shape, _ in MIX}
+    part = {cell: share for cell, share in MIX.items() if cell[1] in spec.hops and cell[0] in chains}
+    return {cell: share / sum(part.values()) for cell, share in part.items()}
+
+
+def counts_of(spec: WorldSpec) -> dict[tuple[str, int], int]:
+    """Returns how many questions of each (shape, hops) a world has: largest remainders, at least one each."""
+    mix = mix_of(spec)
+    counts = {cell: max(1, int(share * spec.size)) for cell, share in mix.items()}
+    rest = sorted(mix, key=lambda cell: (counts[cell] - mix[cell] * spec.size, cell))
+    for i in range(spec.size - sum(counts.values())):
+        counts[rest[i % len(rest)]] += 1
+    while sum(counts.values()) > spec.size:  # minimum of one overshot a small world
+        counts[max(counts, key=lambda cell: counts[cell])] -= 1
+    return counts
+
+
+def check_spec(spec: WorldSpec) -> None:
+    """Refuses a spec that no world can be built from.
+
+    Raises:
+        UnknownNameError: Unknown level or split.
+        UsageError: No question, hops outside 1 to 4, or fewer questions than the mix has shapes or strata.
+    """
+    if spec.level not in LEVELS:
+        raise UnknownNameError("level", spec.level, LEVELS)
+    if spec.split not in SPLITS:
+        raise UnknownNameError("split", spec.split, SPLITS)
+    if spec.size < 1:
+        raise UsageError(f"a world needs a size of at least 1 question, got {spec.size}")
+    if not spec.hops or not set(spec.hops) <= {1, 2, 3, 4} or len(set(spec.hops)) < len(spec.hops):
+        raise UsageError(f"hops must be some of 1, 2, 3, 4, each once, got {list(spec.hops)}")
+    cells = mix_of(spec)
+    least = max(len(cells), len(STRATA)) if spec.level == "full" else len(cells)
+    if spec.size < least:
+        shapes = ", ".join(f"{shape} of {hops}" for shape, hops in cells)
+        strata = " and a question in each retrieval stratum" if spec.level == "full" else ""
+        raise UsageError(
+            f"a world of {spec.size} questions is too small for hops {list(spec.hops)} ({shapes}){strata}: "
+            f"ask for a size of at least {least}, or for fewer hops"
+        )

@@ -1,0 +1,129 @@
+"""Worlds on disk: a folder that appears only when it is complete, and a cache of generated ones.
+
+corpus.jsonl      pages, canonical form
+questions.jsonl   questions, own form
+triples.tsv       every fact: subject, relation, object
+card.yaml         what the world is, with the sha256 of the three files
+report.json       what was measured
+report.md         the same for people
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.cards import WorldSpec, build
+from searchgym.corpora.files import FilePath, sha256_file
+from searchgym.corpora.passages import read_passages, write_corpus
+from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.corpora.worlds.build import World, build_world
+from searchgym.corpora.worlds.report import markdown
+from searchgym.corpora.worlds.schema import VERSION, check_spec
+from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError
+from searchgym.records import Triple
+
+CORPUS: Final = "corpus.jsonl"
+QUESTIONS: Final = "questions.jsonl"
+TRIPLES: Final = "triples.tsv"
+CARD: Final = "card.yaml"
+
+
+def write_world(world: World, out: FilePath) -> Path:
+    """Writes a world to a folder; the same world gives the same bytes.
+
+    Args:
+        world: The world.
+        out: The folder to make; its parents are made too.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RunExistsError: Something stands there already.
+    """
+    out = Path(out)
+    check_free(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = out.parent / f".{out.name}.building-{uuid.uuid4().hex[:8]}"
+    building.mkdir()
+    try:
+        write_corpus(building / CORPUS, world.passages)
+        write_questions(building / QUESTIONS, world.questions)
+        lines = ["\t".join((t.subject, t.relation, t.object)) + "\n" for t in world.triples]
+        (building / TRIPLES).write_text("".join(lines), encoding="utf-8")
+        report = world.report()
+        (building / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        (building / "report.md").write_text(markdown(report), encoding="utf-8")
+        sums = {name: sha256_file(building / name) for name in (CORPUS, QUESTIONS, TRIPLES)}
+        card = yaml.safe_dump(world.card | {"sha256": sums}, sort_keys=False)
+        (building / CARD).write_text(card, encoding="utf-8")
+        check_free(out)  # again: another process may have been quicker
+        building.rename(out)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return out
+
+
+def read_world(folder: FilePath) -> World:
+    """Reads a world that `write_world` wrote; equal to the one that was written.
+
+    Raises:
+        DataMissingError: No such folder, or a file is missing.
+        DataError: A file is not the one that the card describes, or the card is not one of this version.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataMissingError("no such world folder: build it with `searchgym world build --out DIR`", folder)
+    card = _card(folder)
+    for name, expected in card["sha256"].items():
+        if sha256_file(folder / name) != expected:
+            raise DataError("is not the file that the world's card describes: build the world again", folder / name)
+    lines = (folder / TRIPLES).read_text(encoding="utf-8").splitlines()
+    return World(
+        build(WorldSpec, card["spec"], f"{folder / CARD}: spec"),
+        tuple(read_passages(folder / CORPUS)),
+        tuple(read_questions(folder / QUESTIONS)),
+        tuple(Triple(*line.split("\t")) for line in lines),
+    )
+
+
+def cached_world(spec: WorldSpec, home: Path) -> Path:
+    """Returns the folder of a world below `home`, building it if it is not there yet.
+
+    Raises:
+        UsageError: See `build_world`.
+    """
+    check_spec(spec)
+    hops = "".join(map(str, sorted(spec.hops)))
+    folder = home / f"{spec.level}-{spec.split}-seed{spec.seed}-n{spec.size}-hops{hops}-v{VERSION}"
+    if not folder.exists():
+        with contextlib.suppress(RunExistsError):  # another process may write the same world meanwhile
+            write_world(build_world(spec), folder)
+    return folder
+
+
+def check_free(out: Path) -> None:
+    """Refuses a name under which something stands; an empty folder is nothing."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RunExistsError(f"{out} is there already: choose another --out, or remove it first")
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """Returns a folder's card if it is one of this version."""
+    try:
+        card = yaml.safe_load((folder / CARD).read_text(encoding="utf-8"))
+        if card["version"] != VERSION:
+            raise DataError(f"is a world of version {card['version']}, this code reads {VERSION}", folder / CARD)
+        return {"spec": card["spec"], "sha256": dict(card["sha256"])}
+    except FileNotFoundError:
+        raise DataMissingError("is missing: this is not a world folder", folder / CARD) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, CardError) as error:
+        raise DataError(f"is not a world's card ({type(error).__name__}: {error})", folder / CARD) from error

@@ -1,0 +1,338 @@
+import asyncio
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+from searchgym.agents.base import load_agent
+from searchgym.agents.scripted import EvidenceOracle
+from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.worlds import WorldSpec, build_world, cached_world, read_world, write_world
+from searchgym.corpora.worlds.build import LANGUAGES
+from searchgym.corpora.worlds.generate import NOTES, PATTERNS
+from searchgym.corpora.worlds.graph import Entity, Graph, evaluate, magnitude, starts
+from searchgym.corpora.worlds.names import HEADS
+from searchgym.corpora.worlds.schema import INFERENCES, MIX, RELATIONS, SPLITS, counts_of
+from searchgym.envs.task import Task, load_task
+from searchgym.errors import DataError, DataMissingError, RunExistsError, UnknownNameError, UsageError
+from searchgym.records import title_key
+from searchgym.rollout.engine import Engine
+
+LEVELS = sorted(LANGUAGES)
+SIZE = 200
+KNOWN_WORDS = {word for group in (*NOTES.values(), *PATTERNS.values()) for text in group for word in text.split()}
+"""Words of titles that are no invented names."""
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Builds each world once."""
+    built = {}
+
+    def get(level, split="train", seed=0, size=SIZE):
+        key = (level, split, seed, size)
+        if key not in built:
+            built[key] = build_world(WorldSpec(level, size, seed, split))
+        return built[key]
+
+    return get
+
+
+def graph_of(world):
+    """The graph that the triples of a world say, and nothing else."""
+    graph = Graph()
+    for passage in world.passages:
+        graph.add_entity(Entity(passage.title, passage.title.split(" (")[0], "thing"))
+    for triple in world.triples:
+        graph.add(triple.subject, triple.relation, triple.object)
+    return graph
+
+
+def gold_pages(question):
+    return [title_key(title) for title in question.gold_titles]
+
+
+# -- one right answer ----------------------------------------------------------------------------------------------
+
+
+def test_the_evaluator_by_hand():
+    graph = Graph()
+    for name in ("Film", "Ann", "Bob", "Cid", "Town", "Band"):
+        graph.add_entity(Entity(name, name, "thing"))
+    facts = [("Film", "director", "Ann"), ("Ann", "mother", "Bob"), ("Ann", "born", "1850"), ("Cid", "born", "1849"),
+             ("Ann", "birthplace", "Town"), ("Cid", "birthplace", "Town"), ("Band", "member", "Ann"),
+             ("Band", "member", "Cid")]  # fmt: skip
+    for fact in facts:
+        graph.add(*fact)
+
+    def path(start, *steps):
+        return {"op": "path", "start": start, "steps": list(steps)}
+
+    assert evaluate(graph, path("Film", "director", "mother")) == ["Bob"]
+    assert evaluate(graph, path("Cid", "~member")) == ["Band"]
+    assert evaluate(graph, path("Band", "member")) == ["Ann", "Cid"]
+    assert evaluate(graph, path("Bob", "mother")) == []
+    pair = [path("Ann", "born"), path("Cid", "born")]
+    assert evaluate(graph, {"op": "least", "paths": pair}) == ["Cid"]
+    assert evaluate(graph, {"op": "greatest", "paths": pair}) == ["Ann"]
+    assert evaluate(graph, {"op": "same", "paths": pair}) == ["no"]
+    assert evaluate(graph, {"op": "same", "paths": [path("Ann", "birthplace"), path("Cid", "birthplace")]}) == ["yes"]
+    assert evaluate(graph, {"op": "least", "paths": [path("Ann", "born"), path("Bob", "born")]}) == []
+    assert evaluate(graph.without("Ann"), path("Film", "director", "mother")) == []
+
+
+def test_literals_have_their_order():
+    dates = ["412", "1871", "9 March 1871", "10 March 1871", "1 November 1871", "1 January 1872"]
+    assert sorted(sorted(dates[2:]), key=magnitude) == dates[2:]
+    assert magnitude("412") < magnitude("1871")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_question_has_one_answer_and_needs_every_gold_page(world, level, split):
+    built = world(level, split)
+    graph = graph_of(built)
+    rest = {}
+    for question in built.questions:
+        form = question.metadata["form"]
+        (answer,) = evaluate(graph, form)
+        assert graph.display(answer) == question.answers[0]
+        assert len(gold_pages(question)) == question.metadata["hops"]
+        for page in question.gold_titles:
+            rest.setdefault(page, graph.without(page))
+            assert evaluate(rest[page], form) == [], (question.text, page)
+        named = question.kind in ("comparison", "bridge-comparison")
+        assert named == (answer in starts(form) or answer in ("yes", "no"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_gold_sentences_state_the_evidence(world, level):
+    built = world(level)
+    texts = {passage.title: passage.text for passage in built.passages}
+    for question in built.questions:
+        pages = {page.title: page for page in question.paragraphs}
+        assert len(question.paragraphs) == 10
+        assert {p.title for p in question.paragraphs if p.supporting} == set(question.gold_titles)
+        for page in question.paragraphs:
+            assert page.text == texts[page.title]
+        assert len(question.evidences) == len(question.hops)
+        facts = [pages[fact.title].sentences[fact.sentence] for fact in question.supporting_facts]
+        said = " ".join(facts)
+        for triple, hop in zip(question.evidences, question.hops, strict=True):
+            assert hop.answer in (triple.object, triple.subject)
+            assert triple.object in said or question.metadata.get("aliased"), (triple, said)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_shapes_are_what_their_names_say(world, level):
+    built = world(level)
+    for question in built.questions:
+        form, hops = question.metadata["form"], question.metadata["hops"]
+        if question.kind in ("single", "compositional"):
+            assert form["op"] == "path"
+            assert (question.kind == "single") == (hops == 1)
+        elif question.kind == "inference":
+            assert tuple(form["steps"]) in INFERENCES.values()
+        else:
+            assert {len(path["steps"]) for path in form["paths"]} == {1 if question.kind == "comparison" else 2}
+    counts = dict.fromkeys(MIX, 0)
+    for question in built.questions:
+        counts[question.kind, question.metadata["hops"]] += 1
+    assert counts == counts_of(built.spec)
+    assert [part["questions"] for part in built.card["mix"]] == list(counts.values())
+    assert len({question.text for question in built.questions}) == SIZE
+
+
+def test_transfer_asks_for_held_out_relations_and_other_splits_have_none(world):
+    for split in SPLITS:
+        built = world("simple", split)
+        held_out = {triple.relation for triple in built.triples if triple.relation != "member"}
+        held_out = {relation for relation in held_out if RELATIONS[relation].held_out}
+        if split == "transfer":
+            assert len(held_out) == 4
+            assert all(held_out & set(question.metadata["form"]["steps"]) for question in built.questions)
+        else:
+            assert held_out == set()
+
+
+# -- splits --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_names_are_disjoint_across_splits(world, level):
+    heads = [set(part) for part in HEADS]
+    assert all(heads)
+    assert sum(map(len, heads)) == len(set.union(*heads))
+    invented = {}
+    for split in ("train", "validation", "test"):
+        titles = {passage.title for seed in range(3) for passage in world(level, split, seed).passages}
+        assert len(titles) > 300
+        invented[split] = {word.strip("(),:") for title in titles for word in title.split()} - KNOWN_WORDS
+    for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
+        assert not invented[one] & invented[other]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_templates_are_disjoint_across_halves(level):
+    language = LANGUAGES[level]
+    pairs = [pair for phrases in language.phrases.values() for pair in phrases]
+    for train, test in [*pairs, language.bridge, language.bridge_same]:
+        assert not set(train) & set(test)
+        assert bool(train) == bool(test)
+    assert set(language.phrases) >= set(RELATIONS)
+    assert all(one != other for one, other in language.roles.values())
+
+
+# -- no shortcuts --------------------------------------------------------------------------------------------------
+
+
+def task_of(built):
+    card = load_card(EnvCard, find_card("envs", "world"))
+    return load_task(card, questions=built.questions, retriever=build_in_memory(built.passages))
+
+
+def run(task: Task, agent, name="agent"):
+    episodes = []
+    asyncio.run(Engine(task, agent, name).run(task.questions, episodes.append))
+    return {episode.question_id: episode.scores["em"] for episode in episodes}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_scripted_agents_and_floors(world, level):
+    built = world(level, "test")
+    task = task_of(built)
+    for name in ("oracle", "evidence-oracle"):
+        assert set(run(task, load_agent(name)[1]).values()) == {1.0}
+    unnamed = [q.id for q in built.questions if q.metadata["hops"] > 1 and "comparison" not in q.kind]
+    named = [q.id for q in built.questions if "comparison" in q.kind]
+    for name, floor in (("closed-book", "closed_book"), ("single-search", "single_search")):
+        scores = run(task, load_agent(name)[1])
+        assert sum(scores[i] for i in unnamed) / len(unnamed) <= 0.05
+        assert sum(scores[i] for i in named) / len(named) == pytest.approx(0.5, abs=0.2)
+        reported = built.report()["floors"]
+        assert reported["multi_hop_unnamed"][floor] == pytest.approx(
+            sum(scores[i] for i in unnamed) / len(unnamed), abs=1e-4
+        )
+        assert reported["named"][floor] == pytest.approx(sum(scores[i] for i in named) / len(named), abs=1e-4)
+    assert built.report()["floors"]["multi_hop_unnamed"]["majority_of_type"] <= 0.05
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_without_any_one_gold_page_the_evidence_oracle_fails(world, level):
+    built = world(level)
+    task = task_of(built)
+
+    class Hiding:
+        """Hides the n-th gold page of each question."""
+
+        in_process = True
+
+        def __init__(self, number):
+            self.number = number
+
+        def search_for(self, ids, queries, k):
+            found = task.retriever.search(queries, k)
+            gold = [gold_pages(task.find(i)) for i in ids]
+            hidden = [titles[self.number % len(titles)] for titles in gold]
+            return [[h for h in hits if title_key(h.passage.title) != t] for hits, t in zip(found, hidden, strict=True)]
+
+    for number in range(4):
+        scores = run(dataclasses.replace(task, retriever=Hiding(number)), EvidenceOracle())
+        assert set(scores.values()) == {0.0}
+
+
+# -- bytes and folders ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_same_seed_gives_the_same_bytes_in_another_process(level, tmp_path):
+    write_world(build_world(WorldSpec(level, 60, 5, "validation")), tmp_path / "here")
+    code = (
+        "import sys; from searchgym.corpora.worlds import *; "
+        f"write_world(build_world(WorldSpec({level!r}, 60, 5, 'validation')), sys.argv[1])"
+    )
+    environment = dict(os.environ, PYTHONHASHSEED="4242")
+    subprocess.run([sys.executable, "-c", code, tmp_path / "there"], check=True, env=environment)
+    names = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert names == ["card.yaml", "corpus.jsonl", "questions.jsonl", "report.json", "report.md", "triples.tsv"]
+    for name in names:
+        assert sha256_file(tmp_path / "here" / name) == sha256_file(tmp_path / "there" / name), name
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_world_reads_back_equal(world, level, tmp_path):
+    built = world(level)
+    again = read_world(write_world(built, tmp_path / "a" / "world"))
+    assert again == built
+    assert again.card == built.card
+    assert world(level, seed=1).triples != built.triples
+
+
+def test_a_folder_in_use_is_refused(world, tmp_path):
+    built = world("simple")
+    folder = write_world(built, tmp_path / "world")
+    with pytest.raises(RunExistsError, match="is there already"):
+        write_world(built, folder)
+    with pytest.raises(RunExistsError):
+        write_world(built, folder / "card.yaml")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["world"]
+
+
+def test_folders_that_are_no_worlds(world, tmp_path):
+    with pytest.raises(DataMissingError, match="no such world folder"):
+        read_world(tmp_path / "nowhere")
+    with pytest.raises(DataMissingError, match="not a world folder"):
+        read_world(tmp_path)
+    folder = write_world(world("simple"), tmp_path / "world")
+    with (folder / "corpus.jsonl").open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(DataError, match=r"corpus\.jsonl: is not the file that the world's card describes"):
+        read_world(folder)
+    (folder / "card.yaml").write_text("version: 99\n")
+    with pytest.raises(DataError, match="version 99"):
+        read_world(folder)
+    (folder / "card.yaml").write_text("[]")
+    with pytest.raises(DataError, match="not a world's card"):
+        read_world(folder)
+
+
+def test_the_cache_builds_once(tmp_path):
+    spec = WorldSpec("simple", 20)
+    folder = cached_world(spec, tmp_path / "worlds")
+    before = (folder / "card.yaml").stat().st_mtime_ns
+    assert cached_world(spec, tmp_path / "worlds") == folder
+    assert (folder / "card.yaml").stat().st_mtime_ns == before
+    assert cached_world(WorldSpec("simple", 20, hops=(1,)), tmp_path / "worlds") != folder
+    assert read_world(folder) == build_world(spec)
+
+
+# -- specs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (WorldSpec("hard"), UnknownNameError, "unknown level 'hard'"),
+        (WorldSpec(split="tests"), UnknownNameError, "did you mean 'test'"),
+        (WorldSpec(size=0), UsageError, "at least 1 question, got 0"),
+        (WorldSpec(size=6), UsageError, "6 questions is too small .* at least 7"),
+        (WorldSpec(hops=()), UsageError, "hops must be"),
+        (WorldSpec(hops=(1, 5)), UsageError, "hops must be"),
+        (WorldSpec(hops=(2, 2)), UsageError, "hops must be"),
+    ],
+)
+def test_specs_that_no_world_can_be_built_from(spec, error, message):
+    with pytest.raises(error, match=message):
+        build_world(spec)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_worlds_of_some_hops_only(level):
+    built = build_world(WorldSpec(level, 20, hops=(1,)))
+    assert {(q.kind, q.metadata["hops"]) for q in built.questions} == {("single", 1)}
+    built = build_world(WorldSpec(level, 20, hops=(4, 3)))
+    assert {q.metadata["hops"] for q in built.questions} == {3, 4}
