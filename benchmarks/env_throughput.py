@@ -29,7 +29,8 @@ from searchgym.corpora.index import build_in_memory
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retriever import NullRetriever, Retriever
-from searchgym.envs.task import Task, bundled_file, load_task
+from searchgym.envs.data import bundled_file
+from searchgym.envs.task import Task, load_task
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.records import Passage, Question
 

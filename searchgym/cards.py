@@ -125,6 +125,9 @@ class CorpusCard:
 CARD_KINDS: dict[str, type[Any]] = {"envs": EnvCard, "agents": AgentCard, "corpora": CorpusCard}
 
 
+SINGULAR = {"envs": "environment", "agents": "agent", "corpora": "corpus"}
+
+
 def cards_folder(kind: str) -> Path:
     """Returns the folder of a kind of card: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).parent
@@ -152,8 +155,19 @@ def find_card(kind: str, name: str) -> Path:
         return path / "card.yaml"
     known = list_cards(kind)
     if name not in known:
-        raise UnknownNameError(kind.removesuffix("s") + " card", name, known)
+        raise UnknownNameError(f"{SINGULAR[kind]} card", name, known)
     return known[name]
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads plain YAML and refuses a key that stands twice, of which YAML's own loader keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def load_card(cls: type[T], path: Path) -> T:
@@ -163,7 +177,7 @@ def load_card(cls: type[T], path: Path) -> T:
         CardError: The file cannot be read, is not YAML, or does not fit `cls`.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CardError(f"{path}: cannot be read as YAML: {error}") from error
     return build(cls, data, str(path))

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.errors import UsageError
+
 StopReason = Literal["answer", "turns", "retriever_error", "context"]
 """Why an episode ended: it answered; its turn budget was spent; its retriever failed past the deadline; a model's
 context was full."""
@@ -126,6 +128,18 @@ class Question:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else the source row held, unread."""
 
+    def __post_init__(self) -> None:
+        """Refuses what would only be noticed when it is scored.
+
+        Raises:
+            UsageError: `answers` or `aliases` is not a tuple of strings, or there is no answer.
+        """
+        for name, texts in (("answers", self.answers), ("aliases", self.aliases)):
+            if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+                raise UsageError(f"question {self.id!r}: {name} must be a tuple of strings, got {texts!r:.80}")
+        if not self.answers:
+            raise UsageError(f"question {self.id!r} has no gold answer")
+
     @property
     def golds(self) -> tuple[str, ...]:
         """Answers and aliases, first occurrence order, without repeats."""
@@ -146,14 +160,27 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Ask the retriever; usually one query, several where a protocol allows it."""
+    """Ask the retriever; usually one query, several where a protocol allows it.
+
+    Raises:
+        UsageError: `queries` is not a tuple of at least one string: ``Search(("query",))``.
+    """
 
     queries: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        queries = self.queries
+        if not isinstance(queries, tuple) or not queries or not all(isinstance(query, str) for query in queries):
+            raise UsageError(f'a search is Search(("query",)), got {queries!r:.80}')
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Give the final answer; every other field is None unless the agent really produced it."""
+    """Give the final answer; every other field is None unless the agent really produced it.
+
+    Raises:
+        UsageError: `text` is not a string.
+    """
 
     text: str
     supporting_facts: tuple[SupportingFact, ...] | None = None
@@ -161,6 +188,10 @@ class Answer:
     paragraphs: tuple[int, ...] | None = None
     """Indices of supporting paragraphs (MuSiQue)."""
     answerable: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise UsageError(f"an answer is text, got {type(self.text).__name__} {self.text!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)

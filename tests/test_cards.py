@@ -58,6 +58,9 @@ def test_unreadable_cards(tmp_path: Path):
     path.write_text("a: [1")
     with pytest.raises(CardError, match=r"bad\.yaml: cannot be read as YAML"):
         load_card(EnvCard, path)
+    path.write_text("id: a\nsummary: s\nid: b\n")
+    with pytest.raises(CardError, match="key 'id' stands twice"):
+        load_card(EnvCard, path)
     path.write_text("")
     with pytest.raises(CardError, match="expected keys and values, got NoneType"):
         load_card(EnvCard, path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from searchgym.cli import main
-from searchgym.envs.task import bundled_file
+from searchgym.envs.data import bundled_file
 from searchgym.rollout.storage import read_episodes
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")

@@ -57,7 +57,7 @@ def corpus_get(
 ) -> None:
     """Download a corpus by its card into the data folder and check it."""
     from searchgym.corpora.download import get_corpus
-    from searchgym.envs.task import home
+    from searchgym.envs.data import home
 
     card = load_card(CorpusCard, find_card("corpora", name))
     with progress(f"get {card.name}") as advance:
@@ -158,7 +158,7 @@ def index_search(
     json: Json = False,
 ) -> None:
     """Search an index."""
-    from searchgym.envs.task import find_corpus, load_corpus
+    from searchgym.envs.data import find_corpus, load_corpus
 
     (hits,) = load_corpus(find_corpus(str(folder))).search([query], k)
     rows = [
@@ -184,7 +184,7 @@ def retrieval(
 ) -> None:
     """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
     from searchgym.corpora.questions import read_queries, read_questions
-    from searchgym.envs.task import find_corpus, load_corpus
+    from searchgym.envs.data import find_corpus, load_corpus
     from searchgym.eval import retrieval as measures
 
     if run is not None:

@@ -38,10 +38,7 @@ def load(name: str, options: dict[str, Any]) -> Any:
     from searchgym.envs.registration import env_options, find_env
     from searchgym.envs.task import load_task
 
-    defaults = env_options(name)
-    if options.get("distractors"):
-        defaults.pop("corpus", None)
-    return load_task(find_env(name), **{**defaults, **options})
+    return load_task(find_env(name), **{**env_options(name), **options})
 
 
 def list_cards(

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from searchgym.cards import EnvCard
-from searchgym.errors import EpisodeError
+from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Action, Answer, Hit, Invalid, Question, Search, Searched, StopReason
 
@@ -88,7 +88,13 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
 
     Raises:
         EpisodeError: The episode has ended.
+        UsageError: Not an action, text for example.
     """
+    if not isinstance(action, (Search, Answer, Invalid)):
+        raise UsageError(
+            f"an action is a Search, an Answer or an Invalid, got {type(action).__name__} {action!r:.80}; "
+            "text is read by protocol.parse(text)"
+        )
     if state.done:
         raise EpisodeError(f"the episode has ended ({state.stop_reason}): reset before the next step")
     if isinstance(action, Search) and len(action.queries) > rules.max_queries:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -11,17 +10,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from searchgym import scoring
-from searchgym.cards import CorpusCard, EnvCard, ProtocolName, QuestionSource, build, find_card, list_cards, load_card
+from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build
 from searchgym.corpora.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
 from searchgym.envs.core import Rules, State
+from searchgym.envs.data import bundled_file, card_corpus, find_corpus, home, load_corpus
 from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
 from searchgym.records import Passage, Question
-
-if TYPE_CHECKING:
-    from searchgym.corpora.bm25 import BM25Retriever
 
 Reward = Callable[[State], float]
 """Called once, with the state of a finished episode; returns a finite number."""
@@ -33,14 +30,14 @@ class TaskOptions(TypedDict, total=False):
     questions: str | os.PathLike[str] | Sequence[Question]
     """A question file, a hub data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
     corpus: str | os.PathLike[str]
-    """A corpus file of any supported format (indexed once, then cached) or an index folder."""
+    """A corpus file or a folder of documents (indexed once, then cached), or an index folder."""
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever]
     """A retriever, used instead of BM25 over the corpus; or a function that builds one from the corpus's passages."""
     reward: str | Reward
     """``"em"``, ``"f1"``, ``"module:function"`` or a callable that takes the final `State`."""
     protocol: ProtocolName
     distractors: bool
-    """True: each question searches only its own paragraphs."""
+    """True: each question searches only its own paragraphs, and `corpus` is not used."""
     aliases: str | os.PathLike[str]
     """2WikiMultihopQA's ``id_aliases.json``."""
     world: Mapping[str, Any]
@@ -242,16 +239,6 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
     return {**files, **options}
 
 
-def home() -> Path:
-    """Returns SearchGym's folder for data and cached indexes: ``$SEARCHGYM_HOME`` or ``~/.cache/searchgym``."""
-    return Path(os.environ.get("SEARCHGYM_HOME") or Path.home() / ".cache" / "searchgym")
-
-
-def bundled_file(name: str) -> Path:
-    """Returns a file that ships inside the package."""
-    return Path(__file__).parent.parent / name
-
-
 def load_questions(
     card: EnvCard, given: str | os.PathLike[str] | Sequence[Question] | None, aliases: str | os.PathLike[str] | None
 ) -> tuple[Question, ...]:
@@ -304,10 +291,8 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     """Returns the retriever a user gave, the distractor retriever, or BM25 over the corpus."""
     given = options.get("retriever")
     if options.get("distractors"):
-        if given is not None or "corpus" in options:
-            raise UsageError(
-                "distractors=True searches each question's own paragraphs: leave out corpus= and retriever="
-            )
+        if given is not None:
+            raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
         return DistractorRetriever(questions)
     if isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type):
         return given
@@ -326,64 +311,3 @@ def _path(card: EnvCard, given: object) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
     return str(given)
-
-
-def find_corpus(name: str) -> Path:
-    """Returns the path behind ``corpus=``: a path itself, or a corpus card's bundled or downloaded file.
-
-    Raises:
-        UsageError: The name is empty.
-        DataMissingError: The card's file is not in the data folder; says how to get it.
-        UnknownNameError: Neither a path that exists nor a corpus card.
-    """
-    path = Path(name)
-    if not name:
-        raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
-    if path.exists():
-        return path
-    if path.suffix or len(path.parts) > 1:
-        raise DataMissingError("no such corpus file or index folder: check corpus=", path)
-    return _corpus_file(name)
-
-
-def card_corpus(name: str) -> Path:
-    """Returns the path behind an environment card's ``corpus``: as `find_corpus`, but a card comes before a path.
-
-    So that a folder that happens to be called ``demo`` changes no environment.
-    """
-    return _corpus_file(name) if name in list_cards("corpora") else find_corpus(name)
-
-
-def _corpus_file(name: str) -> Path:
-    """Returns the bundled or downloaded file of a corpus card, or the index of its name."""
-    card = load_card(CorpusCard, find_card("corpora", name))
-    if card.bundled:
-        return bundled_file(card.bundled)
-    local = home() / "data" / card.file
-    index = home() / "indexes" / card.name
-    for found in (index, local):
-        if found.exists():
-            return found
-    raise DataMissingError(
-        f"corpus {card.name!r} ({card.summary}) is neither at {local} nor indexed at {index}: run "
-        f"`searchgym corpus get {card.name}`, or pass corpus=PATH (a corpus file or an index folder)"
-    )
-
-
-def load_corpus(path: Path) -> BM25Retriever:
-    """Returns BM25 over an index folder, or over a corpus file whose index is built once and cached by content."""
-    from searchgym.corpora import analysis
-    from searchgym.corpora.files import sha256_file
-    from searchgym.corpora.index import FORMAT, MANIFEST, build_index, load_index
-    from searchgym.corpora.passages import corpus_file, read_passages
-    from searchgym.errors import RunExistsError
-
-    if (path / MANIFEST).exists():
-        return load_index(path)
-    # The versions are in the name: an index that this code cannot read is built anew, not refused.
-    made_by = f"bm25-{FORMAT}.{analysis.VERSION}"
-    folder = home() / "indexes" / f"{made_by}-{sha256_file(corpus_file(path))[:24]}"
-    if not folder.exists():
-        with contextlib.suppress(RunExistsError):  # another process may build the same index meanwhile
-            build_index(read_passages(path), folder)
-    return load_index(folder)

@@ -42,7 +42,10 @@ def read_qrels(path: Path) -> Qrels:
         own = qrels.setdefault(query, {})
         if passage in own:
             raise DataError(f"passage {passage!r} is judged twice for query {query!r}", path, number)
-        own[passage] = int(_number(relevance, "relevance", path, number))
+        value = _number(relevance, "relevance", path, number)
+        if value != int(value):
+            raise DataError(f"relevance {relevance!r} is not a whole number", path, number)
+        own[passage] = int(value)
     if not qrels:
         raise DataError("holds no judgements", path)
     return qrels

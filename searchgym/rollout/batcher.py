@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -80,15 +83,38 @@ class Batcher(Generic[Request, Reply]):
         self.calls += 1
         self.sizes += sum(map(self._size, requests))
         try:
-            replies = await asyncio.to_thread(self._call, requests)
+            replies = await _in_thread(self._call, requests)
+            if len(replies) != len(requests):
+                raise RuntimeError(f"{len(requests)} requests got {len(replies)} replies")
         except Exception as error:
             for waiting in batch:
                 if not waiting.future.done():
-                    waiting.future.set_exception(error)
+                    waiting.future.set_exception(copy.copy(error))  # one each: raising changes an exception
             return
         for waiting, reply in zip(batch, replies, strict=True):
             if not waiting.future.done():
                 waiting.future.set_result(reply)
+
+
+async def _in_thread(call: Callable[[list[Request]], list[Reply]], requests: list[Request]) -> list[Reply]:
+    """Runs a call in a daemon thread: an interrupted program does not wait for it, as it would for ``to_thread``."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[Reply]] = loop.create_future()
+
+    def settle(replies: list[Reply] | None, error: Exception | None) -> None:
+        if not future.done():
+            future.set_exception(error) if error is not None else future.set_result(replies or [])
+
+    def run() -> None:
+        try:
+            outcome: tuple[list[Reply] | None, Exception | None] = (call(requests), None)
+        except Exception as error:
+            outcome = (None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="searchgym-batch", daemon=True).start()
+    return await future
 
 
 @dataclass(frozen=True, slots=True)

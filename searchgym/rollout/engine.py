@@ -136,7 +136,7 @@ class _EpisodeIO:
             hits = []
         else:
             self.state, text = finish(state, hits, rules)
-            self.words += len(text.split())
+            self.words += protocol.count_words(text)
         finally:
             self._busy = False
         return Observation(text, tuple(hit for own in hits for hit in own), self.state.done, self.turns_left)

@@ -5,7 +5,14 @@ import pytest
 from support import QUESTIONS, TitleRetriever
 
 import searchgym
-from searchgym.envs.registration import env_options, find_env, full_id, register_card, registered
+from searchgym.envs.registration import (
+    env_options,
+    find_env,
+    full_id,
+    register_card,
+    register_shipped,
+    registered,
+)
 from searchgym.errors import CardError, UnknownNameError, UsageError
 
 SHIPPED = ["2WikiMultihopQA", "Bamboogle", "Demo", "HotpotQA", "MuSiQue", "NQ", "PopQA", "TriviaQA"]
@@ -16,7 +23,7 @@ def test_the_shipped_ids_are_registered():
     assert {f"searchgym/{name}-v0" for name in SHIPPED} <= set(gymnasium.registry)
 
 
-@pytest.mark.parametrize("name", ["searchgym/HotpotQA-v0", "HotpotQA-v0", "HotpotQA", "hotpotqa"])
+@pytest.mark.parametrize("name", ["searchgym/HotpotQA-v0", "HotpotQA-v0", "HotpotQA", "hotpotqa", "searchgym/HotpotQA"])
 def test_short_names(name):
     assert full_id(name) == "searchgym/HotpotQA-v0"
     assert find_env(name).scorer == "hotpotqa"
@@ -78,3 +85,25 @@ def test_what_cannot_be_registered():
 
 def vars_of(card):
     return {name: getattr(card, name) for name in card.__dataclass_fields__}
+
+
+def test_short_names_take_the_newest_version_and_refuse_two_namespaces(tmp_path):
+    for version in (2, 10):
+        searchgym.register(f"Mine/Many-v{version}", questions=QUESTIONS, retriever=TitleRetriever())
+    assert full_id("many") == "Mine/Many-v10"
+    searchgym.register("Other/Many-v1", questions=QUESTIONS, retriever=TitleRetriever())
+    with pytest.raises(UsageError, match="ambiguous: write one of Mine/Many-v10, Mine/Many-v2, Other/Many-v1"):
+        full_id("Many")
+
+
+def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning(tmp_path, monkeypatch):
+    card = tmp_path / "own.yaml"
+    card.write_text(
+        "id: Mine/Own-v0\nsummary: mine\ncorpus: demo\n"
+        "questions: {dataset: mine, split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
+    )
+    assert full_id(str(card)) == "Mine/Own-v0"
+    card.write_text("id: Mine/Own-v1\n")
+    monkeypatch.setattr("searchgym.envs.registration.list_cards", lambda kind: {"own": card})
+    with pytest.warns(UserWarning, match=r"own\.yaml: missing key"):
+        register_shipped()

@@ -12,10 +12,11 @@ from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
 from searchgym.corpora.retriever import FunctionRetriever, NullRetriever, retrieve
+from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import registered
 from searchgym.envs.single import SearchEnv
-from searchgym.envs.task import bundled_file
 from searchgym.errors import (
+    DataError,
     DataMissingError,
     EpisodeError,
     RetrieverError,
@@ -236,7 +237,7 @@ def test_out_of_order_and_wrong_types():
         ({"questions": [QUESTIONS[0], QUESTIONS[0]]}, UsageError, "not unique"),
         ({"questions": "nowhere.json"}, DataMissingError, "nowhere.json"),
         ({"retriever": 3}, UsageError, "neither search"),
-        ({"distractors": True}, UsageError, "leave out corpus= and retriever="),
+        ({"distractors": True}, UsageError, "leave out retriever="),
     ],
 )
 def test_wrong_options(options, error, message):
@@ -252,7 +253,7 @@ def test_missing_corpora_say_what_to_do(tmp_path, monkeypatch):
         ("wiki-19", "did you mean 'wiki-18'"),
         (str(tmp_path), "folder without corpus.jsonl"),
     ]:
-        with pytest.raises((DataMissingError, UnknownNameError), match=message):
+        with pytest.raises((DataError, UnknownNameError), match=message):
             SearchEnv(CARD, questions=QUESTIONS, corpus=corpus)
 
 

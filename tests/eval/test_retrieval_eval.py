@@ -73,6 +73,7 @@ def test_beir_qrels_and_unsorted_runs(tmp_path):
         (read_qrels, "q 0 d 1\nq 0 e 1 x y\n", r"bad:2: expected 'query 0"),
         (read_qrels, "q 0 d 1\nq 0 d 1\n", "bad:2: passage 'd' is judged twice"),
         (read_qrels, "q 0 d one\n", "bad:1: relevance 'one' is not a number"),
+        (read_qrels, "q 0 d 0.5\n", "bad:1: relevance '0.5' is not a whole number"),
         (read_qrels, "", "holds no judgements"),
         (read_run, "q Q0 d 1 1.0\n", "bad:1: expected 'query Q0"),
         (read_run, "q Q0 d 1 nan t\n", "bad:1: score 'nan' is not a number"),

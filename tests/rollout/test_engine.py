@@ -159,3 +159,23 @@ def test_a_failing_call_reaches_everyone_in_its_batch_and_the_next_one_works():
     assert [str(error) for error in first] == ["gone"] * 3
     assert second == [0, 2, 4]
     assert calls == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_call_with_too_few_replies_is_a_fault_of_the_call():
+    async def main():
+        batcher = Batcher(lambda requests: requests[:1])
+        return await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
+
+    assert [str(error) for error in asyncio.run(main())] == ["2 requests got 1 replies"] * 2
+
+
+def test_an_interrupt_does_not_wait_for_a_call_that_is_under_way():
+    release = threading.Event()
+
+    async def main():
+        batcher = Batcher(lambda requests: [release.wait(60)])
+        await asyncio.wait_for(batcher.ask(1), timeout=0.01)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())  # with a joined thread this would take a minute
+    release.set()
