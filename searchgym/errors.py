@@ -9,8 +9,10 @@
     ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
     ├── RetrieverError          a retriever that failed past its deadline
     ├── RewardError             a reward that raised, or returned something that is not a finite number
+    ├── ModelError              a model whose output is not finite
     ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
     ├── EpisodeError            an environment used out of order (step before reset, step after the end)
+    ├── TrainingError           training that must not go on (a loss that is not finite)
     └── RunExistsError          an output folder that already holds a run
 
 A malformed *action* is never an error: the environment answers it with a notice. A retriever that fails is never an
@@ -83,12 +85,20 @@ class RewardError(SearchGymError):
     """Raised when a reward function raises, or returns something that is not a finite number."""
 
 
+class ModelError(SearchGymError):
+    """Raised when a model's output is not finite."""
+
+
 class ScoringError(SearchGymError):
     """Raised when predictions and questions do not match one to one."""
 
 
 class EpisodeError(SearchGymError):
     """Raised when an environment is used out of order: a step before a reset or after the end."""
+
+
+class TrainingError(SearchGymError):
+    """Raised when training must not go on: a loss, gradient or weight that is not finite, a checkpoint that fails."""
 
 
 class RunExistsError(SearchGymError):

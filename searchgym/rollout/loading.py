@@ -1,0 +1,95 @@
+"""Models and tokenizers from a folder in Hugging Face format, without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
+
+Dtype = Literal["float32", "bfloat16", "float64"]
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:
+    """Loads a tokenizer from a folder, without a network.
+
+    Args:
+        path: The folder.
+        chat: Whether a chat template is needed.
+
+    Raises:
+        DataMissingError: The folder, its tokenizer or the chat template that is needed is not there.
+        DataError: The tokenizer cannot be read.
+    """
+    folder = _model_folder(path)
+    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+    if not any((folder / name).is_file() for name in names):
+        raise DataMissingError(f"no tokenizer: none of {', '.join(names)}; save one with save_pretrained", folder)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"the tokenizer cannot be read: {error}", folder) from error
+    if chat and not tokenizer.chat_template:
+        raise DataMissingError(
+            "the tokenizer has no chat template: add chat_template.jinja, or use the model as a base model", folder
+        )
+    return tokenizer
+
+
+def load_model(
+    path: str | Path, dtype: Dtype = "float32", *, device: str = "cpu", chat: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a causal language model and its tokenizer from a folder in Hugging Face format, without a network.
+
+    Args:
+        path: The folder.
+        dtype: Type of the weights in memory, whatever they are on disk.
+        device: Where the weights go, as torch names it.
+        chat: Whether a chat template is needed.
+
+    Returns:
+        (model in evaluation mode, tokenizer).
+
+    Raises:
+        UsageError: The dtype is unknown, or the tokenizer has ids that the model does not know.
+        DataMissingError: The folder or one of its parts is not there.
+        DataError: A file cannot be read, or weights are missing from it.
+    """
+    if dtype not in DTYPES:
+        raise UnknownNameError("dtype", dtype, DTYPES)
+    folder = _model_folder(path)
+    if not (folder / "config.json").is_file():
+        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+        raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+    tokenizer = load_tokenizer(folder, chat=chat)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"the model cannot be read: {error}", folder) from error
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
+    known = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > known:
+        raise UsageError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
+        )
+    return model.to(device), tokenizer
+
+
+def _model_folder(path: str | Path) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataMissingError("no such folder; name a folder with a model in Hugging Face format", folder)
+    return folder

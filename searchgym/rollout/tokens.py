@@ -1,0 +1,210 @@
+"""The token format: how prompts and observations become ids, and what ends a response.
+
+What a model sampled is never encoded again. Prompts and observations are encoded once and spliced around it. The marks
+of a chat template come from rendering it with sentinels in the place of texts, so a template that rewrites history
+(Qwen3's drops old thoughts) is harmless: history is never rendered. Only the template's own marks become special
+tokens: text is encoded as plain text, also where it spells one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.errors import UsageError
+from searchgym.protocol import Protocol
+from searchgym.rollout.sampler import Finish
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
+"""Stand for texts while a template is rendered; nothing that a template would say or change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The marks of a chat template, as ids."""
+
+    before: tuple[int, ...]
+    """In front of the first user text: a default system prompt too."""
+    after: tuple[int, ...]
+    """From the end of the first user text to where the model writes."""
+    closing: tuple[int, ...]
+    """After a model's text up to its end-of-turn, which a model emits itself; empty if the template has none."""
+    opening: tuple[int, ...]
+    """From there to the next user text."""
+    again: tuple[int, ...]
+    """From the end of the next user text to where the model writes."""
+
+
+class TokenFormat:
+    """Turns texts into the ids that one model reads.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        protocol: The action grammar: with ``"tags"`` observations go on in the model's own turn, with ``"tool_calls"``
+            they are user turns.
+        chat: Whether prompts are user messages in the tokenizer's chat template; else they are plain text.
+
+    Raises:
+        UsageError: `chat` without a template, a template that cannot be taken apart, or a tokenizer that cannot encode
+            the text of a special token as text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, protocol: Protocol, chat: bool) -> None:
+        if chat and not tokenizer.chat_template:
+            raise UsageError("the tokenizer has no chat template; use the model as a base model (chat=False)")
+        self.protocol, self.chat = protocol, chat
+        self._tokenizer = tokenizer
+        self._special = _special_ids(tokenizer)
+        # Its own copy: the switch is part of the tokenizer's state, which other threads may be reading.
+        self._plain = copy.deepcopy(tokenizer)
+        self._plain.split_special_tokens = True
+        self._check_plain()
+        self._turns = _take_apart(tokenizer) if chat else None
+        self.stop = protocol.stop_strings
+        """Texts that end a response: the closing tags of actions."""
+        self.end_ids = end_ids(tokenizer) if chat else _one(tokenizer.eos_token_id)
+        """Ids that end a response."""
+
+    def prompt_ids(self, text: str) -> npt.NDArray[np.int32]:
+        """Returns the ids of a first prompt, up to where the model writes.
+
+        A chat model gets it as a user message; a base model gets it as it is, after its beginning-of-text id if it has
+        one.
+
+        Args:
+            text: The prompt; text that spells a special token stays text.
+
+        Returns:
+            (T,) int32.
+        """
+        if self._turns is not None:
+            return _join(self._turns.before, self._encode(text), self._turns.after)
+        return _join(_one(self._tokenizer.bos_token_id), self._encode(text))
+
+    def observation_ids(self, text: str, finish: Finish) -> npt.NDArray[np.int32]:
+        """Returns the ids that follow a response, up to where the model writes again. No token of them is the model's.
+
+        With tool calls on a chat model they are: the end-of-turn if the model did not emit it, a user turn with the
+        text, the head of the model's next turn. With tags, or on a base model, they are the text alone; but a chat
+        model that ended its turn gets a user turn with tags, too, as text outside of all turns is nothing it knows.
+
+        Args:
+            text: The observation.
+            finish: Why the response ended.
+
+        Returns:
+            (T,) int32.
+        """
+        turns = self._turns
+        if turns is None or (self.protocol.name == "tags" and finish != "eos"):
+            return _join(self._encode(text))
+        closing = () if finish == "eos" else turns.closing
+        return _join(closing, turns.opening, self._encode(text.strip()), turns.again)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids, special tokens included."""
+        listed = [int(i) for i in ids]
+        return str(self._tokenizer.decode(listed, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
+        """Returns what a model said: the text of a response without the special tokens at its end (its end-of-turn)."""
+        end = len(ids)
+        while end and int(ids[end - 1]) in self._special:
+            end -= 1
+        return self.decode(ids[:end])
+
+    def _encode(self, text: str) -> list[int]:
+        """Encodes text as text; half a surrogate pair, which has no encoding, becomes a question mark."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        return list(self._plain(clean, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _check_plain(self) -> None:
+        """Refuses a tokenizer that makes a special token of text that spells it."""
+        spelled = {i: self.decode([i]) for i in sorted(self._special)}
+        unknown = _one(self._tokenizer.unk_token_id)
+        found = self._special.intersection(self._encode("\n".join(spelled.values()))).difference(unknown)
+        if found:
+            raise UsageError(
+                f"{type(self._tokenizer).__name__} encodes the text {spelled[min(found)]!r} as a special token even "
+                "when told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
+            )
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
+
+    Args:
+        tokenizer: With or without a chat template.
+
+    Raises:
+        UsageError: The chat template cannot be taken apart.
+    """
+    closing = _take_apart(tokenizer).closing if tokenizer.chat_template else ()
+    return tuple(dict.fromkeys((*_one(tokenizer.eos_token_id), *closing[-1:])))
+
+
+def _one(token: Any) -> tuple[int, ...]:
+    """Returns the id of a token that a tokenizer may have, as a part of a sequence."""
+    return () if token is None else (int(token),)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Returns every id that is no text: those that the tokenizer names, and those that it marks."""
+    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(marked | set(tokenizer.all_special_ids))
+
+
+def _join(*parts: Sequence[int]) -> npt.NDArray[np.int32]:
+    return np.array([i for part in parts for i in part], np.int32)
+
+
+def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
+    """Finds a chat template's marks around sentinels.
+
+    Raises:
+        UsageError: The template cannot be rendered, or does not show each sentinel once, in order.
+    """
+    user = {"role": "user", "content": USER}
+    before, after = _split(_render(tokenizer, [user]), USER)
+    conversation = [user, {"role": "assistant", "content": ASSISTANT}, {"role": "user", "content": NEXT}]
+    _, joiner, again = _split(_render(tokenizer, conversation), ASSISTANT, NEXT)
+
+    def marks(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    special = _special_ids(tokenizer)
+    ids = marks(joiner)
+    closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
+    return _Turns(marks(before), marks(after), ids[:closed], ids[closed:], marks(again))
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
+    """Renders messages and the head of the model's next turn."""
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # templates are programs: they raise what they like
+        raise UsageError(f"the chat template cannot render {len(messages)} messages: {error}") from error
+
+
+def _split(text: str, *sentinels: str) -> list[str]:
+    """Splits a rendered conversation at sentinels.
+
+    Raises:
+        UsageError: A sentinel does not occur exactly once, in order.
+    """
+    parts: list[str] = []
+    rest = text
+    for sentinel in sentinels:
+        head, found, rest = rest.partition(sentinel)
+        parts.append(head)
+        if not found or text.count(sentinel) != 1:
+            raise UsageError(f"the chat template does not show each message once, in order: it made {text!r}")
+    return [*parts, rest]

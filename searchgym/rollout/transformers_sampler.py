@@ -1,0 +1,341 @@
+"""Sampling from a transformers model, in process: exact, for one model of any size that fits.
+
+A request's choices depend on its ids, its sampling and its seed. What else is in the batch, and what was remembered
+from earlier requests, changes logits by rounding only (about 1e-7 in float32, 1e-2 in bfloat16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from searchgym.errors import ModelError, UsageError
+from searchgym.rollout.choice import choose
+from searchgym.rollout.kv_cache import ATTENTION, PrefixStore, RowCache, pack, unpack
+from searchgym.rollout.loading import Dtype, load_model
+from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, StopMatcher, uniforms
+from searchgym.rollout.tokens import end_ids
+
+PREFILL_TOKENS = 2048
+"""Most tokens, padding included, of one forward pass over prompts (a single longer prompt goes alone)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A request on its way."""
+
+    request: SampleRequest
+    limit: int
+    """Most tokens it may get: `max_tokens`, or less where the context ends before."""
+    noise: npt.NDArray[np.float64]
+    stop: StopMatcher
+    ids: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the request."""
+        return len(self.request.ids)
+
+    def add(self, token: int, logp: float, ends: frozenset[int]) -> None:
+        """Appends a token and decides whether it was the last."""
+        self.ids.append(token)
+        self.logp.append(logp)
+        if token in ends:
+            self.finish = "eos"
+        elif self.stop.complete(self.ids):
+            self.finish = "stop"
+        elif len(self.ids) == self.request.sampling.max_tokens:
+            self.finish = "length"
+        elif len(self.ids) == self.limit:
+            self.finish = "context"
+
+
+class TransformersSampler:
+    """A `Sampler` on a causal transformers model, on the device the model is on. Not for several threads at once.
+
+    Args:
+        model: A decoder whose layers are all attention. Its attention is set to one that samples faster and computes
+            the same.
+        tokenizer: Its tokenizer: stop strings are matched on decoded text.
+        max_batch_tokens: Most tokens held by a running batch: rows times (longest request + most new tokens).
+        reuse_tokens: Tokens of earlier requests whose keys and values are kept for requests that continue them, until
+            the next update; 0 keeps none.
+        max_context: Most tokens of request and response; the model's own limit if not given.
+        ends: Ids that end a response; those of the tokenizer, its template and the model's generation settings if not
+            given.
+        version: Policy version of the weights as they are.
+
+    Raises:
+        UsageError: The model cannot be sampled, or a bound is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_batch_tokens: int = 65_536,
+        reuse_tokens: int = 65_536,
+        max_context: int | None = None,
+        ends: Iterable[int] | None = None,
+        version: int = 0,
+    ) -> None:
+        config = model.config.get_text_config(decoder=True)
+        other = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+        if model._is_stateful or other:
+            raise UsageError(f"{type(model).__name__} has layers other than attention: {sorted(other)}; not supported")
+        positions = int(config.max_position_embeddings)
+        if max_context is not None and not 1 <= max_context <= positions:
+            raise UsageError(f"max_context must be from 1 to the model's {positions} positions, got {max_context}")
+        if max_batch_tokens < 1 or reuse_tokens < 0:
+            raise UsageError(f"got max_batch_tokens={max_batch_tokens} and reuse_tokens={reuse_tokens}")
+        if model.config._attn_implementation == "sdpa":
+            model.set_attn_implementation(ATTENTION)
+        self.model, self.tokenizer = model, tokenizer
+        self.max_context, self.version = max_context or positions, version
+        self.ends = frozenset(end_ids(tokenizer) + _generation_ends(model) if ends is None else ends)
+        self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
+        self._max_batch_tokens = max_batch_tokens
+        self._store = PrefixStore(reuse_tokens)
+        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Samples one response per request.
+
+        Requests of like length run together, and a row leaves its batch when it is finished.
+
+        Args:
+            requests: In any order.
+
+        Returns:
+            One response per request, in the same order. A request that fills the context gets no tokens.
+
+        Raises:
+            UsageError: A token id is not in the model's vocabulary.
+            ModelError: The model's output is not finite.
+        """
+        rows = [self._row(request) for request in requests]
+        training = self.model.training
+        self.model.train(False)
+        try:
+            with torch.inference_mode():
+                for batch in self._batches([row for row in rows if row.finish is None]):
+                    self._run(batch)
+        finally:
+            self.model.train(training)
+        return [_sampled(row) for row in rows]
+
+    def update(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Loads weights and forgets what was remembered under the old ones.
+
+        Args:
+            state: The model's whole state: every name, every shape. Types are cast.
+            version: Policy version of these weights.
+
+        Raises:
+            UsageError: A name is missing, unknown or of another shape; the weights are then as they were.
+        """
+        own = self.model.state_dict()
+        wrong = [
+            *(f"{name} is missing" for name in own.keys() - state.keys()),
+            *(f"{name} is unknown" for name in state.keys() - own.keys()),
+            *(
+                f"{name} has shape {tuple(state[name].shape)}, not {tuple(own[name].shape)}"
+                for name in own.keys() & state.keys()
+                if state[name].shape != own[name].shape
+            ),
+        ]
+        if wrong:
+            raise UsageError(f"these weights do not fit {type(self.model).__name__}: {'; '.join(sorted(wrong)[:5])}")
+        self.model.load_state_dict(state)
+        self.version = version
+        self._store.clear()
+
+    # -- one call ------------------------------------------------------------------------------------------------
+
+    def _row(self, request: SampleRequest) -> _Row:
+        """Makes a row of a request; one that fills the context is finished already."""
+        if request.ids.min() < 0 or request.ids.max() >= self._vocabulary:
+            raise UsageError(
+                f"token ids must be from 0 to {self._vocabulary - 1}, got {request.ids.min()} to {request.ids.max()}"
+            )
+        sampling = request.sampling
+        limit = max(0, min(sampling.max_tokens, self.max_context - len(request.ids)))
+        row = _Row(request, limit, uniforms(request.seed, limit), self._matcher(sampling.stop))
+        if not limit:
+            row.finish = "context"
+        return row
+
+    def _matcher(self, stop: tuple[str, ...]) -> StopMatcher:
+        if stop not in self._matchers:
+            self._matchers[stop] = StopMatcher(self._decode, stop)
+        return self._matchers[stop]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
+        """Groups rows of like length, longest first, within `max_batch_tokens`; a larger single row goes alone."""
+        batch: list[_Row] = []
+        new = 0
+        for row in sorted(rows, key=lambda row: -row.length):
+            new = max(new, row.limit)
+            if batch and (len(batch) + 1) * (batch[0].length + new) > self._max_batch_tokens:
+                yield batch
+                batch, new = [], row.limit
+            batch.append(row)
+        if batch:
+            yield batch
+
+    def _run(self, rows: list[_Row]) -> None:
+        """Samples a batch until every row is finished."""
+        logits, prompts = self._prefill([row.request.ids for row in rows])
+        lengths = [row.length for row in rows]
+        width, device = lengths[0], self.model.device
+        cache = pack(prompts, lengths, self._layers)
+        start = torch.tensor([width - length for length in lengths], device=device)
+        temperature, top_p = self._settings(rows)
+        for step in range(max(row.limit for row in rows)):
+            noise = torch.tensor([row.noise[step] for row in rows], dtype=torch.float64, device=device)
+            tokens, logp = choose(logits, temperature, top_p, noise)
+            for row, token, value in zip(rows, tokens.tolist(), logp.tolist(), strict=True):
+                if not np.isfinite(value):
+                    raise ModelError(f"the logits of {type(self.model).__name__} are not finite: training diverged?")
+                row.add(token, value, self.ends)
+            keep = [at for at, row in enumerate(rows) if row.finish is None]
+            if len(keep) < len(rows):
+                self._remember(cache, rows, width, step)
+                if not keep:
+                    return
+                kept = torch.tensor(keep, device=device)
+                cache.batch_select_indices(kept)
+                rows = [rows[at] for at in keep]
+                tokens, start = tokens[kept], start[kept]
+                temperature, top_p = self._settings(rows)
+            mask = torch.arange(width + step + 1, device=device) >= start[:, None]
+            positions = (width + step - start)[:, None]
+            logits = self._forward(tokens[:, None], mask, positions, cache)
+
+    def _settings(self, rows: list[_Row]) -> tuple[Tensor, Tensor]:
+        """Returns the rows' temperatures and top-p, (B,) float32 each."""
+        device = self.model.device
+        return (
+            torch.tensor([row.request.sampling.temperature for row in rows], device=device),
+            torch.tensor([row.request.sampling.top_p for row in rows], device=device),
+        )
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """Runs the model on (B, n) new tokens after what the cache holds; returns the last one's logits (B, V)."""
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask.long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    # -- prompts -------------------------------------------------------------------------------------------------
+
+    def _prefill(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
+        """Runs the model over prompts, each distinct one once, and only over what is not remembered.
+
+        Returns:
+            (logits of the last tokens (B, V); keys and values of each prompt).
+        """
+        distinct = {prompt.tobytes(): prompt for prompt in prompts}
+        unseen = {key: len(prompt) - self._store.longest(prompt)[0] for key, prompt in distinct.items()}
+        done: dict[bytes, tuple[Tensor, RowCache]] = {}
+        for keys in _chunks(sorted(distinct, key=lambda key: -unseen[key]), unseen):
+            chunk = [distinct[key] for key in keys]
+            logits, caches = self._prefill_chunk(chunk)
+            for key, prompt, row_logits, cache in zip(keys, chunk, logits, caches, strict=True):
+                done[key] = (row_logits, cache)
+                self._store.add(prompt, cache)
+        found = [done[prompt.tobytes()] for prompt in prompts]
+        return torch.stack([logits for logits, _ in found]), [cache for _, cache in found]
+
+    def _prefill_chunk(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
+        """Runs the model over what is not remembered of a few prompts.
+
+        All get as many new tokens as the one that needs most: what would be padding reads remembered tokens again, and
+        no padding comes between tokens (a layer with a window counts columns).
+        """
+        device = self.model.device
+        found = [self._store.longest(prompt) for prompt in prompts]
+        lengths = [len(prompt) for prompt in prompts]
+        new = max(length - past for length, (past, _) in zip(lengths, found, strict=True))
+        past = [max(0, length - new) for length in lengths]
+        cache = pack([row for _, row in found], past, self._layers)
+        width = max(past) + new
+        ids = np.zeros((len(prompts), new), np.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, -min(new, len(prompt)) :] = prompt[-new:]
+        start = torch.tensor([width - length for length in lengths], device=device)[:, None]
+        columns = torch.arange(width, device=device)
+        logits = self._forward(
+            torch.from_numpy(ids).to(device), columns >= start, (columns[-new:] - start).clamp(min=0), cache
+        )
+        return logits, [unpack(cache, row, width - length, width) for row, length in enumerate(lengths)]
+
+    def _remember(self, cache: Any, rows: list[_Row], width: int, step: int) -> None:
+        """Keeps the finished rows for requests that continue them; the last token has not been through the model."""
+        for at, row in enumerate(rows):
+            if row.finish is not None:
+                ids = np.concatenate([row.request.ids, np.array(row.ids[:-1], np.int32)])
+                self._store.add(ids, unpack(cache, at, width - row.length, width + step))
+
+
+def _chunks(keys: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
+    """Groups keys, largest first, so that a group padded to its largest size is within `PREFILL_TOKENS`."""
+    at = 0
+    while at < len(keys):
+        count = max(1, PREFILL_TOKENS // sizes[keys[at]])
+        yield keys[at : at + count]
+        at += count
+
+
+def _sampled(row: _Row) -> Sampled:
+    """Returns a finished row as a response."""
+    assert row.finish is not None
+    return Sampled(np.array(row.ids, np.int32), np.array(row.logp, np.float32), row.finish)
+
+
+def load_sampler(
+    path: str | Path, dtype: Dtype = "float32", *, device: str = "cpu", **options: Any
+) -> tuple[TransformersSampler, PreTrainedTokenizerBase]:
+    """Loads a model folder as a sampler.
+
+    Args:
+        path: The folder, in Hugging Face format.
+        dtype: Type of the weights in memory.
+        device: Where the weights go, as torch names it.
+        options: Those of `TransformersSampler`.
+
+    Returns:
+        (sampler, tokenizer).
+
+    Raises:
+        UsageError: See `load_model` and `TransformersSampler`.
+        DataError: See `load_model`; `DataMissingError` for a part that is not there.
+    """
+    model, tokenizer = load_model(path, dtype, device=device)
+    return TransformersSampler(model, tokenizer, **options), tokenizer
+
+
+def _generation_ends(model: PreTrainedModel) -> tuple[int, ...]:
+    """Returns the end ids of a model's generation settings: its makers may list more than the tokenizer does."""
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
