@@ -120,6 +120,16 @@ def test_a_template_without_special_tokens_ends_turns_by_the_end_of_text():
         assert fmt.decode(fmt.observation_ids("page", finish)) == expected
 
 
+def test_marks_after_a_later_user_turn_are_its_own():
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m['content'] }}{{ ' (first)' if loop.first }}<|im_end|>{% endfor %}"
+    )
+    fmt = TokenFormat(tokenizer, get_protocol("tool_calls"), chat=True)
+    assert fmt.decode(fmt.prompt_ids("Q")) == "<|im_start|>Q (first)<|im_end|>"
+    assert fmt.decode(fmt.observation_ids("page", "stop")) == "<|im_end|><|im_start|>page<|im_end|>"
+
+
 # -- end ids and stop strings ----------------------------------------------------------------------------------------
 
 
