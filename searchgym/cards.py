@@ -7,6 +7,7 @@ the file they stand in. Cards live in the top-level folders of the repository an
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ class WorldSpec:
     """Which names, templates and relations it may use."""
     hops: tuple[int, ...] = (1, 2, 3, 4)
     """Pages that its questions need."""
+    strata: tuple[str, ...] = ()
+    """``full`` only: where a question's own text must find its gold pages: some of ``1``, ``2-5``, ``6-20`` and
+    ``reformulation`` (further down); all if empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,18 @@ class EnvCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoleCard:
+    """One job of an agent that a model does."""
+
+    prompt: str
+    """Prompt file: beside the card, or an absolute path. ``{field}`` stands for a field."""
+    fields: list[str]
+    """What the workflow fills in; the prompt must use each and no other."""
+    max_tokens: int = 256
+    """Tokens of one response at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCard:
     """One agent: the workflow behind a name."""
 
@@ -97,6 +113,8 @@ class AgentCard:
     """``module:Class`` of the agent."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the class."""
+    roles: dict[str, RoleCard] = dataclasses.field(default_factory=dict)
+    """What models do in it, by name; empty for a scripted agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +142,10 @@ class CorpusCard:
 
 CARD_KINDS: dict[str, type[Any]] = {"envs": EnvCard, "agents": AgentCard, "corpora": CorpusCard}
 
+CARD_FOLDERS = (*CARD_KINDS, "train")
+"""Top-level folders of YAML files; what stands in ``train`` is read by `searchgym.train.recipe`."""
 
-SINGULAR = {"envs": "environment", "agents": "agent", "corpora": "corpus"}
+SINGULAR = {"envs": "environment", "agents": "agent", "corpora": "corpus", "train": "recipe"}
 
 
 def cards_folder(kind: str) -> Path:
@@ -170,6 +190,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# ``1e-4`` is a number, as in YAML 1.2; in the 1.1 that PyYAML reads it would be text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns what a YAML text holds, strictly: a key that stands twice is a ``yaml.YAMLError``."""
+    return yaml.load(text, _Loader)  # a SafeLoader
+
+
 def load_card(cls: type[T], path: Path) -> T:
     """Reads one YAML card.
 
@@ -177,7 +208,7 @@ def load_card(cls: type[T], path: Path) -> T:
         CardError: The file cannot be read, is not YAML, or does not fit `cls`.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
+        data = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CardError(f"{path}: cannot be read as YAML: {error}") from error
     return build(cls, data, str(path))

@@ -64,6 +64,8 @@ def test_list(cli):
 def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
     scores = json_of(cli("eval", "Demo", "--agent", "oracle", "--json"))
     assert (scores["n"], scores["em"], scores["f1"], scores["sp_f1"]) == (12, 1.0, 1.0, 1.0)
+    assert (scores["env"], scores["agent"]) == ("searchgym/Demo-v0", "oracle")
+    assert (Path(scores["out"]) / "scores.json").exists()
     status, out, err = cli("eval", "searchgym/Demo-v0", "--agent", "closed-book")
     assert status == 0
     assert "n/a" in out
@@ -149,8 +151,61 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
         [*command, "--out", "run", "--resume", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True
     )
     assert rest.returncode == 0, rest.stderr
-    assert rest.stdout == whole.stdout
-    assert json.loads(rest.stdout)["n"] == 12
+    scores, wanted = json.loads(rest.stdout), json.loads(whole.stdout)
+    assert (scores.pop("out"), wanted.pop("out")) == ("run", "whole")
+    assert scores == wanted
+    assert scores["n"] == 12
+
+
+def test_two_processes_cannot_write_one_folder(cli, tmp_path):
+    import fcntl
+
+    command = ["eval", "Demo", "--agent", "closed-book", "--out", "run"]
+    assert cli(*command)[0] == 0
+    with (tmp_path / "run" / ".lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for flag in ("--resume", "--overwrite"):
+            status, _, err = cli(*command, flag)
+            assert (status, "is being written by another process" in err) == (1, True)
+    assert cli(*command, "--resume")[0] == 0
+
+
+def test_own_agents_rewards_and_cards_are_found_where_one_works(cli, tmp_path):
+    (tmp_path / "ownmodule.py").write_text(
+        "from searchgym import Answer\n\ndef one(state):\n    return 1.0\n\n"
+        "class Says:\n    async def run(self, question, io):\n        await io.step(Answer('yes'))\n\n"
+        "class Breaks:\n    async def run(self, question, io):\n        await io.step('<search>x</search>')\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        "id: Mine/Own-v0\nsummary: mine\ncorpus: demo\nreward: ownmodule:one\n"
+        "questions: {dataset: mine, split: all, size: 12, file: x.json, get: here, bundled: demo/questions.json}\n"
+    )
+    scores = json_of(cli("eval", "own.yaml", "--agent", "ownmodule:Says", "--json"))
+    assert (scores["env"], scores["n"], scores["reward"]) == ("Mine/Own-v0", 12, 1.0)
+    status, _, err = cli("eval", "Demo", "--agent", "ownmodule:Breaks")
+    assert (status, "text is read by protocol.parse" in err) == (2, True)
+
+
+def test_version_module_and_no_arguments(cli):
+    assert cli("--version")[1].startswith("searchgym 0.")
+    status, out, _ = cli()
+    assert (status, "Usage: searchgym" in out) == (2, True)
+    assert cli("-h")[1] == out
+
+
+def test_a_documents_folder_is_a_corpus(cli, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("# Herring\n\nSmoked over beech wood.\n")
+    assert json_of(cli("index", "search", "notes", "beech", "--json"))["hits"][0]["title"] == "Herring"
+    (index,) = (tmp_path / "home" / "indexes").iterdir()
+    (index / "passages.jsonl").unlink()  # a damaged cache is built anew
+    assert json_of(cli("index", "search", "notes", "beech", "--json"))["hits"][0]["title"] == "Herring"
+
+
+def test_tables_cut_nothing_in_a_pipe(cli):
+    out = cli("list")[1]
+    assert "searchgym/2WikiMultihopQA-v0" in out
+    assert len({len(line) for line in out.splitlines() if line.startswith(("│", "┃"))}) == 1
 
 
 # -- play, demo ----------------------------------------------------------------------------------------------------
@@ -222,6 +277,19 @@ def test_bad_lines_are_refused_or_reported(cli, tmp_path):
     assert json.loads(out) == {"passages": 3, "left_out": 2, "out": "good.jsonl"}
     assert "bad.jsonl:2" in err
     assert "bad.jsonl:4" in err
+
+
+def test_bad_questions_are_refused_or_reported(cli, tmp_path):
+    rows = json.loads(QUESTIONS.read_text())
+    del rows[3]["answer"]
+    (tmp_path / "bad.json").write_text(json.dumps(rows))
+    command = ["eval", "Demo", "--agent", "oracle", "--questions", "bad.json"]
+    status, _, err = cli(*command)
+    assert (status, "bad.json: item 4" in err) == (1, True)
+    status, out, err = cli(*command, "--skip-bad", 1, "--json")
+    assert (status, json.loads(out)["n"], "left out: bad.json: item 4" in err) == (0, 11, True)
+    found = json_of(cli("retrieval", "--questions", "bad.json", "--corpus", CORPUS, "--skip-bad", 1, "--json"))
+    assert (found["n"], found["without_hits"]) == (11, 0)
 
 
 def test_corpus_get_downloads_by_card_and_checks(cli, tmp_path):
@@ -311,7 +379,7 @@ def test_permuted_passages_are_noticed(real_data):
     for name, retriever in (("whole", index), ("permuted", Permuted())):
         task = load_task(find_env("HotpotQA"), questions=questions, retriever=retriever)
         episodes = []
-        asyncio.run(Engine(task, load_agent("evidence-oracle")[1], "e").run(task.questions, episodes.append))
+        asyncio.run(Engine(task, load_agent("evidence-oracle")).run(task.questions, episodes.append))
         em[name] = sum(e.scores["em"] for e in episodes) / len(episodes)
     assert em["whole"] >= 0.95
     assert em["permuted"] <= 0.02

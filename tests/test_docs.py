@@ -50,7 +50,7 @@ def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     task = load_task(load_card(EnvCard, find_card("envs", "demo")))
     episodes = []
-    asyncio.run(Engine(task, load_agent("mine:FollowsTitles")[1], "mine").run(task.questions, episodes.append))
+    asyncio.run(Engine(task, load_agent("mine:FollowsTitles")).run(task.questions, episodes.append))
     assert len(episodes) == 12
     assert all(episode.stop_reason == "answer" for episode in episodes)
 

@@ -19,6 +19,7 @@ FLOORS = [
     {"rollout"},
     {"train", "eval"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
 

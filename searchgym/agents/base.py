@@ -12,16 +12,19 @@ Control flow is plain Python. Hundreds of episodes run at once; the engine batch
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from searchgym import protocol
+from searchgym.agents.roles import Role, load_role
 from searchgym.cards import AgentCard, find_card, list_cards, load_card
 from searchgym.envs.task import load_object
 from searchgym.errors import UnknownNameError, UsageError
-from searchgym.records import Action, Hit, Question
+from searchgym.records import Action, Call, Hit, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,31 @@ class Observation:
     """Hits of this action's queries, in order."""
     done: bool
     turns_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model wrote in one call."""
+
+    text: str
+    call: Call
+    """Its record; a workflow whose parser refuses the text sets ``call.legal = False``."""
+
+
+class Chat(Protocol):
+    """One context of one model: generations and observations in turn, as one sequence of tokens."""
+
+    async def generate(self) -> Reply:
+        """Lets the model go on.
+
+        Raises:
+            EpisodeError: The context is full: the episode has ended with ``stop_reason="context"``.
+        """
+        ...
+
+    def observe(self, text: str) -> None:
+        """Appends what the environment said, as tokens that are never trained on."""
+        ...
 
 
 class EpisodeIO(Protocol):
@@ -54,6 +82,18 @@ class EpisodeIO(Protocol):
         """Actions left, the answer included."""
         ...
 
+    def open(self, role: str, **fields: str) -> Chat:
+        """Begins a context of the model behind a role with the role's prompt.
+
+        Raises:
+            UsageError: No model is behind the role, or the fields are not those of its prompt.
+        """
+        ...
+
+    async def generate(self, role: str, **fields: str) -> Reply:
+        """Makes one call in a context of its own: ``open`` and one ``generate``."""
+        ...
+
     async def step(self, action: Action) -> Observation:
         """Takes one action.
 
@@ -72,20 +112,34 @@ class Agent(Protocol):
         ...
 
 
-def load_agent(name: str) -> tuple[str, Agent]:
-    """Returns (name, agent) for a card's name, a path to a card, or ``"module:Class"``.
+@dataclass(frozen=True, slots=True)
+class LoadedAgent:
+    """An agent ready to run."""
+
+    name: str
+    workflow: Agent
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """What models do in it, by name; empty for a scripted agent."""
+    source: str = ""
+    """``module:Class`` and its options, for the record of a run."""
+
+
+def load_agent(name: str) -> LoadedAgent:
+    """Returns the agent of a card's name, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
         UnknownNameError: No such agent; the nearest name is suggested.
         UsageError: The class cannot be loaded or built, or has no async ``run``.
     """
+    folder = Path()
     if ":" in name and "/" not in name:
         card = AgentCard(name=name, summary="", workflow=name)
     else:
         try:
-            card = load_card(AgentCard, find_card("agents", name))
+            path = find_card("agents", name)
         except UnknownNameError:
             raise UnknownNameError("agent", name, [*list_cards("agents"), "module:Class"]) from None
+        card, folder = load_card(AgentCard, path), path.parent
     workflow = load_object(card.workflow)
     try:
         agent = workflow(**card.options)
@@ -93,4 +147,5 @@ def load_agent(name: str) -> tuple[str, Agent]:
         raise UsageError(f"agent {card.name}: {card.workflow} cannot be built from {card.options}: {error}") from error
     if not inspect.iscoroutinefunction(getattr(agent, "run", None)):
         raise UsageError(f"agent {card.name}: {card.workflow} has no `async def run(self, question, io)`")
-    return card.name, agent
+    roles = {role: load_role(role, own, folder) for role, own in card.roles.items()}
+    return LoadedAgent(card.name, agent, roles, f"{card.workflow}({card.options or ''})")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+import searchgym
 from searchgym.cli import data, run, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
     name="searchgym",
-    help="A gym and trainer for agentic search.",
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -27,10 +28,29 @@ app.add_typer(data.index, name="index")
 app.add_typer(world.world, name="world")
 
 
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """A gym and trainer for agentic search."""
+    if version:
+        print(f"searchgym {searchgym.__version__}")  # noqa: T201
+    elif context.invoked_subcommand is None:
+        print(context.get_help())  # noqa: T201
+        raise typer.Exit(2)
+
+
 def main() -> None:
     """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
+    if "" not in sys.path:  # as `python -m` does: --agent mine:Agent is found in the folder where one works
+        sys.path.insert(0, "")
     try:
         app(prog_name="searchgym")
     except SearchGymError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

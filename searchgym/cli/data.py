@@ -180,6 +180,8 @@ def retrieval(
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 100,
     run_out: Annotated[Path | None, typer.Option(help="Write the hits as a TREC run.")] = None,
     qrels_out: Annotated[Path | None, typer.Option(help="Write the judgements as TREC qrels.")] = None,
+    overwrite: Overwrite = False,
+    skip_bad: SkipBad = 0,
     json: Json = False,
 ) -> None:
     """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
@@ -187,6 +189,9 @@ def retrieval(
     from searchgym.envs.data import find_corpus, load_corpus
     from searchgym.eval import retrieval as measures
 
+    for written in (run_out, qrels_out):
+        if written is not None:
+            refuse_existing(written, overwrite)
     if run is not None:
         if qrels is None or questions is not None or corpus is not None:
             raise UsageError("--run needs --qrels, and neither --questions nor --corpus")
@@ -196,10 +201,12 @@ def retrieval(
     else:
         retriever = load_corpus(find_corpus(corpus))
         if qrels is None:
-            judged = measures.qrels_from_titles(read_questions(questions), retriever.passages())
+            bad = BadLines(skip_bad)
+            judged = measures.qrels_from_titles(read_questions(questions, None, bad), retriever.passages())
+            report(bad)
         else:
             judged = measures.read_qrels(qrels)
-        queries = read_queries(questions)
+        queries = read_queries(questions, BadLines(skip_bad))
         if unasked := sorted(judged.keys() - queries.keys()):
             raise ScoringError(
                 f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
@@ -210,4 +217,7 @@ def retrieval(
     if qrels_out is not None:
         measures.write_qrels(qrels_out, judged)
     cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= k]
-    emit(measures.evaluate_run(judged, hits, cutoffs), json, "retrieval")
+    silent = sum(not hits.get(query) for query in judged)
+    if silent:
+        say(f"{silent} of {len(judged)} queries have no hits: they count 0")
+    emit(measures.evaluate_run(judged, hits, cutoffs) | {"without_hits": silent}, json, "retrieval")

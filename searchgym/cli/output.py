@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,13 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that would steer a terminal: pages may hold them."""
+
+
 def say(text: str) -> None:
     """Prints a line for people on standard error."""
-    print(text, file=sys.stderr)  # noqa: T201
+    print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr)  # noqa: T201
 
 
 def show(value: Any) -> str:
@@ -49,18 +54,23 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, name: str, title
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Prints a table on standard output."""
+    """Prints a table on standard output: as wide as it needs in a pipe; a name or number is never cut in two."""
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(title=title or None, show_header=any(head), title_justify="left")
     for number, name in enumerate(head):
-        numbers = all(row[number].replace(" ", "").replace(".", "").replace("n/a", "0").isdigit() for row in rows)
-        drawn.add_column(name, overflow="fold", justify="right" if numbers else "left")
+        cells = [row[number] for row in rows]
+        numbers = all(cell.replace(" ", "").replace(".", "").replace("n/a", "0").isdigit() for cell in cells)
+        drawn.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
     for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 140).print(drawn)
+        drawn.add_row(*(Text(CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell)) for cell in row))
+    wide = Console(width=100_000)
+    needed = Measurement.get(wide, wide.options, drawn)
+    width = max(Console().width, needed.minimum) if sys.stdout.isatty() else needed.maximum
+    Console(width=width, soft_wrap=True).print(drawn, crop=False)
 
 
 @contextmanager

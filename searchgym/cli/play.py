@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -18,13 +19,18 @@ def play_episode(env: SearchEnv, question_id: str | None, seed: int | None) -> d
     Returns:
         What the episode came to, or None if the player left.
     """
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 (line editing for input())
     observation, info = env.reset(seed=seed, options={"question_id": question_id})
     say(f"Question: {observation}\n{HELP}")
     while True:
         say(f"[{info['turns_left']} turns left]")
         print("> ", end="", file=sys.stderr, flush=True)  # noqa: T201
-        line = sys.stdin.readline()
-        if not line or line.strip() in ("q", "quit"):
+        try:
+            line = input()
+        except EOFError:
+            return None
+        if line.strip() in ("q", "quit"):
             return None
         action = read_line(env, line.strip())
         if action is None:

@@ -14,9 +14,10 @@ import typer
 from searchgym.cards import AgentCard, CorpusCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.output import Json, emit, emit_rows, progress, say, show, table
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import DataMissingError, SearchGymError, UnknownNameError, UsageError
+from searchgym.records import Question
 
-EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id or short name: HotpotQA.")]
+EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id, short name (HotpotQA) or YAML card.")]
 Questions = Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")]
 Corpus = Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")]
 Distractors = Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")]
@@ -96,7 +97,7 @@ def play(
 
 def evaluate(
     env: EnvName,
-    agent: Annotated[str, typer.Option(help="Agent card, folder of one, or module:Class.")],
+    agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), folder of one, or module:Class.")],
     model: Annotated[list[str] | None, typer.Option(help="[ROLE=]PATH of the model behind the agent's roles.")] = None,
     questions: Questions = None,
     corpus: Corpus = None,
@@ -106,20 +107,23 @@ def evaluate(
     protocol: Protocol = None,
     top_k: TopK = None,
     max_turns: MaxTurns = None,
+    skip_bad: Annotated[int, typer.Option(help="Bad rows of --questions to leave out and report at most.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/eval/ otherwise.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of the models' sampling; 0 is greedy.")] = 0.0,
     seed: Seed = 0,
     concurrency: Annotated[int, typer.Option(help="Episodes under way at once; changes no score.")] = 64,
     json: Json = False,
 ) -> None:
     """Evaluate an agent on an environment's questions."""
     from searchgym.agents.base import load_agent
+    from searchgym.rollout.models import load_models, parse_models
 
-    name, workflow = load_agent(agent)
-    if model:
-        raise UsageError(f"agent {name} has no roles that ask a model: leave out --model")
+    loaded = load_agent(agent)
+    if model and not loaded.roles:
+        raise UsageError(f"agent {loaded.name} has no roles that ask a model: leave out --model")
     if (resume or overwrite) and out is None:
         raise UsageError("--resume and --overwrite need --out: the folder of the run")
     options = task_options(
@@ -132,12 +136,35 @@ def evaluate(
         top_k=top_k,
         max_turns=max_turns,
     )
+    if skip_bad and questions is not None:
+        options["questions"] = read_given_questions(questions, skip_bad, aliases)
     task = first_questions(load(env, options), limit)
-    scores = run_evaluation(task, workflow, name, out or new_folder(task, name), seed, concurrency, resume, overwrite)
+    models = load_models(parse_models(model or [], loaded.roles), task.rules.protocol)
+    folder = out or new_folder(task, loaded.name)
+    if resume and not (folder / "run.json").exists():
+        say(f"nothing to resume in {folder}: a new run")
+    settings = {"temperature": temperature, "seed": seed, "concurrency": concurrency}
+    scores = run_evaluation(task, loaded, folder, models, resume=resume, overwrite=overwrite, **settings)
     if json:
-        emit(scores, True)
+        emit({"env": task.card.id, "agent": loaded.name, "out": str(folder)} | scores, True)
     else:
-        print_scores(f"{task.card.id} · {name}", scores)
+        print_scores(f"{task.card.id} · {loaded.name}", scores)
+
+
+def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
+    """Reads questions, leaving out bad rows and reporting them."""
+    from searchgym.cli.data import report
+    from searchgym.corpora.files import BadLines
+    from searchgym.corpora.hub import read_hub_questions
+    from searchgym.corpora.questions import read_questions
+
+    bad = BadLines(skip_bad)
+    if source.startswith("hf:"):
+        found = read_hub_questions(source, None, bad)
+    else:
+        found = read_questions(source, None, bad, aliases)
+    report(bad)
+    return found
 
 
 def first_questions(task: Any, limit: int | None) -> Any:
@@ -156,29 +183,22 @@ def new_folder(task: Any, agent: str) -> Path:
     return folder
 
 
-def run_evaluation(
-    task: Any, workflow: Any, name: str, out: Path, seed: int, concurrency: int, resume: bool, overwrite: bool
-) -> dict[str, Any]:
-    """Evaluates with a bar on standard error; Ctrl-C keeps what was done and says how to go on."""
+def run_evaluation(task: Any, agent: Any, out: Path, models: Any, **options: Any) -> dict[str, Any]:
+    """Evaluates with a bar on standard error; whatever stops it, what was done is kept and the way on is said."""
     from searchgym.eval import runner
 
+    say(f"run folder: {out}")
     try:
-        with progress(f"{task.card.id} {name}") as advance:
-            scores = runner.evaluate(
-                task,
-                workflow,
-                name,
-                out,
-                seed=seed,
-                concurrency=concurrency,
-                resume=resume,
-                overwrite=overwrite,
-                progress=advance,
-            )
+        with progress(f"{task.card.id} {agent.name}") as advance:
+            scores = runner.evaluate(task, agent, out, models, progress=advance, **options)
     except KeyboardInterrupt:
         say(f"interrupted: finished episodes are kept in {out}; go on with the same command and --out {out} --resume")
         raise typer.Exit(130) from None
-    say(f"run folder: {out}")
+    except SearchGymError:
+        raise
+    except Exception:
+        say(f"stopped by the error below: finished episodes are kept in {out}; --out {out} --resume goes on")
+        raise
     if scores["retriever_errors"]:
         say(
             f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume tries again"
@@ -188,11 +208,16 @@ def run_evaluation(
 
 def print_scores(title: str, scores: dict[str, Any]) -> None:
     """Prints scores with their intervals beside them."""
-    rows = [
-        (name, show(value), show(scores.get(f"{name}_ci95")) if f"{name}_ci95" in scores else "")
-        for name, value in scores.items()
-        if not name.endswith("_ci95")
-    ]
+    rows = []
+    for name, value in scores.items():
+        interval = scores.get(f"{name}_ci95")
+        if name == "title_recall" and value is not None:
+            rows += [
+                (f"title_recall by turn {turn}", show(mean), " – ".join(map(show, own)))
+                for turn, (mean, own) in enumerate(zip(value, interval or [], strict=True), start=1)
+            ]
+        elif not name.endswith("_ci95"):
+            rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
     table(("metric", "value", "95 % interval"), rows, title)
 
 
@@ -208,6 +233,9 @@ def demo(seed: Seed = 0, json: Json = False) -> None:
     if real:
         folder = Path(real) / "hotpotqa"
         questions = folder / "questions.json"
+        if not questions.exists():
+            reason = "SEARCHGYM_DATA must name a folder with hotpotqa/questions.json and hotpotqa/corpus.json"
+            raise DataMissingError(reason, questions)
         settings.append(("HotpotQA", "HotpotQA", {"questions": questions, "corpus": folder / "corpus.json"}))
         settings.append(("HotpotQA", "HotpotQA, distractors", {"questions": questions, "distractors": True}))
     else:
@@ -216,10 +244,10 @@ def demo(seed: Seed = 0, json: Json = False) -> None:
     for env, label, options in settings:
         task = load(env, options)
         for agent in ("closed-book", "single-search", "evidence-oracle", "oracle", "random"):
-            name, workflow = load_agent(agent)
-            scores = run_evaluation(task, workflow, name, new_folder(task, name), seed, 64, False, False)
+            loaded = load_agent(agent)
+            scores = run_evaluation(task, loaded, new_folder(task, loaded.name), {}, seed=seed)
             recall = scores["title_recall"]
-            row = {"environment": label, "agent": name} | {column: scores[column] for column in DEMO_COLUMNS}
+            row = {"environment": label, "agent": loaded.name} | {column: scores[column] for column in DEMO_COLUMNS}
             rows.append(row | {"title_recall": None if recall is None else recall[-1]})
     emit_rows(rows, json, "results", "scripted agents (em and f1 by the official scorer)")
     sys.stdout.flush()

@@ -9,7 +9,7 @@ RESAMPLES = 1000
 """Bootstrap resamples."""
 
 
-def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
+def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> list[float]:
     """Returns the 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13).
 
     Args:
@@ -18,10 +18,10 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLE
         resamples: Number of resamples.
 
     Returns:
-        (low, high); both are the mean if all values are equal.
+        [low, high]; both are the mean if all values are equal.
     """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)
     means = np.array([data[rng.integers(len(data), size=len(data))].mean() for _ in range(resamples)])
     low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
+    return [float(low), float(high)]

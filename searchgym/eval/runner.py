@@ -8,37 +8,35 @@ no bit of them.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import searchgym
-from searchgym import scoring
-from searchgym.agents.base import Agent
+from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
 from searchgym.corpora.questions import question_row
 from searchgym.envs.task import Task, reward_name
 from searchgym.errors import RunExistsError, UsageError
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.records import Episode, Question, title_key
+from searchgym.eval.scores import Scores, score_episodes
+from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar
-
-Scores = dict[str, Any]
-"""Lower-case metric names to floats, lists of floats, or None where it does not apply."""
 
 
 def evaluate(
     task: Task,
-    agent: Agent,
-    agent_name: str,
+    agent: LoadedAgent,
     out: Path,
+    models: Mapping[str, Model] | None = None,
     *,
+    temperature: float = 0.0,
     seed: int = 0,
     concurrency: int = 64,
     resume: bool = False,
@@ -49,10 +47,11 @@ def evaluate(
 
     Args:
         task: Environment and questions.
-        agent: The workflow.
-        agent_name: Recorded in the run.
+        agent: The workflow and its roles.
         out: The run folder.
-        seed: Seed of the agents' generators.
+        models: The model behind each role.
+        temperature: Of the models' sampling; 0 is greedy.
+        seed: Seed of the agents' generators and of sampling.
         concurrency: Episodes under way at once; changes no score.
         resume: Go on with an unfinished run: finished questions are kept, retriever errors are tried again.
         overwrite: Delete a run that is already there.
@@ -65,17 +64,32 @@ def evaluate(
         RunExistsError: The folder holds a run and neither `resume` nor `overwrite` was asked for.
         UsageError: `resume` of a run of something else.
     """
-    identity = run_identity(task, agent_name, seed)
-    _open_folder(out, identity, resume=resume, overwrite=overwrite)
-    path = out / "episodes.jsonl"
-    kept = _drop_errors(path) if path.exists() else set()
-    unknown = kept - task.by_id.keys()
-    if unknown:
-        raise UsageError(f"{path}: holds question {min(unknown)!r}, which this run does not ask")
-    todo = [question for question in task.questions if question.id not in kept]
-    if todo:
-        (out / "scores.json").unlink(missing_ok=True)  # of a run that had ended with retriever errors
-    count = len(kept)
+    engine = Engine(task, agent, models, concurrency=concurrency, seed=seed, temperature=temperature)
+    identity = run_identity(engine)
+    with _own_folder(out, identity, resume=resume, overwrite=overwrite):
+        path = out / "episodes.jsonl"
+        kept = _drop_errors(path) if path.exists() else set()
+        unknown = kept - task.by_id.keys()
+        if unknown:
+            raise UsageError(f"{path}: holds question {min(unknown)!r}, which this run does not ask")
+        todo = [question for question in task.questions if question.id not in kept]
+        if todo:
+            (out / "scores.json").unlink(missing_ok=True)  # of a run that had ended with retriever errors
+        started = time.perf_counter()
+        _run_episodes(engine, todo, path, len(kept), progress)
+        seconds = time.perf_counter() - started
+        scores = score_episodes(task, list(read_episodes(path)))
+        _write_json(out / "scores.json", scores)
+        if todo:
+            _write_json(out / "run.json", identity | {"seconds": round(seconds, 3), "episodes_run": len(todo)})
+    return scores
+
+
+def _run_episodes(
+    engine: Engine, todo: Sequence[Question], path: Path, kept: int, progress: Callable[[int, int], None] | None
+) -> None:
+    """Runs the questions that are left; each episode is on disk before the next one is counted."""
+    count = kept
     with EpisodeWriter(path) as writer:
 
         def done(episode: Episode) -> None:
@@ -83,28 +97,24 @@ def evaluate(
             writer.write(episode)
             count += 1
             if progress is not None:
-                progress(count, len(task.questions))
+                progress(count, kept + len(todo))
 
-        started = time.perf_counter()
-        asyncio.run(Engine(task, agent, agent_name, concurrency=concurrency, seed=seed).run(todo, done))
-        seconds = time.perf_counter() - started
-    scores = score_episodes(task, list(read_episodes(path)))
-    _write_json(out / "scores.json", scores)
-    if todo:
-        _write_json(out / "run.json", identity | {"seconds": round(seconds, 3), "episodes_run": len(todo)})
-    return scores
+        asyncio.run(engine.run(todo, done))
 
 
-def run_identity(task: Task, agent_name: str, seed: int) -> dict[str, Any]:
-    """Returns what makes two runs the same run: environment, agent, rules, data and versions."""
-    rules = task.rules
+def run_identity(engine: Engine) -> dict[str, Any]:
+    """Returns what makes two runs the same run: environment, agent, models, rules, data and versions."""
+    task, agent, rules = engine.task, engine.agent, engine.task.rules
     digest = hashlib.sha256()
     for question in sorted(task.questions, key=lambda q: q.id):
         digest.update(dump_line(question_row(question)))
     return {
         "env": task.card.id,
-        "agent": agent_name,
-        "seed": seed,
+        "agent": agent.name,
+        "workflow": agent.source,
+        "models": {role: [model.key, model.sha256] for role, model in sorted(engine.models.items())},
+        "temperature": engine.temperature,
+        "seed": engine.seed,
         "questions": len(task.questions),
         "questions_sha256": digest.hexdigest(),
         "retriever": type(task.retriever).__name__,
@@ -120,35 +130,46 @@ def run_identity(task: Task, agent_name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _open_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Makes the run folder, or checks that the run in it is the one to go on with."""
+@contextmanager
+def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Makes the run folder, or checks that the run in it is the one to go on with, and holds it until the block ends.
+
+    The lock is the operating system's, on ``run.json``: it goes with the process, however that ends.
+    """
     if resume and overwrite:
         raise UsageError("resume and overwrite exclude each other")
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file: the output must be a folder")
     record = out / "run.json"
-    if overwrite:
-        for name in ("run.json", "scores.json", "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
-            (out / name).unlink(missing_ok=True)
-    elif record.exists():
-        finished = (out / "scores.json").exists()
-        if not resume:
-            hint = (
-                "choose another --out or --overwrite it" if finished else "--resume goes on, --overwrite starts again"
-            )
-            raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
-        before = read_json(record)
-        differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
-        if differing:
-            raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
-        return
-    elif out.exists() and any(out.iterdir()):
-        raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
     try:
+        if not record.exists() and out.exists() and any(out.iterdir()):
+            raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
         out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
     except OSError as error:
-        raise UsageError(f"{out} cannot be made: {error.strerror}") from error
-    _write_json(record, identity)
+        raise UsageError(f"{out} cannot be made a run folder: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunExistsError(f"{out} is being written by another process") from None
+        if record.exists() and not overwrite:
+            _check_record(out, identity, resume)
+        else:
+            for name in ("scores.json", "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
+                (out / name).unlink(missing_ok=True)
+            _write_json(record, identity)
+        yield
+
+
+def _check_record(out: Path, identity: dict[str, Any], resume: bool) -> None:
+    """Refuses to go on with a run that is not the same, or that nobody asked to go on with."""
+    finished = (out / "scores.json").exists()
+    if not resume:
+        hint = "choose another --out or --overwrite it" if finished else "--resume goes on, --overwrite starts again"
+        raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
+    before = read_json(out / "run.json")
+    differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
+    if differing:
+        raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
 
 
 def _drop_errors(path: Path) -> set[str]:
@@ -168,74 +189,3 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file at once."""
     with write_atomic(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-# -- scores --------------------------------------------------------------------------------------------------------
-
-
-def score_episodes(task: Task, episodes: Sequence[Episode]) -> Scores:
-    """Scores one episode per question of a task.
-
-    Returns:
-        ``n``, the official scorer's metrics (``em``, ``f1``, ... None where the agent produced nothing to score), 95 %
-        bootstrap intervals ``em_ci95`` and ``f1_ci95``, and means of what the episodes cost. ``title_recall`` is the
-        share of gold titles among all hits up to turn 1, 2, ..., averaged over the questions that name gold titles.
-
-    Raises:
-        ScoringError: Missing, duplicate or unknown question ids.
-    """
-    scoring.check_ids([episode.question_id for episode in episodes], task.questions)
-    ordered = sorted(episodes, key=lambda episode: episode.question_id)
-    scorer = task.card.scorer
-    rows = {
-        e.question_id: scoring.score_question(task.by_id[e.question_id], e.answer, scorer, task.aliases)
-        for e in ordered
-    }
-    scores: Scores = {"n": len(ordered), **scoring.aggregate(rows, scorer)}
-    for name in ("em", "f1"):
-        values = [row[name] or 0.0 for row in rows.values() if name in row]
-        if values:
-            scores[f"{name}_ci95"] = list(bootstrap_ci(values))
-    scores["cover_em"] = _mean([scoring.cover_match(_text(e), task.by_id[e.question_id].golds) for e in ordered])
-    scores["reward"] = _mean([e.reward for e in ordered])
-    scores["answered"] = _mean([float(e.stop_reason == "answer") for e in ordered])
-    scores["turns"] = _mean([e.turns for e in ordered])
-    scores["searches"] = _mean([len(e.searches) for e in ordered])
-    scores["invalid_actions"] = _mean([e.invalid for e in ordered])
-    scores["observation_words"] = _mean([e.observation_words for e in ordered])
-    scores["response_tokens"] = _mean_tokens(ordered)
-    scores["retriever_errors"] = sum(e.stop_reason == "retriever_error" for e in ordered)
-    scores["title_recall"] = title_recall(ordered, task.by_id, task.rules.max_turns)
-    return scores
-
-
-def _text(episode: Episode) -> str:
-    return "" if episode.answer is None else episode.answer.text
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
-
-
-def _mean_tokens(episodes: Sequence[Episode]) -> float | None:
-    """Returns the mean number of tokens that models wrote; None if no model took part."""
-    if not any(episode.calls for episode in episodes):
-        return None
-    return _mean([sum(call.end - call.start for call in episode.calls) for episode in episodes])
-
-
-def title_recall(episodes: Sequence[Episode], questions: Mapping[str, Question], turns: int) -> list[float] | None:
-    """Returns the mean share of gold titles found up to each turn, (turns,); None if no question names gold titles."""
-    curves = []
-    for episode in episodes:
-        titles = questions[episode.question_id].gold_titles
-        if titles:
-            gold = {title_key(title) for title in titles}
-            first = dict.fromkeys(gold, turns + 1)
-            for searched in episode.searches:
-                for hit in searched.hits:
-                    key = title_key(hit.passage.title)
-                    if key in gold:
-                        first[key] = min(first[key], searched.turn)
-            curves.append([sum(f <= turn for f in first.values()) / len(gold) for turn in range(1, turns + 1)])
-    return None if not curves else [float(value) for value in np.mean(curves, axis=0)]

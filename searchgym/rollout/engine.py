@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from searchgym import protocol
-from searchgym.agents.base import Agent, Observation
+from searchgym.agents.base import LoadedAgent, Observation, Reply
+from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
-from searchgym.records import Action, Episode, Question
+from searchgym.records import Action, Call, Context, Episode, Question, Span
 from searchgym.rollout.batcher import Queries, retrieval_batcher
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 
 
 class Engine:
@@ -22,41 +26,72 @@ class Engine:
 
     Args:
         task: The environment.
-        agent: The workflow; one object for all episodes.
-        agent_name: Recorded in the episodes.
+        agent: The workflow and its roles; one object for all episodes.
+        models: The model behind each role; needed for the agent's roles only.
         concurrency: Episodes under way at once.
-        seed: Seed of the run; with the question id and the attempt it seeds each episode's generator.
+        seed: Seed of the run; with the question id and the attempt it seeds each episode's generator and samples.
+        temperature: Of sampling; 0 is greedy.
+        top_p: Share of probability that is sampled from.
+
+    Raises:
+        UsageError: A role without a model, or a model for a role that the agent does not have.
     """
 
-    def __init__(self, task: Task, agent: Agent, agent_name: str, *, concurrency: int = 64, seed: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        agent: LoadedAgent,
+        models: Mapping[str, Model] | None = None,
+        *,
+        concurrency: int = 64,
+        seed: int = 0,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+    ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, got {concurrency}")
         if seed < 0:
             raise UsageError(f"seed must not be negative, got {seed}")
-        self.task, self.agent, self.agent_name = task, agent, agent_name
+        models = models or {}
+        if missing := sorted(agent.roles.keys() - models.keys()):
+            raise UsageError(f"agent {agent.name}: no model for role {', '.join(missing)} (--model [ROLE=]PATH)")
+        if unused := sorted(models.keys() - agent.roles.keys()):
+            raise UsageError(f"agent {agent.name} has no role {', '.join(unused)} that asks a model")
+        self.task, self.agent, self.models = task, agent, models
         self.concurrency, self.seed = concurrency, seed
+        self.temperature, self.top_p = temperature, top_p
         self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
 
-    async def run(self, questions: Iterable[Question], done: Callable[[Episode], None]) -> None:
-        """Runs one episode per question.
+    async def run(
+        self,
+        questions: Iterable[Question],
+        done: Callable[[Episode], None],
+        attempts: int = 1,
+        group: str | None = None,
+    ) -> None:
+        """Runs `attempts` episodes per question.
 
         Args:
             questions: In the order in which they start.
             done: Called with each episode when it ends, in the order of their ends.
+            attempts: Episodes per question: they form a group.
+            group: Prefix of the groups' `group_uid`; None leaves it out.
 
         Raises:
             SearchGymError: What a workflow, the reward or `done` raised; episodes already given to `done` are complete.
         """
-        todo = iter(questions)
+        todo = ((question, attempt) for question in questions for attempt in range(attempts))
 
         async def worker() -> None:
-            for question in todo:
-                done(await self.episode(question))
+            for question, attempt in todo:
+                episode = await self.episode(question, attempt)
+                episode.group_uid = None if group is None else f"{group}/{question.id}"
+                done(episode)
 
         try:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as workers:
                 for _ in range(self.concurrency):
-                    group.create_task(worker())
+                    workers.create_task(worker())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors.exceptions[0].__cause__
 
@@ -69,26 +104,28 @@ class Engine:
         """
         io = _EpisodeIO(self, question, attempt)
         try:
-            await self.agent.run(question, io)
+            await self.agent.workflow.run(question, io)
         except EpisodeError:
             if not io.state.done:
                 raise
-        return self._record(io.state, io.words, attempt)
-
-    def _record(self, state: State, words: int, attempt: int) -> Episode:
-        """Scores a state and returns it as an episode."""
-        reward, scores = self.task.score(state)
+        except Exception as error:
+            error.add_note(f"in agent {self.agent.name}, question {question.id!r}")
+            raise
+        reward, scores = self.task.score(io.state)
+        state = io.state
         return Episode(
-            id=f"{state.question.id}#{attempt}",
-            question_id=state.question.id,
-            agent=self.agent_name,
+            id=f"{question.id}#{attempt}",
+            question_id=question.id,
+            agent=self.agent.name,
             env=self.task.card.id,
             attempt=attempt,
             seed=self.seed,
+            contexts=io.contexts,
+            calls=io.calls,
             searches=list(state.searches),
             turns=state.turn,
             invalid=state.invalid,
-            observation_words=words,
+            observation_words=io.words,
             answer=state.answer,
             stop_reason=state.stop_reason,
             reward=reward,
@@ -98,39 +135,55 @@ class Engine:
 
 
 class _EpisodeIO:
-    """`EpisodeIO` on the environment core and the batcher."""
+    """`EpisodeIO` on the environment core and the batchers."""
 
     def __init__(self, engine: Engine, question: Question, attempt: int) -> None:
-        self._engine, self._attempt = engine, attempt
+        self.engine = engine
+        # surrogatepass: an id may hold anything that a file held
+        self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
         self._rng: np.random.Generator | None = None
         self._busy = False
         self.state = State(question)
         self.words = 0
+        self.contexts: list[Context] = []
+        self.calls: list[Call] = []
 
     @property
     def protocol(self) -> protocol.Protocol:
-        return self._engine.task.rules.protocol
+        return self.engine.task.rules.protocol
 
     @property
     def rng(self) -> np.random.Generator:
         if self._rng is None:
-            question = zlib.crc32(self.state.question.id.encode("utf-8", "surrogatepass"))
-            self._rng = np.random.default_rng([self._engine.seed, question, self._attempt])
+            self._rng = np.random.default_rng(self._entropy)
         return self._rng
 
     @property
     def turns_left(self) -> int:
-        return 0 if self.state.done else self._engine.task.rules.max_turns - self.state.turn
+        return 0 if self.state.done else self.engine.task.rules.max_turns - self.state.turn
+
+    def call_seed(self) -> int:
+        """Returns the seed of the next call's noise."""
+        return int(np.random.SeedSequence((*self._entropy, len(self.calls))).generate_state(1)[0])
+
+    def open(self, role: str, **fields: str) -> _Chat:
+        roles = self.engine.agent.roles
+        if role not in roles:
+            raise UsageError(f"agent {self.engine.agent.name} has no role {role!r}: its card names {sorted(roles)}")
+        return _Chat(self, roles[role], self.engine.models[role], fields)
+
+    async def generate(self, role: str, **fields: str) -> Reply:
+        return await self.open(role, **fields).generate()
 
     async def step(self, action: Action) -> Observation:
         if self._busy:  # else several searches at once would cost one turn
             raise EpisodeError("one action at a time: await the last step before the next")
-        rules = self._engine.task.rules
+        rules = self.engine.task.rules
         state, queries = begin(self.state, action, rules)
         self._busy, text = True, ""
         try:
             asked = Queries(state.question.id, queries)
-            hits = await self._engine.retrieval.ask(asked) if queries else []
+            hits = await self.engine.retrieval.ask(asked) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
             hits = []
@@ -140,3 +193,49 @@ class _EpisodeIO:
         finally:
             self._busy = False
         return Observation(text, tuple(hit for own in hits for hit in own), self.state.done, self.turns_left)
+
+
+class _Chat:
+    """`Chat`: one context of the token tree, owned as ids from the first token on."""
+
+    def __init__(self, io: _EpisodeIO, role: Role, model: Model, fields: dict[str, str]) -> None:
+        self._io, self._role, self._model = io, role, model
+        self._number = len(io.contexts)
+        prompt = model.format.prompt_ids(role.render(**fields))
+        self._context = Context(None, 0, [Span("prompt", prompt)])
+        self._finish: Finish = "eos"
+        io.contexts.append(self._context)
+
+    def _ids(self) -> npt.NDArray[np.int32]:
+        """Returns the whole context, (T,) int32."""
+        return np.concatenate([span.ids for span in self._context.spans])
+
+    async def generate(self) -> Reply:
+        io, engine = self._io, self._io.engine
+        if io.state.done:
+            raise EpisodeError(f"the episode has ended ({io.state.stop_reason}): nothing is generated after the end")
+        stop = io.protocol.stop_strings
+        sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
+        ids = self._ids()
+        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed()))
+        if sampled.finish == "context":
+            io.state = fail(io.state, f"role {self._role.name}: the context of {len(ids)} tokens is full", "context")
+            raise EpisodeError(io.state.error)
+        self._finish = sampled.finish
+        self._context.spans.append(Span("model", sampled.ids, sampled.logp))
+        text = self._model.format.response_text(sampled.ids)
+        call = Call(
+            context=self._number,
+            start=len(ids),
+            end=len(ids) + len(sampled.ids),
+            role=self._role.name,
+            model_key=self._model.key,
+            turn=io.state.turn + 1,
+            text=text,
+            policy_version=self._model.sampler.version,
+        )
+        io.calls.append(call)
+        return Reply(text, call)
+
+    def observe(self, text: str) -> None:
+        self._context.spans.append(Span("observation", self._model.format.observation_ids(text, self._finish)))

@@ -16,8 +16,7 @@ from searchgym.rollout.engine import Engine
 def run(name, retriever=None, **options):
     task = load_task(CARD, questions=QUESTIONS, retriever=retriever or TitleRetriever(), **options)
     episodes = []
-    name, agent = load_agent(name)
-    asyncio.run(Engine(task, agent, name).run(task.questions, episodes.append))
+    asyncio.run(Engine(task, load_agent(name)).run(task.questions, episodes.append))
     return {episode.question_id: episode for episode in episodes}
 
 
@@ -52,7 +51,7 @@ def test_the_evidence_oracle_needs_every_gold_page():
 def test_the_evidence_oracle_refuses_questions_without_gold_titles():
     task = load_task(CARD, questions=[Question("x", "?", ("a",))], retriever=TitleRetriever())
     with pytest.raises(UsageError, match="question 'x' names none"):
-        asyncio.run(Engine(task, load_agent("evidence-oracle")[1], "e").run(task.questions, print))
+        asyncio.run(Engine(task, load_agent("evidence-oracle")).run(task.questions, print))
 
 
 def test_the_floors():
@@ -111,8 +110,13 @@ def test_gold_answers_carry_only_what_the_data_says():
 
 
 @pytest.mark.parametrize("name", list_cards("agents"))
-def test_every_shipped_agent_runs(name):
-    assert len(run(name)) == 3
+def test_every_shipped_agent_loads_and_the_scripted_ones_run(name):
+    agent = load_agent(name)
+    if agent.roles:
+        with pytest.raises(UsageError, match="no model for role"):
+            run(name)
+    else:
+        assert len(run(name)) == 3
 
 
 class NotAsync:

@@ -251,7 +251,7 @@ def test_missing_corpora_say_what_to_do(tmp_path, monkeypatch):
         ("nowhere/corpus.jsonl", "no such corpus file"),
         ("wiki-18", "searchgym corpus get wiki-18"),
         ("wiki-19", "did you mean 'wiki-18'"),
-        (str(tmp_path), "folder without corpus.jsonl"),
+        (str(tmp_path), "holds no documents"),
     ]:
         with pytest.raises((DataError, UnknownNameError), match=message):
             SearchEnv(CARD, questions=QUESTIONS, corpus=corpus)

@@ -7,7 +7,7 @@ from searchgym.eval.intervals import bootstrap_ci
 
 
 def test_equal_values_have_no_width():
-    assert bootstrap_ci([1.0] * 10) == (1.0, 1.0)
+    assert bootstrap_ci([1.0] * 10) == [1.0, 1.0]
 
 
 def test_it_is_close_to_the_normal_interval_of_a_large_sample():

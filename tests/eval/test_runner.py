@@ -4,11 +4,12 @@ import json
 import pytest
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.scripted import gold_answer
 from searchgym.envs.task import load_task
 from searchgym.errors import RewardError, RunExistsError, ScoringError, UsageError
-from searchgym.eval.runner import evaluate, score_episodes, title_recall
+from searchgym.eval.runner import evaluate
+from searchgym.eval.scores import score_episodes, title_recall
 from searchgym.records import Answer, Question, Search
 from searchgym.rollout.storage import read_episodes, sidecar
 
@@ -26,8 +27,8 @@ def task(questions=QUESTIONS, **options):
 
 
 def run(out, agent="oracle", the_task=None, **options):
-    name, workflow = load_agent(agent) if isinstance(agent, str) else ("own", agent)
-    return evaluate(the_task or task(), workflow, name, out, **options)
+    loaded = load_agent(agent) if isinstance(agent, str) else LoadedAgent("own", agent)
+    return evaluate(the_task or task(), loaded, out, **options)
 
 
 def test_a_run_folder_holds_what_was_run_and_what_came_out(tmp_path):
@@ -126,7 +127,7 @@ def test_retriever_errors_are_tried_again_and_leave_no_old_scores(tmp_path):
 
 def test_a_run_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file/run cannot be made: Not a directory"):
+    with pytest.raises(UsageError, match="file/run cannot be made a run folder: Not a directory"):
         run(tmp_path / "file" / "run")
 
 
@@ -144,7 +145,7 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     with pytest.raises(RunExistsError, match="not empty and holds no run"):
         run(tmp_path)
-    with pytest.raises(UsageError, match="is a file"):
+    with pytest.raises(UsageError, match="cannot be made a run folder: Not a directory"):
         run(tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
@@ -190,7 +191,7 @@ def test_title_recall_by_hand():
             await io.step(Answer(""))
 
     episodes = []
-    asyncio.run(Engine(task(), OneOfTwo(), "a").run(QUESTIONS, episodes.append))
+    asyncio.run(Engine(task(), LoadedAgent("a", OneOfTwo())).run(QUESTIONS, episodes.append))
     by_id = {q.id: q for q in QUESTIONS}
-    assert title_recall(episodes, by_id, 3) == [0.0, pytest.approx((1 + 0.5 + 0) / 3), pytest.approx(0.5)]
+    assert title_recall(episodes, by_id, 3).tolist() == [[0, 1, 1], [0, 0.5, 0.5], [0, 0, 0]]
     assert title_recall(episodes, {q.id: Question(q.id, q.text, q.answers) for q in QUESTIONS}, 3) is None

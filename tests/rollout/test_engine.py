@@ -4,6 +4,7 @@ import threading
 import pytest
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
+from searchgym.agents.base import LoadedAgent
 from searchgym.envs.task import load_task
 from searchgym.errors import EpisodeError, RewardError, UsageError
 from searchgym.records import Answer, Question, Search
@@ -38,7 +39,7 @@ class Draws:
 
 def run(agent, questions=MANY, retriever=None, concurrency=64, seed=0, **options):
     task = load_task(CARD, questions=questions, retriever=retriever or TitleRetriever(), **options)
-    engine, episodes = Engine(task, agent, "test", concurrency=concurrency, seed=seed), []
+    engine, episodes = Engine(task, LoadedAgent("test", agent), concurrency=concurrency, seed=seed), []
     asyncio.run(engine.run(task.questions, episodes.append))
     return engine, episodes
 

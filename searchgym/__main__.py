@@ -1,4 +1,4 @@
-"""``python -m searchgym.cli``."""
+"""``python -m searchgym``."""
 
 from searchgym.cli import main
 
