@@ -157,6 +157,24 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     assert scores["n"] == 12
 
 
+def test_eval_of_a_model_by_path(cli, tmp_path):
+    from models import save_tiny
+
+    save_tiny(tmp_path / "tiny", "qwen2")
+    command = ["eval", "Demo", "--agent", "search-r1", "--limit", 2, "--max-turns", 2, "--json"]
+    scores = json_of(cli(*command, "--model", tmp_path / "tiny"))
+    assert (scores["n"], scores["turns"]) == (2, 2.0)
+    assert scores["response_tokens"] > 0
+    (episode, _) = read_episodes(Path(scores["out"]) / "episodes.jsonl")
+    assert sum(call.end - call.start for call in episode.calls) > 0
+    run = json.loads((Path(scores["out"]) / "run.json").read_text())
+    assert run["models"]["searcher"][0] == "tiny"
+    status, _, err = cli(*command)
+    assert (status, "no model for role searcher" in err) == (2, True)
+    status, _, err = cli(*command, "--model", tmp_path / "none")
+    assert (status, "no such folder" in err) == (1, True)
+
+
 def test_two_processes_cannot_write_one_folder(cli, tmp_path):
     import fcntl
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from searchgym.records import Context, Episode, Paragraph, Question, Span, SupportingFact, title_key
+from searchgym.errors import UsageError
+from searchgym.records import Answer, Context, Episode, Paragraph, Question, Search, Span, SupportingFact, title_key
 
 
 def span(kind, ids, logp=None):
@@ -36,6 +37,23 @@ def test_gold_titles_of_marked_paragraphs_and_of_nothing():
     assert question.gold_titles == ("B",)
     assert pages[1].text == "y z"
     assert Question("q", "?", ("a",)).gold_titles is None
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Question("q", "?", ()), "question 'q' has no gold answer"),
+        (lambda: Question("q", "?", "valve"), "answers must be a tuple of strings, got 'valve'"),
+        (lambda: Question("q", "?", ["valve"]), "answers must be a tuple of strings"),
+        (lambda: Question("q", "?", ("a",), aliases=(1,)), "aliases must be a tuple of strings"),
+        (lambda: Search("query"), r'a search is Search\(\("query",\)\), got \'query\''),
+        (lambda: Search(()), "a search is Search"),
+        (lambda: Answer(42), "an answer is text, got int 42"),
+    ],
+)
+def test_records_refuse_what_could_not_be_scored(build, message):
+    with pytest.raises(UsageError, match=message):
+        build()
 
 
 def test_golds_are_answers_then_aliases_without_repeats():

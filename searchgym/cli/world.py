@@ -27,6 +27,7 @@ def world_build(
     size: Annotated[int, typer.Option(help="Number of questions.")] = 500,
     split: Annotated[str, typer.Option(help="train, validation, test or transfer.")] = "train",
     hops: Annotated[str, typer.Option(help="Pages that questions need: some of 1, 2, 3, 4.")] = "1,2,3,4",
+    strata: Annotated[str, typer.Option(help="full only: some of 1, 2-5, 6-20, reformulation; all if empty.")] = "",
     json: Json = False,
 ) -> None:
     """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
@@ -40,7 +41,8 @@ def world_build(
         raise UsageError(f"--hops must be numbers such as 1,2, got {hops!r}") from None
     check_free(out)
     started = time.perf_counter()
-    built = build_world(WorldSpec(level, size, seed, split, asked))  # type: ignore[arg-type]  # checked by build_world
+    ranks = tuple(strata.split(",")) if strata else ()
+    built = build_world(WorldSpec(level, size, seed, split, asked, ranks))  # type: ignore[arg-type]  # it checks
     report = built.report()
     write_world(built, out)
     summary = {"seconds": round(time.perf_counter() - started, 3), "out": str(out)}

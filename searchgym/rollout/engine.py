@@ -218,11 +218,9 @@ class _Chat:
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
         ids = self._ids()
         sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed()))
-        if sampled.finish == "context":
-            io.state = fail(io.state, f"role {self._role.name}: the context of {len(ids)} tokens is full", "context")
-            raise EpisodeError(io.state.error)
         self._finish = sampled.finish
-        self._context.spans.append(Span("model", sampled.ids, sampled.logp))
+        if len(sampled.ids):
+            self._context.spans.append(Span("model", sampled.ids, sampled.logp))
         text = self._model.format.response_text(sampled.ids)
         call = Call(
             context=self._number,
@@ -234,7 +232,12 @@ class _Chat:
             text=text,
             policy_version=self._model.sampler.version,
         )
-        io.calls.append(call)
+        if len(sampled.ids):
+            io.calls.append(call)
+        if sampled.finish == "context":
+            end = f"role {self._role.name}: the context is full after {call.end} tokens"
+            io.state = fail(io.state, end, "context")
+            raise EpisodeError(end)
         return Reply(text, call)
 
     def observe(self, text: str) -> None:

@@ -25,12 +25,6 @@ def _row(prefix: str, part: Overlap | None) -> Scores:
     return {prefix + name: None if part is None else getattr(part, name) for name in Overlap._fields}
 
 
-def _answers(question: Question) -> tuple[str, ...]:
-    if not question.answers:
-        raise ScoringError(f"question {question.id!r} has no gold answer; give it one or leave it out")
-    return question.answers
-
-
 def _sentences(facts: Sequence[SupportingFact] | None, lower: bool = False) -> list[tuple[str, int | None]] | None:
     """Returns (title, sentence) pairs without repeats; None for None and for facts that name pages only."""
     if facts is None or (facts and all(fact.sentence is None for fact in facts)):
@@ -46,7 +40,7 @@ def _support(question: Question, answer: Answer, lower: bool) -> tuple[bool, Ove
 
 def hotpotqa_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as hotpot_evaluate_v1.py: ``em``, ``f1``, ``precision``, ``recall``, and ``sp_``, ``joint_``."""
-    part = answer_overlap(answer.text, _answers(question)[:1])
+    part = answer_overlap(answer.text, question.answers[:1])
     scores = _row("", part)
     known, support = _support(question, answer, lower=False)
     if known:
@@ -63,7 +57,7 @@ def two_wiki_scores(question: Question, answer: Answer, aliases: EntityAliases =
         aliases: Names by entity id; without them only the question's own names count.
     """
     names = aliases.get(question.answer_id, frozenset()) if question.answer_id is not None else frozenset()
-    part = answer_overlap(answer.text, (*_answers(question)[:1], *question.aliases, *names))
+    part = answer_overlap(answer.text, (*question.answers[:1], *question.aliases, *names))
     scores = _row("", part)
     known, support = _support(question, answer, lower=True)
     if known:
@@ -92,7 +86,7 @@ def musique_scores(question: Question, answer: Answer) -> Scores:
         )
     scores: Scores = {}
     if not unanswerable:
-        golds = (*_answers(question)[:1], *question.aliases)
+        golds = (*question.answers[:1], *question.aliases)
         scores = {"em": exact_match(answer.text, golds), "f1": musique_f1_score(answer.text, golds)}
         if question.paragraphs is not None:
             scores |= _musique_support(question, answer)
@@ -113,13 +107,13 @@ def _musique_support(question: Question, answer: Answer) -> Scores:
 
 def flashrag_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as FlashRAG's metrics: ``em``, ``f1``, ``precision``, ``recall``, ``acc``."""
-    golds = _answers(question)
+    golds = question.answers
     return _row("", answer_overlap(answer.text, golds)) | {"acc": cover_match(answer.text, golds)}
 
 
 def search_r1_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as Search-R1's qa_em.py: ``em``, ``sub_em``."""
-    golds = _answers(question)
+    golds = question.answers
     return {"em": exact_match(answer.text, golds), "sub_em": cover_match(answer.text, golds)}
 
 

@@ -1,0 +1,175 @@
+"""Episodes with a model behind a role: the token tree, the calls, and what reaches the environment."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from models import save_tiny, tiny_qwen2, tiny_tokenizer
+from support import CARD, QUESTIONS, TitleRetriever
+
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.agents.roles import Role, load_role
+from searchgym.cards import RoleCard
+from searchgym.envs.task import load_task
+from searchgym.errors import CardError, UnknownNameError, UsageError
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model, load_models, parse_models
+from searchgym.rollout.sampler import Sampled
+from searchgym.rollout.storage import EpisodeWriter, read_episodes
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers_sampler import TransformersSampler
+
+AGENT = load_agent("search-r1")
+
+
+class Scripted:
+    """A sampler that writes given texts, one per call of an episode; knows an episode by its first prompt."""
+
+    max_context, version = 10_000, 7
+
+    def __init__(self, tokenizer, texts, finish="stop"):
+        self.tokenizer, self.texts, self.finish = tokenizer, texts, finish
+        self.requests = []
+
+    def sample(self, requests):
+        self.requests.append(list(requests))
+        replies = []
+        for request in requests:
+            seen = self.tokenizer.decode(request.ids)
+            turn = sum(text in seen for text in self.texts)
+            ids = np.array(self.tokenizer(self.texts[turn], add_special_tokens=False)["input_ids"], np.int32)
+            replies.append(Sampled(ids, np.full(len(ids), -0.5, np.float32), self.finish))
+        return replies
+
+    def update(self, state, version):
+        raise AssertionError("never updated here")
+
+
+def run(model, questions=QUESTIONS, agent=AGENT, **options):
+    rules = {"protocol": options.pop("protocol", "tags"), "max_turns": options.pop("max_turns", 3)}
+    task = load_task(CARD, questions=questions, retriever=TitleRetriever(), **rules)
+    engine, episodes = Engine(task, agent, {"searcher": model}, **options), []
+    asyncio.run(engine.run(task.questions, episodes.append))
+    return sorted(episodes, key=lambda episode: episode.id)
+
+
+def scripted(texts, protocol="tags", **options):
+    from searchgym.protocol import get_protocol
+
+    tokenizer = tiny_tokenizer("qwen2")
+    sampler = Scripted(tokenizer, texts, **options)
+    return Model.over("tiny", sampler, TokenFormat(tokenizer, get_protocol(protocol), chat=True)), tokenizer
+
+
+@pytest.mark.parametrize(
+    ("protocol", "search", "finish"),
+    [
+        ("tags", "<think>a</think><search>Gamma</search>", "stop"),
+        ("tool_calls", '<tool_call>{"name": "search", "arguments": {"query": "Gamma"}}</tool_call>', "stop"),
+    ],
+)
+def test_an_episode_is_one_chain_of_spans(protocol, search, finish):
+    model, tokenizer = scripted([search, "<answer>1901</answer>"], protocol, finish=finish)
+    episode = run(model, QUESTIONS[1:2], protocol=protocol)[0]
+    (context,) = episode.contexts
+    assert [span.kind for span in context.spans] == ["prompt", "model", "observation", "model"]
+    texts = [tokenizer.decode(span.ids) for span in context.spans]
+    assert QUESTIONS[1].text in texts[0]
+    assert texts[1] == search
+    assert "Gamma was born in 1901." in texts[2]
+    assert texts[3] == "<answer>1901</answer>"
+    assert (episode.reward, episode.turns, episode.stop_reason) == (1.0, 2, "answer")
+    ids = np.concatenate([span.ids for span in episode.tokens(0)])
+    for call, span in zip(episode.calls, (context.spans[1], context.spans[3]), strict=True):
+        np.testing.assert_array_equal(ids[call.start : call.end], span.ids)
+        assert (call.role, call.model_key, call.policy_version, call.legal) == ("searcher", "tiny", 7, True)
+    assert [call.turn for call in episode.calls] == [1, 2]
+    assert episode.calls[0].text == search
+
+
+def test_an_unread_action_is_not_legal_and_costs_a_turn():
+    model, _ = scripted(["no action at all", "<answer>x</answer>"], finish="length")
+    episode = run(model, QUESTIONS[:1])[0]
+    assert [call.legal for call in episode.calls] == [False, True]
+    assert (episode.invalid, episode.turns) == (1, 2)
+
+
+def test_a_full_context_is_a_counted_end():
+    model, _ = scripted(["half an ans"], finish="context")
+    episode = run(model, QUESTIONS[:1])[0]
+    assert (episode.stop_reason, episode.reward, episode.answer) == ("context", 0.0, None)
+    assert "context is full" in episode.error
+    assert len(episode.calls) == 1
+
+
+def test_calls_of_concurrent_episodes_share_batches():
+    model, _ = scripted(["<search>Gamma</search>", "<answer>1901</answer>"])
+    run(model, concurrency=3)
+    assert [len(batch) for batch in model.sampler.requests] == [3, 3]
+
+
+def tiny_model(key="tiny", seed=0):
+    from searchgym.protocol import get_protocol
+
+    tokenizer = tiny_tokenizer("qwen2")
+    sampler = TransformersSampler(tiny_qwen2(len(tokenizer), seed=seed), tokenizer)
+    return Model.over(key, sampler, TokenFormat(tokenizer, get_protocol("tags"), chat=True))
+
+
+def test_a_real_model_gives_the_same_episodes_for_the_same_seed(tmp_path):
+    short = LoadedAgent("short", AGENT.workflow, {"searcher": Role("searcher", "{question} {instructions}", 8)})
+    one = run(tiny_model(), agent=short, temperature=1.0, seed=3)
+    assert run(tiny_model(), agent=short, temperature=1.0, seed=3) == one
+    other = run(tiny_model(), agent=short, temperature=1.0, seed=4)
+    assert [e.calls[0].text for e in other] != [e.calls[0].text for e in one]
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        for episode in one:
+            writer.write(episode)
+    assert list(read_episodes(tmp_path / "episodes.jsonl")) == one
+
+
+def test_models_are_loaded_once_per_folder(tmp_path):
+    from searchgym.protocol import get_protocol
+
+    save_tiny(tmp_path / "a", "qwen2")
+    roles = {name: Role(name, "{question}", 8) for name in ("planner", "reader")}
+    models = load_models(parse_models([str(tmp_path / "a")], roles), get_protocol("tags"))
+    assert models["planner"] is models["reader"]
+    assert (models["planner"].key, len(models["planner"].sha256)) == ("a", 64)
+    assert load_models({}, get_protocol("tags")) == {}
+
+
+@pytest.mark.parametrize(
+    ("specs", "error", "message"),
+    [
+        (["a", "b"], UsageError, "two models for the same roles: a and b"),
+        (["planner=a", "planner=b"], UsageError, "two models for role planner"),
+        (["planer=a"], UnknownNameError, "did you mean 'planner'"),
+        (["planner=a", "reader=b", "c"], UsageError, "no role is left for the model c"),
+    ],
+)
+def test_model_arguments(specs, error, message):
+    roles = {name: Role(name, "{question}", 8) for name in ("planner", "reader")}
+    with pytest.raises(error, match=message):
+        parse_models(specs, roles)
+
+
+def test_roles_need_models_and_models_need_roles():
+    task = load_task(CARD, questions=QUESTIONS, retriever=TitleRetriever())
+    with pytest.raises(UsageError, match="no model for role searcher"):
+        Engine(task, AGENT)
+    with pytest.raises(UsageError, match="has no role writer"):
+        Engine(task, AGENT, {"searcher": tiny_model(), "writer": tiny_model()})
+
+
+def test_prompts_use_their_fields_and_no_other(tmp_path):
+    (tmp_path / "p.md").write_text('Answer {question} as {"a": 1} {Other}\n')
+    role = load_role("r", RoleCard(prompt="p.md", fields=["question"]), tmp_path)
+    assert role.render(question="{question}?") == 'Answer {question}? as {"a": 1} {Other}'
+    with pytest.raises(UsageError, match=r"has fields \['question'\], got \['text'\]"):
+        role.render(text="x")
+    for fields, message in ((["question", "docs"], "does not use docs"), ([], "unknown field question")):
+        with pytest.raises(CardError, match=message):
+            load_role("r", RoleCard(prompt="p.md", fields=fields), tmp_path)
+    with pytest.raises(CardError, match="cannot be read"):
+        load_role("r", RoleCard(prompt="none.md", fields=[]), tmp_path)
