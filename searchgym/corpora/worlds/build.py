@@ -6,18 +6,20 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds.full import FULL
 from searchgym.corpora.worlds.generate import generate
 from searchgym.corpora.worlds.graph import Entity, Graph
 from searchgym.corpora.worlds.language import Asker, Language, Page
 from searchgym.corpora.worlds.questions import Draft, Drafter, pages_of
+from searchgym.corpora.worlds.report import card_of, findable_titles, gold_ranks, report_of, stratum
 from searchgym.corpora.worlds.schema import SPLITS, VERSION, check_spec, counts_of
 from searchgym.corpora.worlds.simple import SIMPLE
-from searchgym.records import Paragraph, Passage, Question, SupportingFact, Triple
+from searchgym.records import Hop, Paragraph, Passage, Question, SupportingFact, Triple
 
-LANGUAGES: Final[dict[str, Language]] = {"simple": SIMPLE}
+LANGUAGES: Final[dict[str, Language]] = {"simple": SIMPLE, "full": FULL}
 CONTEXT: Final = 10
 """Paragraphs of a question's own context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
 
@@ -35,14 +37,10 @@ class World:
     @property
     def card(self) -> dict[str, Any]:
         """What the world is, as plain data: spec, version, counts, mix."""
-        from searchgym.corpora.worlds.report import card_of
-
         return card_of(self)
 
     @cached_property
     def _report(self) -> dict[str, Any]:
-        from searchgym.corpora.worlds.report import report_of
-
         return report_of(self)
 
     def report(self) -> dict[str, Any]:
@@ -58,19 +56,16 @@ def build_world(spec: WorldSpec) -> World:
         UsageError: The world is too small for what is asked of it.
     """
     check_spec(spec)
-    rng = random.Random(f"world {VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)}")
+    key = f"{VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)} {sorted(spec.strata)}"
+    rng = random.Random(f"world {key}")
     graph = generate(spec, rng)
     language, half = LANGUAGES[spec.level], SPLITS[spec.split].templates
     pages = {entity.title: language.page(graph, entity, half, rng) for entity in graph.entities.values()}
-    questions = _Questions(spec, graph, pages, Asker(language, half, graph, rng), rng)
     titles = list(graph.entities)
     rng.shuffle(titles)
-    return World(
-        spec,
-        tuple(Passage(f"{number}", title, "".join(pages[title].sentences)) for number, title in enumerate(titles)),
-        questions.make(),
-        tuple(Triple(*fact) for fact in graph.triples()),
-    )
+    passages = [Passage(str(number), title, "".join(pages[title].sentences)) for number, title in enumerate(titles)]
+    questions = _Questions(spec, graph, pages, passages, Asker(language, half, graph, rng), rng)
+    return World(spec, tuple(passages), questions.make(), tuple(Triple(*fact) for fact in graph.triples()))
 
 
 def other_names(entity: Entity) -> tuple[str, ...]:
@@ -79,11 +74,26 @@ def other_names(entity: Entity) -> tuple[str, ...]:
     return tuple(name for name in names if name != entity.name)
 
 
+class _Worded(NamedTuple):
+    """A draft in words, and what `full` knows of how it is found."""
+
+    draft: Draft
+    text: str
+    hops: tuple[Hop, ...]
+    found: dict[str, Any]
+
+
 class _Questions:
     """Draws a world's questions and puts them into words."""
 
     def __init__(
-        self, spec: WorldSpec, graph: Graph, pages: Mapping[str, Page], asker: Asker, rng: random.Random
+        self,
+        spec: WorldSpec,
+        graph: Graph,
+        pages: Mapping[str, Page],
+        passages: Sequence[Passage],
+        asker: Asker,
+        rng: random.Random,
     ) -> None:
         self._spec, self._graph, self._pages, self._asker, self._rng = spec, graph, pages, asker, rng
         self._titles = list(graph.entities)
@@ -91,23 +101,46 @@ class _Questions:
             kind: [entity.title for entity in graph.of_kind(kind)]
             for kind in dict.fromkeys(entity.kind for entity in graph.entities.values())
         }
+        if spec.level == "full":
+            from searchgym.corpora.index import build_in_memory
+
+            self._index = build_in_memory(passages)
+            self._findable = findable_titles(passages, self._index)
 
     def make(self) -> tuple[Question, ...]:
         """Returns all questions of the mix, shuffled; ids tell level, split, seed and number."""
         drafter = Drafter(self._graph, self._spec, self._rng)
-        drafts = [drafter.draw(*cell) for cell, count in counts_of(self._spec).items() for _ in range(count)]
-        self._rng.shuffle(drafts)
-        return tuple(self._question(number, draft) for number, draft in enumerate(drafts))
+        made: list[_Worded] = []
 
-    def _question(self, number: int, draft: Draft) -> Question:
-        """Returns a draft as a question."""
-        spec, graph = self._spec, self._graph
+        def accept(draft: Draft) -> bool:
+            worded = self._word(draft)
+            made.extend([worded] if worded is not None else [])
+            return worded is not None
+
+        for cell, count in counts_of(self._spec).items():
+            for _ in range(count):
+                drafter.draw(*cell, accept)
+        self._rng.shuffle(made)
+        return tuple(self._question(number, worded) for number, worded in enumerate(made))
+
+    def _word(self, draft: Draft) -> _Worded | None:
+        """Puts a draft into words; None if its pages cannot be found by title or stand in a stratum not asked for."""
         text, hops = self._asker.ask(draft.form, draft.shape, draft.facts)
-        paragraphs = self._context(pages_of(draft))
+        if self._spec.level != "full":
+            return _Worded(draft, text, hops, {})
+        gold = pages_of(draft)
+        (ranks,) = gold_ranks([(text, gold)], self._index)
+        if not self._findable.issuperset(gold) or (self._spec.strata and stratum(ranks) not in self._spec.strata):
+            return None
+        return _Worded(draft, text, hops, {"ranks": list(ranks), "stratum": stratum(ranks)})
+
+    def _question(self, number: int, worded: _Worded) -> Question:
+        """Returns a question with everything that is known of it."""
+        spec, graph, draft = self._spec, self._graph, worded.draft
         entity = graph.entities.get(draft.answer)
         return Question(
             id=f"{spec.level}-{spec.split}-{spec.seed}-{number}",
-            text=text,
+            text=worded.text,
             answers=(graph.display(draft.answer),),
             aliases=() if entity is None else other_names(entity),
             kind=draft.shape,
@@ -118,9 +151,9 @@ class _Questions:
                 for sentence in self._pages[fact.subject].where[fact.relation]
             ),
             evidences=tuple(Triple(*map(graph.display, fact)) for fact in draft.facts),
-            hops=hops,
-            paragraphs=paragraphs,
-            metadata={"hops": draft.hops, "form": draft.form},
+            hops=worded.hops,
+            paragraphs=self._context(pages_of(draft)),
+            metadata={"hops": draft.hops, "form": draft.form} | worded.found,
         )
 
     def _context(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.graph import MONTHS, Entity, Graph
 from searchgym.corpora.worlds.names import Namer
-from searchgym.corpora.worlds.schema import KINDS, MEMBER, SPLITS
+from searchgym.corpora.worlds.schema import ALIAS, KINDS, MEMBER, RELATIONS, SPLITS
 
 _LEAST_ENTITIES: Final = 80
 _LEAST_OF_A_KIND: Final = 6
@@ -18,10 +18,12 @@ _GENERATIONS: Final = 4
 _FIRST_YEAR, _GENERATION, _SPREAD = 1780, 45, 25
 """Births: generation g in the `_SPREAD` years from `_FIRST_YEAR` + g * `_GENERATION`."""
 _MARRIED: Final = 0.6
-_NAMESAKES: Final = 0.25
+_NAMESAKES: Final = 0.12
 """Share of the people, films, books and bands of `full` that take the name of another."""
+_TWINS: Final = 0.5
+"""Share of the second namesakes whose page leaves out one fact."""
 _ALIASES: Final = 0.15
-_FIRST_NAMES: Final = 24
+_FIRST_NAMES: Final = 36
 _MEMBERS: Final = (2, 4)
 
 NOTES: Final = {
@@ -36,7 +38,8 @@ PATTERNS: Final = {
     "book": ("{}", "The Book of {}", "Letters from {}", "The {} Papers", "Farewell to {}", "Under {}"),
     "company": ("{}", "{} Works", "{} Brothers", "{} Trading", "House of {}"),
     "band": ("{}", "The {} Five", "The {} Players", "{} Union"),
-    "mountain": ("{}", "Mount {}"),
+    "mountain": ("Mount {}",),
+    "river": ("River {}",),
 }
 
 
@@ -49,6 +52,8 @@ class _Draft:
     gender: str = "it"
     note: str = ""
     aliases: tuple[str, ...] = ()
+    silent: str = ""
+    """A relation that its page does not state: the unanswerable twin of a namesake."""
     generation: int = 0
     mother: _Draft | None = None
     father: _Draft | None = None
@@ -66,7 +71,7 @@ def generate(spec: WorldSpec, rng: random.Random) -> Graph:
     for kind, share in KINDS.items():
         for number in range(max(_LEAST_OF_A_KIND, round(share * total))):
             drafts.add(kind, number % _GENERATIONS)
-    graph = Graph()
+    graph = Graph(key=f"{rng.random()}")
     uses = Counter(draft.name for draft in drafts.made)
     for draft in drafts.made:
         shared = uses[draft.name] > 1
@@ -126,6 +131,10 @@ class _Drafts:
         notes = self._used[draft.kind].setdefault(draft.name, [])
         if draft.kind in NOTES:
             draft.note = self._rng.choice([note for note in NOTES[draft.kind] if note not in notes])
+        if notes and self._rng.random() < _TWINS:
+            draft.silent = self._rng.choice(
+                [name for name, relation in RELATIONS.items() if relation.subject == draft.kind]
+            )
         notes.append(draft.note)
         if self._rng.random() < _ALIASES:
             draft.aliases = (self._names.word(draft.kind),)
@@ -147,11 +156,15 @@ class _Facts:
                 self._born[draft.title] = _FIRST_YEAR + draft.generation * _GENERATION + self._rng.randrange(_SPREAD)
         for draft in self._drafts:
             getattr(self, f"_{draft.kind}")(draft)
+            for alias in draft.aliases:
+                self._add(draft, ALIAS, alias)
             if SPLITS[self._spec.split].held_out:
                 self._held_out(draft)
 
     def _add(self, draft: _Draft, relation: str, value: str) -> None:
-        self._graph.add(draft.title, relation, value)
+        """Adds a fact, unless the page is silent about it."""
+        if relation != draft.silent:
+            self._graph.add(draft.title, relation, value)
 
     def _any(self, draft: _Draft, relation: str, kind: str) -> str:
         """Adds a fact with any entity of a kind but the subject itself; returns the object.

@@ -61,6 +61,8 @@ class Graph:
     """Subject to relation to objects."""
     back: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     """Object to relation to subjects."""
+    key: str = ""
+    """Tells the world from others: seeds what namesakes have alike."""
 
     def add_entity(self, entity: Entity) -> Entity:
         """Adds a node without facts."""
@@ -95,7 +97,7 @@ class Graph:
 
     def without(self, page: str) -> Graph:
         """Returns the graph that remains when a page, and with it every fact it states, is gone."""
-        rest = Graph(entities=self.entities, facts={title: {} for title in self.entities})
+        rest = Graph(entities=self.entities, facts={title: {} for title in self.entities}, key=self.key)
         for fact in self.triples():
             if fact.subject != page:
                 rest.add(*fact)

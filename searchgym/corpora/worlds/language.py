@@ -21,10 +21,10 @@ class Phrases(NamedTuple):
 
     state: Pair
     """Clauses for the page."""
-    noun: Pair
-    """The object as a noun phrase: ``the mother of {s}``."""
     ask: Pair
     """The question for the object."""
+    noun: Pair = ((), ())
+    """An object that is an entity as a noun phrase: ``the mother of {s}``."""
     least: Pair = ((), ())
     """The question which of ``{a}`` and ``{b}`` has the smaller value."""
     greatest: Pair = ((), ())

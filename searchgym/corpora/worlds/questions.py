@@ -11,7 +11,9 @@ from typing import Final
 from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.graph import Fact, Form, Graph, evaluate, starts
 from searchgym.corpora.worlds.schema import (
+    ALIAS,
     COMPARED,
+    HELD_OUT,
     INFERENCES,
     KIN,
     LITERALS,
@@ -64,15 +66,17 @@ class Drafter:
         self._graph, self._spec, self._rng = graph, spec, rng
         self._held_out = SPLITS[spec.split].held_out
         self._titles = list(graph.entities)
+        self._people = [entity.title for entity in graph.of_kind("person")]
         self._seen: set[tuple[object, ...]] = set()
         self._answers: Counter[str] = Counter()
+        self._sides: Counter[tuple[str, str]] = Counter()
         self._most = max(1, int(_ANSWER_SHARE * spec.size))
         self._majority = majority(graph)
         self._easy_left = int(_MAJORITY_SHARE * spec.size)
         self._groups = {relation: self._by_object(relation) for relation in SHARED}
         self._born_in = {relation: self._by_birthplace(relation) for relation in ROLES}
 
-    def draw(self, shape: str, hops: int, accept: Callable[[Draft], bool] = lambda draft: True) -> Draft:
+    def draw(self, shape: str, hops: int, accept: Callable[[Draft], bool]) -> Draft:
         """Returns a new question of a shape.
 
         Args:
@@ -89,12 +93,16 @@ class Drafter:
             draft = self._checked(form, shape, hops) if form is not None else None
             if draft is not None and accept(draft):
                 self._seen.add(self._key(form))
-                self._answers[self._graph.display(draft.answer)] += not draft.named
+                if draft.named:
+                    self._sides[shape, _sides(draft)[0]] += 1
+                else:
+                    self._answers[self._graph.display(draft.answer)] += 1
                 self._easy_left -= self._is_easy(draft)
                 return draft
+        strata = f" in the strata {', '.join(self._spec.strata)}" if self._spec.strata else ""
         raise UsageError(
-            f"a world of {self._spec.size} questions ({len(self._titles)} pages) has no further {shape} question of "
-            f"{hops} hops: ask for a larger size or other hops"
+            f"a world of {self._spec.size} questions and {len(self._titles)} pages is too small: it has no further "
+            f"{shape} question of {hops} hops{strata}; ask for a larger size, other hops or other strata"
         )
 
     def _checked(self, form: Form, shape: str, hops: int) -> Draft | None:
@@ -108,7 +116,8 @@ class Drafter:
             return None
         draft = Draft(shape, hops, form, facts, answers[0])
         if draft.named:
-            return draft
+            side, other = _sides(draft)
+            return draft if self._sides[shape, side] <= self._sides[shape, other] else None
         shown = self._graph.display(answers[0])
         passed = {self._graph.display(title) for title in pages | set(starts(form))}
         if shown in passed or self._answers[shown] >= self._most:
@@ -162,20 +171,20 @@ class Drafter:
                 return None
             seen.add(node)
             steps.append(relation)
-        if self._held_out and not any(RELATIONS[step].held_out for step in steps):
+        if self._held_out and not any(step in HELD_OUT for step in steps):
             return None
         return {"op": "path", "start": start, "steps": steps}
 
     @staticmethod
     def _fits(relation: str, steps: list[str], last: bool) -> bool:
         """True if a relation may come next: lists are not asked for, kin of kin is left to inference."""
-        if relation == MEMBER or (relation in KIN and steps and steps[-1] in KIN):
+        if relation in (MEMBER, ALIAS) or (relation in KIN and steps and steps[-1] in KIN):
             return False
         return last or RELATIONS[relation].object not in LITERALS
 
     def _inference(self) -> Form | None:
         """Draws a relation that follows from two."""
-        start, steps = self._rng.choice(self._titles), self._rng.choice(list(INFERENCES.values()))
+        start, steps = self._rng.choice(self._people), self._rng.choice(list(INFERENCES.values()))
         return {"op": "path", "start": start, "steps": list(steps)}
 
     def _comparison(self) -> Form | None:
@@ -228,6 +237,14 @@ class Drafter:
             for place in self._graph.facts[person].get("birthplace", ()):
                 groups[place].extend(subjects)
         return dict(groups)
+
+
+def _sides(draft: Draft) -> tuple[str, str]:
+    """Returns on which side the answer of a comparison stands, and the other side: the two are kept in balance."""
+    if draft.form["op"] == "same":
+        return ("yes", "no") if draft.answer == "yes" else ("no", "yes")
+    first = draft.answer == draft.form["paths"][0]["start"]
+    return ("first", "second") if first else ("second", "first")
 
 
 def majority(graph: Graph) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.corpora.worlds.schema import SPLITS, STRATA, VERSION, mix_of
-from searchgym.records import Hit, Question, title_key
+from searchgym.records import Hit, Passage, Question
 from searchgym.scoring import exact_match
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def card_of(world: World) -> dict[str, Any]:
     return {
         "format": "searchgym world",
         "version": VERSION,
-        "spec": dataclasses.asdict(spec) | {"hops": list(spec.hops)},
+        "spec": dataclasses.asdict(spec) | {"hops": list(spec.hops), "strata": list(spec.strata)},
         "split": [names, templates, relations],
         "pages": len(world.passages),
         "questions": len(world.questions),
@@ -67,7 +67,7 @@ def report_of(world: World) -> dict[str, Any]:
             "multi_hop_unnamed": _means(floors, unnamed),
             "named": _means(floors, named) | {"chance": 0.5 if named else None},
         },
-        "retrieval": _retrieval(world.questions, retriever),
+        "retrieval": _retrieval(world, retriever),
         "shapes": [
             {"shape": shape, "hops": hops, "n": len(questions)} | _means(floors, questions)
             for (shape, hops), questions in sorted(shapes.items(), key=lambda item: (item[0][1], str(item[0][0])))
@@ -159,14 +159,28 @@ def _majority(world: World) -> dict[str, str]:
 # -- retrieval -----------------------------------------------------------------------------------------------------
 
 
-def gold_ranks(questions: Sequence[Question], retriever: BM25Retriever) -> list[tuple[int | None, ...]]:
-    """Returns the 1-based rank of each gold page under each question's own text, None beyond `DEPTH`."""
+def gold_ranks(asked: Sequence[tuple[str, Sequence[str]]], retriever: BM25Retriever) -> list[tuple[int | None, ...]]:
+    """Returns ranks of gold pages under questions' own texts.
+
+    Args:
+        asked: (question's text, titles of its gold pages).
+        retriever: Index of the world's pages.
+
+    Returns:
+        Per question the 1-based rank of each gold page, None beyond `DEPTH`.
+    """
     ranks = []
-    hits = retriever.search([question.text for question in questions], DEPTH)
-    for question, found in zip(questions, hits, strict=True):
-        place = {title_key(hit.passage.title): rank for rank, hit in enumerate(found, start=1)}
-        ranks.append(tuple(place.get(title_key(title)) for title in question.gold_titles or ()))
+    for (_, gold), hits in zip(asked, retriever.search([text for text, _ in asked], DEPTH), strict=True):
+        place = {hit.passage.title: rank for rank, hit in enumerate(hits, start=1)}
+        ranks.append(tuple(place.get(title) for title in gold))
     return ranks
+
+
+def findable_titles(passages: Sequence[Passage], retriever: BM25Retriever) -> frozenset[str]:
+    """Returns the titles that, as queries, have their own page among the first `TOP_K` hits."""
+    titles = [passage.title for passage in passages]
+    found = zip(titles, retriever.search(titles, TOP_K), strict=True)
+    return frozenset(title for title, hits in found if title in [hit.passage.title for hit in hits])
 
 
 def stratum(ranks: Sequence[int | None]) -> str:
@@ -181,19 +195,18 @@ def stratum(ranks: Sequence[int | None]) -> str:
     return STRATA[1] if worst <= 5 else STRATA[2] if worst <= DEPTH else STRATA[3]
 
 
-def _retrieval(questions: Sequence[Question], retriever: BM25Retriever) -> dict[str, Any]:
+def _retrieval(world: World, retriever: BM25Retriever) -> dict[str, Any]:
     """Returns how well questions find their own gold pages, and titles their pages."""
-    ranks = gold_ranks(questions, retriever)
+    ranks = gold_ranks([(q.text, q.gold_titles or ()) for q in world.questions], retriever)
     found = [[rank is not None and rank <= 5 for rank in own] for own in ranks]
-    titles = sorted({title for question in questions for title in question.gold_titles or ()})
-    by_title = retriever.search(titles, TOP_K)
+    gold = [title for question in world.questions for title in question.gold_titles or ()]
+    findable = findable_titles(world.passages, retriever)
     strata = Counter(map(stratum, ranks))
     pairs = [own for own in found if len(own) == 2]
     return {
         "recall@5": round(_mean(sum(own) / len(own) for own in found), 4),
+        "recall@5_of_two_pages": round(_mean(sum(own) / 2 for own in pairs), 4) if pairs else None,
         "both_gold@5": round(_mean(all(own) for own in pairs), 4) if pairs else None,
-        "title_finds_page@3": round(
-            _mean(title in [hit.passage.title for hit in hits] for title, hits in zip(titles, by_title, strict=True)), 4
-        ),
+        "title_finds_gold@3": round(_mean(title in findable for title in gold), 4),
         "strata": {name: strata[name] for name in STRATA},
     }

@@ -60,11 +60,15 @@ RELATIONS: Final = {
         Relation("label", "band", "company", held_out=True),
     )
 }
+HELD_OUT: Final = frozenset(name for name, relation in RELATIONS.items() if relation.held_out)
 LITERALS: Final = frozenset({"date", "number"})
 KIN: Final = frozenset({"mother", "father", "spouse"})
 
 MEMBER: Final = "member"
 """Band to person, one to many, `full` only: asked backwards, from the player to the band."""
+
+ALIAS: Final = "alias"
+"""Entity to another name, `full` only: never asked for."""
 
 KINDS: Final = {
     "person": 0.40,
@@ -128,8 +132,8 @@ SPLITS: Final = {
     "transfer": Split(names=2, templates=1, held_out=True),
 }
 
-STRATA: Final = ("rank 1", "rank 2-5", "rank 6-20", "reformulation")
-"""Where the worst of a question's gold pages stands under the question's own text; beyond 20 it must be rephrased."""
+STRATA: Final = ("1", "2-5", "6-20", "reformulation")
+"""Rank of the gold page that is hardest to find under the question's own text; further down it must be rephrased."""
 
 
 def mix_of(spec: WorldSpec) -> dict[tuple[str, int], float]:
@@ -155,8 +159,8 @@ def check_spec(spec: WorldSpec) -> None:
     """Refuses a spec that no world can be built from.
 
     Raises:
-        UnknownNameError: Unknown level or split.
-        UsageError: No question, hops outside 1 to 4, or fewer questions than the mix has shapes or strata.
+        UnknownNameError: Unknown level, split or stratum.
+        UsageError: No question, hops outside 1 to 4, strata of a `simple` world, or fewer questions than shapes.
     """
     if spec.level not in LEVELS:
         raise UnknownNameError("level", spec.level, LEVELS)
@@ -166,12 +170,17 @@ def check_spec(spec: WorldSpec) -> None:
         raise UsageError(f"a world needs a size of at least 1 question, got {spec.size}")
     if not spec.hops or not set(spec.hops) <= {1, 2, 3, 4} or len(set(spec.hops)) < len(spec.hops):
         raise UsageError(f"hops must be some of 1, 2, 3, 4, each once, got {list(spec.hops)}")
-    cells = mix_of(spec)
-    least = max(len(cells), len(STRATA)) if spec.level == "full" else len(cells)
-    if spec.size < least:
-        shapes = ", ".join(f"{shape} of {hops}" for shape, hops in cells)
-        strata = " and a question in each retrieval stratum" if spec.level == "full" else ""
+    if spec.strata and (spec.level != "full" or len(set(spec.strata)) < len(spec.strata)):
         raise UsageError(
-            f"a world of {spec.size} questions is too small for hops {list(spec.hops)} ({shapes}){strata}: "
-            f"ask for a size of at least {least}, or for fewer hops"
+            f"strata are chosen in worlds of level full, each once, got {list(spec.strata)} at {spec.level}"
+        )
+    for name in spec.strata:
+        if name not in STRATA:
+            raise UnknownNameError("stratum", name, STRATA)
+    cells = mix_of(spec)
+    if spec.size < len(cells):
+        shapes = ", ".join(f"{shape} of {hops}" for shape, hops in cells)
+        raise UsageError(
+            f"a world of {spec.size} questions is too small for hops {list(spec.hops)} ({shapes}): "
+            f"ask for a size of at least {len(cells)}, or for fewer hops"
         )

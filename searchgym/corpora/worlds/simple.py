@@ -13,7 +13,6 @@ _INTRO: Final[Pair] = (("{s} is a {kind}.",), ("This page is about the {kind} {s
 PHRASES: Final[dict[str, Phrases]] = {
     "born": Phrases(
         state=(("{s} was born in {o}",), ("the birth of {s} was in {o}",)),
-        noun=(("the birth year of {s}",), ("the year of birth of {s}",)),
         ask=(("When was {s} born?",), ("In which year was the birth of {s}?",)),
         least=(("Who was born first, {a} or {b}?",), ("Who is older, {a} or {b}?",)),
         greatest=(("Who was born last, {a} or {b}?",), ("Who is younger, {a} or {b}?",)),
@@ -62,7 +61,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "chartered": Phrases(
         state=(("{s} became a city in {o}",), ("{s} was given its walls in {o}",)),
-        noun=(("the year in which {s} became a city",), ("the year of the walls of {s}",)),
         ask=(("When did {s} become a city?",), ("When was {s} given its walls?",)),
         least=(("Which became a city first, {a} or {b}?",), ("Which has the older walls, {a} or {b}?",)),
         greatest=(("Which became a city last, {a} or {b}?",), ("Which has the younger walls, {a} or {b}?",)),
@@ -74,7 +72,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "length": Phrases(
         state=(("{s} is {o} kilometres long",), ("the course of {s} has {o} kilometres",)),
-        noun=(("the length of {s}",), ("the course of {s}",)),
         ask=(("How long is {s}?",), ("How many kilometres has the course of {s}?",)),
         least=(("Which river is shorter, {a} or {b}?",), ("Which has fewer kilometres, {a} or {b}?",)),
         greatest=(("Which river is longer, {a} or {b}?",), ("Which has more kilometres, {a} or {b}?",)),
@@ -86,7 +83,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "height": Phrases(
         state=(("{s} is {o} metres high",), ("the top of {s} is at {o} metres",)),
-        noun=(("the height of {s}",), ("the metres of the top of {s}",)),
         ask=(("How high is {s}?",), ("At how many metres is the top of {s}?",)),
         least=(("Which mountain is lower, {a} or {b}?",), ("Which has fewer metres, {a} or {b}?",)),
         greatest=(("Which mountain is higher, {a} or {b}?",), ("Which has more metres, {a} or {b}?",)),
@@ -104,7 +100,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "premiered": Phrases(
         state=(("{s} was first shown in {o}",), ("{s} came to the cinema in {o}",)),
-        noun=(("the year in which {s} was first shown",), ("the cinema year of {s}",)),
         ask=(("When was {s} first shown?",), ("When did {s} come to the cinema?",)),
         least=(("Which was shown first, {a} or {b}?",), ("Which came to the cinema earlier, {a} or {b}?",)),
         greatest=(("Which was shown last, {a} or {b}?",), ("Which came to the cinema later, {a} or {b}?",)),
@@ -127,7 +122,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "published": Phrases(
         state=(("{s} came out in {o}",), ("{s} was printed in {o}",)),
-        noun=(("the year in which {s} came out",), ("the print year of {s}",)),
         ask=(("When did {s} come out?",), ("When was {s} printed?",)),
         least=(("Which came out first, {a} or {b}?",), ("Which was printed earlier, {a} or {b}?",)),
         greatest=(("Which came out last, {a} or {b}?",), ("Which was printed later, {a} or {b}?",)),
@@ -152,7 +146,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "opened": Phrases(
         state=(("{s} opened in {o}",), ("{s} was set up in {o}",)),
-        noun=(("the year in which {s} opened",), ("the set-up year of {s}",)),
         ask=(("When did {s} open?",), ("When was {s} set up?",)),
         least=(("Which opened first, {a} or {b}?",), ("Which was set up earlier, {a} or {b}?",)),
         greatest=(("Which opened last, {a} or {b}?",), ("Which was set up later, {a} or {b}?",)),
@@ -170,7 +163,6 @@ PHRASES: Final[dict[str, Phrases]] = {
     ),
     "formed": Phrases(
         state=(("{s} was formed in {o}",), ("the first song of {s} was in {o}",)),
-        noun=(("the year in which {s} was formed",), ("the first song year of {s}",)),
         ask=(("When was {s} formed?",), ("When was the first song of {s}?",)),
         least=(("Which was formed first, {a} or {b}?",), ("Which had its first song earlier, {a} or {b}?",)),
         greatest=(("Which was formed last, {a} or {b}?",), ("Which had its first song later, {a} or {b}?",)),

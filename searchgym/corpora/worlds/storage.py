@@ -103,7 +103,8 @@ def cached_world(spec: WorldSpec, home: Path) -> Path:
     """
     check_spec(spec)
     hops = "".join(map(str, sorted(spec.hops)))
-    folder = home / f"{spec.level}-{spec.split}-seed{spec.seed}-n{spec.size}-hops{hops}-v{VERSION}"
+    strata = "".join(f"-{name}" for name in sorted(spec.strata))
+    folder = home / f"{spec.level}-{spec.split}-seed{spec.seed}-n{spec.size}-hops{hops}{strata}-v{VERSION}"
     if not folder.exists():
         with contextlib.suppress(RunExistsError):  # another process may write the same world meanwhile
             write_world(build_world(spec), folder)
