@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -139,7 +140,8 @@ def evaluate(
     if skip_bad and questions is not None:
         options["questions"] = read_given_questions(questions, skip_bad, aliases)
     task = first_questions(load(env, options), limit)
-    models = load_models(parse_models(model or [], loaded.roles), task.rules.protocol)
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        models = load_models(parse_models(model or [], loaded.roles), task.rules.protocol)
     folder = out or new_folder(task, loaded.name)
     if resume and not (folder / "run.json").exists():
         say(f"nothing to resume in {folder}: a new run")
