@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from models import save_tiny
 
 from searchgym.cli import main
 from searchgym.envs.data import bundled_file
@@ -158,9 +159,8 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
 
 
 def test_eval_of_a_model_by_path(cli, tmp_path):
-    from models import save_tiny
-
     save_tiny(tmp_path / "tiny", "qwen2")
+    cli("--version")  # takes what saving printed
     command = ["eval", "Demo", "--agent", "search-r1", "--limit", 2, "--max-turns", 2, "--json"]
     scores = json_of(cli(*command, "--model", tmp_path / "tiny"))
     assert (scores["n"], scores["turns"]) == (2, 2.0)
