@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from models import save_tiny
+from models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cli import main
 from searchgym.envs.data import bundled_file
@@ -159,7 +159,8 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
 
 
 def test_eval_of_a_model_by_path(cli, tmp_path):
-    save_tiny(tmp_path / "tiny", "qwen2")
+    tiny_qwen2(max_position_embeddings=4096).save_pretrained(tmp_path / "tiny")
+    tiny_tokenizer().save_pretrained(tmp_path / "tiny")
     cli("--version")  # takes what saving printed
     command = ["eval", "Demo", "--agent", "search-r1", "--limit", 2, "--max-turns", 2, "--json"]
     scores = json_of(cli(*command, "--model", tmp_path / "tiny"))
