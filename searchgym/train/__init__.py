@@ -1,0 +1,1 @@
+"""Training: samples from episodes, advantages, losses, the learner and the loop around them."""

@@ -1,0 +1,117 @@
+"""Micro-batches: which samples share a forward pass, and their tensors.
+
+Rows are padded on the right to a multiple of 64 and share a pass only with rows of the same padded length, so that few
+shapes occur and little is padded. Attention is causal: what stands right of a row's end reaches none of its tokens, and
+no attention mask is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from searchgym.train.samples import Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MULTIPLE = 64
+"""Padded lengths are multiples of this many tokens: a new shape is slow on its first visit."""
+
+
+def padded_length(length: int) -> int:
+    """Returns the length of a row after padding."""
+    return -(-length // MULTIPLE) * MULTIPLE
+
+
+def pack(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Groups rows into micro-batches, the same way each time.
+
+    Args:
+        lengths: Tokens of each row.
+        max_tokens: Padded tokens of a micro-batch at most; a row longer than this is alone.
+
+    Returns:
+        Indices of `lengths`, each once, shortest rows first.
+    """
+    batches: list[list[int]] = []
+    length = 0
+    for i in sorted(range(len(lengths)), key=lambda i: (padded_length(lengths[i]), i)):
+        own = padded_length(lengths[i])
+        if batches and own == length and (len(batches[-1]) + 1) * own <= max_tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+            length = own
+    return batches
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """B rows of T padded tokens with N trained tokens in row order."""
+
+    ids: Tensor
+    """(B, T) int64; 0 where padded."""
+    keep: Tensor
+    """(B, T) bool: the positions whose logits predict a trained token, one left of it."""
+    targets: Tensor
+    """(N,) int64: the trained tokens."""
+    values: dict[str, Tensor]
+    """(N,) float32 each, by name."""
+
+
+def collate(
+    samples: Sequence[Sample],
+    values: Mapping[str, Sequence[npt.NDArray[np.float32]]],
+    rows: Sequence[int],
+    device: torch.device,
+) -> MicroBatch:
+    """Builds the tensors of a micro-batch.
+
+    Args:
+        samples: All samples.
+        values: Numbers per trained token: for each name one (n,) array per sample.
+        rows: Indices of the samples in this micro-batch.
+        device: Where the tensors go.
+    """
+    width = max(padded_length(len(samples[i].ids)) for i in rows)
+    ids = np.zeros((len(rows), width), np.int64)
+    keep = np.zeros((len(rows), width), np.bool_)
+    for row, i in enumerate(rows):
+        ids[row, : len(samples[i].ids)] = samples[i].ids
+        keep[row, : len(samples[i].ids) - 1] = samples[i].mask[1:]
+    targets = np.concatenate([samples[i].ids[samples[i].mask] for i in rows]).astype(np.int64)
+    flat = {name: np.concatenate([per_sample[i] for i in rows]) for name, per_sample in values.items()}
+    return MicroBatch(
+        torch.from_numpy(ids).to(device),
+        torch.from_numpy(keep).to(device),
+        torch.from_numpy(targets).to(device),
+        {name: torch.from_numpy(array).to(device) for name, array in flat.items()},
+    )
+
+
+def trained_logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+    """Runs a model and returns the logits that predict the trained tokens, and no others.
+
+    The output layer is given the kept positions only (a hook on it drops the rest): observations and padding cost no
+    product with the vocabulary, which is what a small model spends most on.
+
+    Returns:
+        (N, V) logits.
+    """
+    head: torch.nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+    def kept_only(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
+        return (arguments[0][batch.keep].unsqueeze(0),)
+
+    hook: AbstractContextManager[Any] = head.register_forward_pre_hook(kept_only)
+    with hook:
+        logits: Tensor = model(input_ids=batch.ids, use_cache=False).logits
+    return logits[0]

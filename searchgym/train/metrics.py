@@ -1,0 +1,60 @@
+"""Numbers about episodes: what the loop reports of a rollout and of a validation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from searchgym.errors import ScoringError
+from searchgym.records import Episode, Question
+
+
+def generated_tokens(episodes: Sequence[Episode]) -> int:
+    """Returns the tokens that models wrote in episodes."""
+    return sum(call.end - call.start for episode in episodes for call in episode.calls)
+
+
+def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Describes the episodes of a step.
+
+    Returns:
+        Means over episodes: ``reward``, each score, ``searches``, ``turns``, ``generated_tokens``,
+        ``observation_words``; shares: ``answered``, ``context_full``, ``retriever_error`` of episodes, ``invalid`` of
+        actions, ``illegal`` of calls; ``reward_std`` (over n) and ``max_generated_tokens``.
+    """
+    rewards = [episode.reward for episode in episodes]
+    lengths = [generated_tokens([episode]) for episode in episodes]
+    calls = [call for episode in episodes for call in episode.calls]
+    scores = sorted({name for episode in episodes for name in episode.scores})
+    return {
+        "reward": float(np.mean(rewards)),
+        "reward_std": float(np.std(rewards)),
+        **{name: float(np.mean([e.scores[name] for e in episodes if name in e.scores])) for name in scores},
+        "searches": float(np.mean([len(episode.searches) for episode in episodes])),
+        "turns": float(np.mean([episode.turns for episode in episodes])),
+        "observation_words": float(np.mean([episode.observation_words for episode in episodes])),
+        "answered": float(np.mean([episode.stop_reason == "answer" for episode in episodes])),
+        "context_full": float(np.mean([episode.stop_reason == "context" for episode in episodes])),
+        "retriever_error": float(np.mean([episode.stop_reason == "retriever_error" for episode in episodes])),
+        "invalid": sum(episode.invalid for episode in episodes) / max(sum(episode.turns for episode in episodes), 1),
+        "illegal": float(np.mean([not call.legal for call in calls])) if calls else 0.0,
+        "generated_tokens": float(np.mean(lengths)),
+        "max_generated_tokens": float(max(lengths)),
+    }
+
+
+def validation_metrics(episodes: Sequence[Episode], questions: Sequence[Question]) -> dict[str, float]:
+    """Describes one greedy episode per question; see `rollout_metrics`.
+
+    Raises:
+        ScoringError: The episodes are not one for each question.
+    """
+    asked, answered = sorted(q.id for q in questions), sorted(e.question_id for e in episodes)
+    if asked != answered:
+        odd = sorted(set(asked) ^ set(answered)) or [a for a, b in itertools.pairwise(answered) if a == b]
+        raise ScoringError(
+            f"{len(asked)} questions, {len(answered)} validation episodes; at odds: {', '.join(odd[:5])}"
+        )
+    return rollout_metrics(episodes)

@@ -1,0 +1,127 @@
+import dataclasses
+import re
+
+import pytest
+
+from searchgym.cards import list_cards
+from searchgym.errors import CardError, UnknownNameError
+from searchgym.train.recipe import Recipe, dump_recipe, load_recipe, read_recipe, recipe_keys
+
+SMALL = "{name: n, summary: s, method: grpo, model: m, env: e, agent: a, steps: 5}"
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(list_cards("train")))
+def test_every_shipped_recipe_loads_and_reads_back_equal(name, tmp_path):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    copy = tmp_path / "recipe.yaml"
+    copy.write_text(dump_recipe(recipe), encoding="utf-8")
+    assert read_recipe(copy) == recipe
+
+
+def test_overrides_are_typed(small):
+    recipe = load_recipe(
+        str(small),
+        [
+            "optimizer.lr=1e-4",
+            "optimizer.weight_decay=1",
+            "optimizer.betas=[0.9, 0.95]",
+            "steps=7",
+            "log.wandb=my project",
+            "max_generated_tokens=null",
+            "log.tensorboard=false",
+            "steps=9",
+        ],
+    )
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay, recipe.steps) == (1e-4, 1.0, 9)
+    assert recipe.optimizer.betas == [0.9, 0.95]
+    assert (recipe.log.wandb, recipe.max_generated_tokens, recipe.log.tensorboard) == ("my project", None, False)
+    assert recipe.loss.clip_low == 0.2
+
+
+@pytest.mark.parametrize("number", ["1e-4", "1E-4", "1.0e-4", "+1e-4", ".1e-3", "0.0001", "1.e-4"])
+def test_numbers_in_every_spelling(small, number):
+    assert load_recipe(str(small), [f"optimizer.lr={number}"]).optimizer.lr == pytest.approx(1e-4, rel=1e-15)
+
+
+def test_the_names_of_all_values():
+    keys = recipe_keys()
+    assert {"steps", "optimizer.lr", "rollout.attempts", "advantage.std", "log.wandb"} <= set(keys)
+    assert not {"optimizer", "rollout"} & set(keys)
+    assert len(keys) == len(set(keys)) > 40
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("optimizer.learning_rate=1", UnknownNameError, "unknown recipe key 'optimizer.learning_rate'"),
+        ("optimizer.lrr=1", UnknownNameError, "did you mean 'optimizer.lr'"),
+        ("optimizer=1", UnknownNameError, "unknown recipe key 'optimizer'"),
+        ("steps", CardError, "override 'steps': expected key=value, for example optimizer.lr=1e-4"),
+        ("steps=many", CardError, "steps: expected int, got 'many'"),
+        ("steps=1.5", CardError, "steps: expected int, got 1.5"),
+        ("steps=", CardError, "steps: expected int, got None"),
+        ("steps=[", CardError, "override 'steps=[': the value cannot be read as YAML"),
+        ("optimizer.lr=fast", CardError, "optimizer: lr: expected float, got 'fast'"),
+        ("method=ppo", CardError, "method: got 'ppo'"),
+        ("loss.reduction=mean", CardError, "did you mean 'token-mean'"),
+        ("steps=0", CardError, "steps is 0: expected at least 1"),
+        ("optimizer.lr=.nan", CardError, "optimizer.lr is nan: expected a finite number"),
+        ("optimizer.lr=-1", CardError, "optimizer.lr is -1.0: expected at least 0"),
+        ("optimizer.betas=[0.9]", CardError, "optimizer.betas is [0.9]: expected two numbers"),
+        ("rollout.temperature=0", CardError, "rollout.temperature is 0.0: attempts need one above 0"),
+        ("rollout.top_p=0", CardError, "rollout.top_p is 0.0: expected above 0 and at most 1"),
+        ("rollout.top_p=0.9", CardError, "rollout.top_p is 0.9: a ratio needs the whole distribution"),
+        ("rollout.attempts=1", CardError, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
+        ("advantage.min_group=1", CardError, "advantage.min_group is 1: expected at least 2"),
+        ("loss.clip_low=1", CardError, "loss.clip_low is 1.0: a ratio is never below 0"),
+        ("method=supervised", CardError, "method supervised needs supervised.demonstrations"),
+        ("optimizer.warmup_steps=6", CardError, "optimizer.warmup_steps is 6 of 5 steps"),
+    ],
+)
+def test_what_cannot_work_is_refused(small, override, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        load_recipe(str(small), [override])
+
+
+def test_a_coefficient_that_cannot_act_is_refused(small):
+    with pytest.raises(CardError, match="act in method grpo only, not in rejection"):
+        load_recipe(str(small), ["method=rejection", "loss.kl_coef=0.1"])
+
+
+def test_every_problem_is_named_at_once(small):
+    with pytest.raises(CardError, match=r"small\.yaml: steps is 0: .*; rollout\.attempts is 0: "):
+        load_recipe(str(small), ["steps=0", "rollout.attempts=0"])
+
+
+def test_an_override_below_a_value_that_is_no_group_is_refused(tmp_path):
+    path = tmp_path / "odd.yaml"
+    path.write_text(SMALL.replace("}", ", optimizer: 3}"))
+    with pytest.raises(CardError, match="optimizer is 3 in the recipe, expected keys and values"):
+        load_recipe(str(path), ["optimizer.lr=1"])
+
+
+def test_unknown_recipes_and_unreadable_files_are_named(tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown recipe 'no-such-recipe'"):
+        load_recipe("no-such-recipe")
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: [")
+    with pytest.raises(CardError, match=r"bad\.yaml: cannot be read as YAML"):
+        load_recipe(str(path))
+    path.write_text("- 1")
+    with pytest.raises(CardError, match=r"bad\.yaml: expected keys and values, got list"):
+        load_recipe(str(path), ["steps=1"])
+
+
+def test_every_limit_names_a_key():
+    from searchgym.train import recipe as module
+
+    assert module._AT_LEAST.keys() <= set(recipe_keys())
+    assert dataclasses.is_dataclass(Recipe)
