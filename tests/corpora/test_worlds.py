@@ -3,6 +3,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -345,3 +346,17 @@ def test_worlds_of_some_hops_only(level):
     assert {(q.kind, q.metadata["hops"]) for q in built.questions} == {("single", 1)}
     built = build_world(WorldSpec(level, 20, hops=(4, 3)))
     assert {q.metadata["hops"] for q in built.questions} == {3, 4}
+
+
+def test_the_examples_of_the_docs_are_of_a_world(world):
+    page = (Path(__file__).parents[2] / "docs" / "worlds.md").read_text()
+    table = [
+        line.split("|")[4] for line in page.splitlines() if line.startswith(tuple(f"| {kind} " for kind, _ in MIX))
+    ]
+    examples = [example.split(" (no page")[0].strip() for cell in table for example in cell.split("·")]
+    assert len(examples) == len(MIX) + 1
+    assert set(examples) <= {question.text for question in world("simple", size=500).questions}
+    quoted = [" ".join(part.replace("\n> ", " ").split()) for part in page.split("\n\n") if part.startswith("> **")]
+    for level, quote in zip(("simple", "full"), quoted, strict=True):
+        title, text = quote.removeprefix("> **").split("** ", 1)
+        assert (title, text) in {(passage.title, passage.text) for passage in world(level, size=500).passages}

@@ -44,9 +44,10 @@ PHRASES: Final[dict[str, Phrases]] = {
     "mother": Phrases(
         state=(
             ("{his} mother was {o}", "{o} was {his} mother", "{s} had {o} for a mother",
-             "the mother who brought {him} up was {o}", "{s} was close to {his} mother | her name was {o}"),
-            ("{s} was borne by {o}", "{o} gave birth to {him}", "{o} was {his} mum", "{his} mum went by the name {o}",
-             "{his} mum is mentioned once in the letters | there she is called {o}"),
+             "the mother who brought {him} up was {o}", "{s} was close to {his} mother | that was {o}"),
+            ("{s} was borne by {o}", "{o} gave birth to {him}", "{o} was {his} mum",
+             "{his} mum was none other than {o}",
+             "{his} mum is mentioned once in the letters | the reference is to {o}"),
         ),
         noun=(
             ("the female parent of {s}", "the woman whose child was {s}"),
@@ -60,10 +61,10 @@ PHRASES: Final[dict[str, Phrases]] = {
     "father": Phrases(
         state=(
             ("{his} father was {o}", "{o} was {his} father", "{s} had {o} for a father",
-             "the father who raised {him} was {o}", "{s} rarely spoke of {his} father | his name was {o}"),
-            ("{s} was sired by {o}", "{o} was {his} dad", "{his} dad went by the name {o}",
+             "the father who raised {him} was {o}", "{s} rarely spoke of {his} father | that was {o}"),
+            ("{s} was sired by {o}", "{o} was {his} dad", "{his} dad was none other than {o}",
              "{s} took after {his} dad, {o}",
-             "{his} dad is mentioned once in the letters | there he is called {o}"),
+             "{his} dad is mentioned once in the letters | the reference is to {o}"),
         ),
         noun=(
             ("the male parent of {s}", "the man whose child was {s}"),

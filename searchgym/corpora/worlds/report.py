@@ -56,7 +56,7 @@ def report_of(world: World) -> dict[str, Any]:
     for question in world.questions:
         shapes[question.kind, question.metadata["hops"]].append(question)
     floors = _floors(world, retriever)
-    unnamed = [q for q in world.questions if q.kind not in NAMED and q.metadata["hops"] > 1]
+    unnamed = [q for q in world.questions if _is_unnamed(q)]
     named = [q for q in world.questions if q.kind in NAMED]
     return {
         "pages": len(world.passages),
@@ -105,6 +105,11 @@ def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Questi
         name: round(_mean(scores[question.id] for question in questions), 4) if questions else None
         for name, scores in floors.items()
     }
+
+
+def _is_unnamed(question: Question) -> bool:
+    """True for a multi-hop question whose answer it neither names nor offers."""
+    return question.kind not in NAMED and question.metadata["hops"] > 1
 
 
 # -- floors --------------------------------------------------------------------------------------------------------
@@ -203,10 +208,14 @@ def _retrieval(world: World, retriever: BM25Retriever) -> dict[str, Any]:
     findable = findable_titles(world.passages, retriever)
     strata = Counter(map(stratum, ranks))
     pairs = [own for own in found if len(own) == 2]
+    unnamed = [own for own, question in zip(ranks, world.questions, strict=True) if _is_unnamed(question)]
     return {
         "recall@5": round(_mean(sum(own) / len(own) for own in found), 4),
         "recall@5_of_two_pages": round(_mean(sum(own) / 2 for own in pairs), 4) if pairs else None,
         "both_gold@5": round(_mean(all(own) for own in pairs), 4) if pairs else None,
+        "all_gold@3_of_multi_hop_unnamed": round(
+            _mean(all(rank is not None and rank <= TOP_K for rank in own) for own in unnamed), 4
+        ),
         "title_finds_gold@3": round(_mean(title in findable for title in gold), 4),
         "strata": {name: strata[name] for name in STRATA},
     }
