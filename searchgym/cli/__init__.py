@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import searchgym
-from searchgym.cli import data, run, world
+from searchgym.cli import data, run, train, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("list")(run.list_cards)
 app.command("play")(run.play)
 app.command("eval")(run.evaluate)
+app.command("train")(train.train)
 app.command("demo")(run.demo)
 app.command("retrieval")(data.retrieval)
 app.add_typer(data.corpus, name="corpus")

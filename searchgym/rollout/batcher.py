@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from searchgym.corpora.retriever import AnyRetriever, retrieve
 from searchgym.records import Hit
@@ -21,6 +21,44 @@ Reply = TypeVar("Reply")
 class _Waiting(Generic[Request, Reply]):
     request: Request
     future: asyncio.Future[Reply]
+    place: tuple[str, int]
+
+
+class Turnstile:
+    """Makes batches canonical: they leave only when every running episode waits, in a fixed order.
+
+    What is in a batch then depends on the episodes alone, not on how long a call took, so that the rounding of batched
+    arithmetic is the same in every run. An episode must wait for one thing at a time.
+    """
+
+    def __init__(self) -> None:
+        self._batchers: list[Batcher[Any, Any]] = []
+        self._running = 0
+
+    def add(self, batcher: Batcher[Any, Any]) -> None:
+        """Makes a batcher wait here; batchers leave in the order in which they were added."""
+        if batcher not in self._batchers:
+            batcher.turnstile = self
+            self._batchers.append(batcher)
+
+    @contextlib.contextmanager
+    def episode(self) -> Iterator[None]:
+        """Counts an episode as running while the block runs."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self.check()
+
+    def check(self) -> None:
+        """Lets the batches leave if nobody is running who could still join them."""
+        if self._running and sum(len(batcher.waiting) for batcher in self._batchers) >= self._running:
+            asyncio.get_running_loop().call_soon(self._leave)
+
+    def _leave(self) -> None:
+        for batcher in self._batchers:
+            batcher.send_in_order()
 
 
 class Batcher(Generic[Request, Reply]):
@@ -43,25 +81,44 @@ class Batcher(Generic[Request, Reply]):
         max_size: int = 512,
     ) -> None:
         self._call, self._size, self._max_size = call, size, max_size
-        self._waiting: list[_Waiting[Request, Reply]] = []
+        self.waiting: list[_Waiting[Request, Reply]] = []
+        self.turnstile: Turnstile | None = None
+        """If there is one, it decides when batches leave, and calls run in the loop's own thread."""
         self._flusher: asyncio.Task[None] | None = None
         self.calls = 0
         """Calls made."""
         self.sizes = 0
         """Sum of the sizes of all requests sent."""
 
-    async def ask(self, request: Request) -> Reply:
-        """Returns the reply to one request."""
+    async def ask(self, request: Request, place: tuple[str, int] = ("", 0)) -> Reply:
+        """Returns the reply to one request.
+
+        Args:
+            request: What is asked.
+            place: Question id and attempt of the episode: the order within a canonical batch.
+        """
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(request, future))
-        if self._flusher is None:
+        self.waiting.append(_Waiting(request, future, place))
+        if self.turnstile is not None:
+            self.turnstile.check()
+        elif self._flusher is None:
             self._flusher = asyncio.create_task(self._flush())
         return await future
+
+    def send_in_order(self) -> None:
+        """Makes the calls of everyone who waits, in the order of their places, here and now."""
+        self.waiting.sort(key=lambda waiting: waiting.place)
+        while self.waiting:
+            batch = self._take()
+            try:
+                self._settle(batch, self._call([waiting.request for waiting in batch]))
+            except Exception as error:
+                self._fail(batch, error)
 
     async def _flush(self) -> None:
         """Sends batches until nobody waits."""
         try:
-            while self._waiting:
+            while self.waiting:
                 await self._send(self._take())
         finally:
             self._flusher = None
@@ -69,31 +126,41 @@ class Batcher(Generic[Request, Reply]):
     def _take(self) -> list[_Waiting[Request, Reply]]:
         """Removes and returns the next batch: at least one request."""
         total, taken = 0, 0
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             total += self._size(waiting.request)
             if taken and total > self._max_size:
                 break
             taken += 1
-        batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        batch, self.waiting = self.waiting[:taken], self.waiting[taken:]
         return batch
 
     async def _send(self, batch: list[_Waiting[Request, Reply]]) -> None:
-        """Makes one call and wakes its episodes."""
-        requests = [waiting.request for waiting in batch]
-        self.calls += 1
-        self.sizes += sum(map(self._size, requests))
+        """Makes one call in a thread and wakes its episodes."""
         try:
-            replies = await _in_thread(self._call, requests)
-            if len(replies) != len(requests):
-                raise RuntimeError(f"{len(requests)} requests got {len(replies)} replies")
+            self._settle(batch, await _in_thread(self._call, [waiting.request for waiting in batch]))
         except Exception as error:
-            for waiting in batch:
-                if not waiting.future.done():
-                    waiting.future.set_exception(copy.copy(error))  # one each: raising changes an exception
-            return
+            self._fail(batch, error)
+
+    def _settle(self, batch: list[_Waiting[Request, Reply]], replies: list[Reply]) -> None:
+        """Hands out the replies of one call.
+
+        Raises:
+            RuntimeError: There is not one per request.
+        """
+        self.calls += 1
+        self.sizes += sum(self._size(waiting.request) for waiting in batch)
+        if len(replies) != len(batch):
+            raise RuntimeError(f"{len(batch)} requests got {len(replies)} replies")
         for waiting, reply in zip(batch, replies, strict=True):
             if not waiting.future.done():
                 waiting.future.set_result(reply)
+
+    @staticmethod
+    def _fail(batch: list[_Waiting[Request, Reply]], error: Exception) -> None:
+        """Gives everyone in a batch the error of its call: one each, since raising changes an exception."""
+        for waiting in batch:
+            if not waiting.future.done():
+                waiting.future.set_exception(copy.copy(error))
 
 
 async def _in_thread(call: Callable[[list[Request]], list[Reply]], requests: list[Request]) -> list[Reply]:

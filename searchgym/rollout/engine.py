@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
 from searchgym.records import Action, Call, Context, Episode, Question, Span
-from searchgym.rollout.batcher import Queries, retrieval_batcher
+from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 
@@ -32,6 +33,8 @@ class Engine:
         seed: Seed of the run; with the question id and the attempt it seeds each episode's generator and samples.
         temperature: Of sampling; 0 is greedy.
         top_p: Share of probability that is sampled from.
+        canonical: Batches depend on the episodes alone (see `Turnstile`): the same bits in every run, at the price of
+            lock-step. For training and tests; what is evaluated greedily does not need it.
 
     Raises:
         UsageError: A role without a model, or a model for a role that the agent does not have.
@@ -47,6 +50,7 @@ class Engine:
         seed: int = 0,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        canonical: bool = False,
     ) -> None:
         if concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, got {concurrency}")
@@ -61,6 +65,18 @@ class Engine:
         self.concurrency, self.seed = concurrency, seed
         self.temperature, self.top_p = temperature, top_p
         self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
+        self.canonical = canonical
+        self._turnstile = Turnstile()
+
+    def _claim_batchers(self) -> None:
+        """Makes the batchers wait at this engine's turnstile, or at none: models are shared between engines."""
+        self._turnstile = Turnstile()
+        batchers: list[Batcher[Any, Any]] = [self.retrieval]
+        batchers += [self.models[role].batcher for role in sorted(self.models)]
+        for batcher in batchers:
+            batcher.turnstile = None
+            if self.canonical:
+                self._turnstile.add(batcher)
 
     async def run(
         self,
@@ -80,6 +96,7 @@ class Engine:
         Raises:
             SearchGymError: What a workflow, the reward or `done` raised; episodes already given to `done` are complete.
         """
+        self._claim_batchers()
         todo = ((question, attempt) for question in questions for attempt in range(attempts))
 
         async def worker() -> None:
@@ -104,7 +121,8 @@ class Engine:
         """
         io = _EpisodeIO(self, question, attempt)
         try:
-            await self.agent.workflow.run(question, io)
+            with self._turnstile.episode():
+                await self.agent.workflow.run(question, io)
         except EpisodeError:
             if not io.state.done:
                 raise
@@ -143,6 +161,7 @@ class _EpisodeIO:
         self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
         self._rng: np.random.Generator | None = None
         self._busy = False
+        self.place = (question.id, attempt)
         self.state = State(question)
         self.words = 0
         self.contexts: list[Context] = []
@@ -183,7 +202,7 @@ class _EpisodeIO:
         self._busy, text = True, ""
         try:
             asked = Queries(state.question.id, queries)
-            hits = await self.engine.retrieval.ask(asked) if queries else []
+            hits = await self.engine.retrieval.ask(asked, self.place) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
             hits = []
@@ -217,7 +236,7 @@ class _Chat:
         stop = io.protocol.stop_strings
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
         ids = self._ids()
-        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed()))
+        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed()), io.place)
         self._finish = sampled.finish
         if len(sampled.ids):
             self._context.spans.append(Span("model", sampled.ids, sampled.logp))

@@ -121,6 +121,8 @@ class ValidationOptions:
     """Questions asked each time, always the same."""
     metric: str = "em"
     """Score whose best value keeps a checkpoint."""
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment that is validated on, over those of training: another split, say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,8 @@ class Recipe:
     """Agent card."""
     steps: int
     seed: int = 0
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment (`TaskOptions`), over the id's own."""
     max_generated_tokens: int | None = None
     """Stop after the step in which this many tokens were sampled for training: equal budgets for a comparison."""
     rollout: RolloutOptions = field(default_factory=RolloutOptions)

@@ -12,6 +12,7 @@ from searchgym.agents.roles import Role, load_role
 from searchgym.cards import RoleCard
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UnknownNameError, UsageError
+from searchgym.records import Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model, load_models, parse_models
 from searchgym.rollout.sampler import Sampled
@@ -173,3 +174,34 @@ def test_prompts_use_their_fields_and_no_other(tmp_path):
             load_role("r", RoleCard(prompt="p.md", fields=fields), tmp_path)
     with pytest.raises(CardError, match="cannot be read"):
         load_role("r", RoleCard(prompt="none.md", fields=[]), tmp_path)
+
+
+def test_canonical_batches_do_not_depend_on_timing():
+    """Retrieval in a thread of its own speed and free-running batches elsewhere: canonical ones are always the same."""
+    import threading
+
+    class Slow(TitleRetriever):
+        def search(self, queries, k):
+            threading.Event().wait(0.002 * (len(self.calls) % 3))
+            return super().search(queries, k)
+
+    def batches(canonical):
+        model, _ = scripted(["<search>Gamma</search>", "<search>Beta</search>", "<answer>1901</answer>"])
+        questions = [Question(f"q{i}", "When?", ("1901",)) for i in range(12)]
+        task = load_task(CARD, questions=questions, retriever=Slow())
+        engine, episodes = Engine(task, AGENT, {"searcher": model}, concurrency=5, canonical=canonical), []
+        asyncio.run(engine.run(questions, episodes.append, attempts=2))
+        assert len(episodes) == 24
+        assert {e.stop_reason for e in episodes} == {"answer"}
+        return [[request.seed for request in batch] for batch in model.sampler.requests], episodes
+
+    first, episodes = batches(True)
+    assert batches(True) == (first, episodes)
+    assert sum(map(len, first)) == 72
+    assert max(map(len, first)) == 5
+
+
+def test_a_model_may_go_from_a_canonical_engine_to_a_free_one():
+    model, _ = scripted(["<answer>1901</answer>"])
+    one = run(model, canonical=True)
+    assert [e.reward for e in run(model)] == [e.reward for e in one]

@@ -1,0 +1,60 @@
+"""The command that trains."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from searchgym.cli.output import Json, emit, say, show
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/train/ otherwise.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model by a recipe: GRPO, rejection sampling or supervised."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.errors import UsageError
+        from searchgym.train.recipe import load_recipe
+        from searchgym.train.run import train as run
+
+        if resume and out is None:
+            raise UsageError("--resume needs --out: the folder of the run")
+        loaded = load_recipe(recipe, overrides or [])
+        folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+        say(f"run folder: {folder}")
+        started = time.perf_counter()
+        try:
+            result = run(loaded, folder, resume=resume, report=report_row)
+        except KeyboardInterrupt:
+            say(f"interrupted: go on with the same command and --out {folder} --resume")
+            raise typer.Exit(130) from None
+    scores = [row for row in result.rows if f"validation/{loaded.validation.metric}" in row]
+    metric = f"validation/{loaded.validation.metric}"
+    summary = {
+        "recipe": loaded.name,
+        "out": str(folder),
+        "steps": result.progress.step,
+        "seconds": round(time.perf_counter() - started, 1),
+        "generated_tokens": result.progress.generated_tokens,
+        "before": scores[0][metric] if scores else None,
+        "after": scores[-1][metric] if scores else None,
+        "best": result.progress.best_score,
+        "checkpoint": str(result.checkpoint),
+        "best_checkpoint": str(result.best),
+    }
+    emit(summary, json, loaded.name)
+
+
+def report_row(row: dict[str, float]) -> None:
+    """Says the few numbers of a step that one watches."""
+    names = ("step", "rollout/reward", "rollout/em", "rollout/searches", "validation/em", "learner/loss", "time/draw")
+    say("  ".join(f"{name} {show(row[name])}" for name in names if name in row))

@@ -1,0 +1,127 @@
+"""A recipe from the command line to checkpoints, on a real model, environment and sampler."""
+
+import json
+import sys
+
+import pytest
+import torch
+from models import tiny_qwen2, tiny_tokenizer
+from transformers import AutoModelForCausalLM
+
+from searchgym.cli import main
+from searchgym.corpora.files import iter_jsonl
+from searchgym.rollout.storage import read_episodes
+
+RECIPE = """
+name: tiny-test
+summary: two steps on the bundled questions
+method: grpo
+model: {model}
+env: searchgym/Demo-v0
+agent: {agent}
+steps: 2
+env_options: {{max_turns: 2, reward: "test_run:length"}}
+rollout: {{questions: 3, attempts: 4}}
+optimizer: {{lr: 1e-3}}
+validation: {{every: 2, questions: 4, env_options: {{reward: em}}}}
+checkpoint: {{every: 1, keep_last: 2}}
+log: {{tensorboard: false}}
+"""
+
+
+def length(state):
+    """Rewards searching, which a random model does by chance: groups differ."""
+    return float(len(state.searches))
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    tiny_qwen2(max_position_embeddings=4096).save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    (agent / "p.md").write_text("{question}")
+    (agent / "card.yaml").write_text(
+        "name: own-prompt\nsummary: s\nworkflow: test_run:OneTurn\n"
+        "roles: {searcher: {prompt: p.md, fields: [question], max_tokens: 12}}\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=tmp_path / "model", agent=agent))
+    torch.set_num_threads(1)
+    return tmp_path / "recipe.yaml"
+
+
+class OneTurn:
+    """Acts on what the parity of the sampled text says: a random model gets different rewards."""
+
+    async def run(self, question, io):
+        from searchgym.records import Answer, Search
+
+        chat = io.open("searcher", question=question.text)
+        reply = await chat.generate()
+        observation = await io.step(Search((question.text,)) if len(reply.text) % 2 else Answer(reply.text))
+        if not observation.done:
+            chat.observe(observation.text)
+            await io.step(Answer((await chat.generate()).text))
+
+
+def cli(monkeypatch, capsys, *args):
+    monkeypatch.setattr(sys, "argv", ["searchgym", "train", *map(str, args), "--json"])
+    capsys.readouterr()
+    main_exit = None
+    try:
+        main()
+    except SystemExit as ended:
+        main_exit = ended.code
+    out, err = capsys.readouterr()
+    return main_exit or 0, out, err
+
+
+def metrics(folder):
+    rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl")]
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
+def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypatch, capsys):
+    status, out, err = cli(monkeypatch, capsys, recipe, "--out", "whole")
+    assert status == 0, err
+    summary = json.loads(out)
+    assert (summary["steps"], summary["recipe"]) == (2, "tiny-test")
+    rows = metrics(tmp_path / "whole")
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(row["retokenisation_mismatch"] == 0 for row in rows[1:])
+    assert rows[1]["rollout/reward_std"] > 0
+    episodes = list(read_episodes(tmp_path / "whole" / "episodes.jsonl"))
+    assert len(episodes) == 2 * 3 * 4
+    assert len({episode.group_uid for episode in episodes}) == 2 * 3
+    assert {call.policy_version for e in episodes for call in e.calls} == {0, 1}
+
+    assert cli(monkeypatch, capsys, recipe, "steps=1", "--out", "half")[0] == 0
+    assert metrics(tmp_path / "half")[1]["rollout/reward"] == rows[1]["rollout/reward"]
+
+    trained = AutoModelForCausalLM.from_pretrained(summary["checkpoint"])
+    before = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    moved = [not torch.equal(a, b) for a, b in zip(trained.parameters(), before.parameters(), strict=True)]
+    assert any(moved)
+
+    assert cli(monkeypatch, capsys, recipe, "--out", "again")[0] == 0
+    assert metrics(tmp_path / "again") == rows
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again" / "checkpoints" / "last")
+    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), again.parameters(), strict=True))
+
+
+def test_what_is_wrong_with_a_recipe_is_said_in_one_line(recipe, tmp_path, monkeypatch, capsys):
+    for args, status, message in [
+        ((recipe, "optimizer.lrr=1"), 2, "did you mean 'optimizer.lr'"),
+        ((recipe, "model=none"), 1, "no such folder"),
+        ((recipe, "env=Demoo"), 2, "did you mean 'Demo'"),
+        ((recipe, "agent=oracle"), 2, "has 0 roles that ask a model"),
+        ((recipe, "rollout.attempts=1"), 1, "no group reaches advantage.min_group"),
+        ((recipe, "--resume"), 2, "--resume needs --out"),
+        (("none",), 2, "unknown recipe 'none'"),
+    ]:
+        got, out, err = cli(monkeypatch, capsys, *args)
+        assert (got, out) == (status, ""), err
+        assert message in err
+        assert "Traceback" not in err
