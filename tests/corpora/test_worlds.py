@@ -1,8 +1,11 @@
 import asyncio
 import dataclasses
 import os
+import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,11 @@ from searchgym.corpora.files import sha256_file
 from searchgym.corpora.index import build_in_memory
 from searchgym.corpora.worlds import WorldSpec, build_world, cached_world, read_world, write_world
 from searchgym.corpora.worlds.build import LANGUAGES
+from searchgym.corpora.worlds.full import FRAMES
 from searchgym.corpora.worlds.generate import NOTES, PATTERNS
 from searchgym.corpora.worlds.graph import Entity, Graph, evaluate, magnitude, starts
 from searchgym.corpora.worlds.names import HEADS
+from searchgym.corpora.worlds.questions import Drafter
 from searchgym.corpora.worlds.schema import INFERENCES, MIX, RELATIONS, SPLITS, counts_of
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, DataMissingError, RunExistsError, UnknownNameError, UsageError
@@ -360,3 +365,68 @@ def test_the_examples_of_the_docs_are_of_a_world(world):
     for level, quote in zip(("simple", "full"), quoted, strict=True):
         title, text = quote.removeprefix("> **").split("** ", 1)
         assert (title, text) in {(passage.title, passage.text) for passage in world(level, size=500).passages}
+
+
+# -- large worlds: what is rare in small ones ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rare_cases_of_large_worlds(world, level):
+    built = world(level, seed=1, size=2000)  # in `full` it has titles that do not find their pages
+    graph = graph_of(built)
+    assert len({question.text for question in built.questions}) == 2000
+    for question in built.questions:
+        form = question.metadata["form"]
+        (answer,) = evaluate(graph, form)  # no ties, although many entities share a year
+        if "comparison" not in question.kind:
+            named = {graph.entities[title].name for title in (*starts(form), *question.gold_titles)}
+            assert graph.display(answer) not in named
+    years = [magnitude(triple.object) for triple in built.triples if triple.relation == "opened"]
+    assert level == "full" or len(set(years)) < len(years)
+    assert built.report()["retrieval"]["title_finds_gold@3"] == 1.0
+
+
+def patterns(clauses):
+    """Regular expressions that match what is made of templates."""
+    return [re.compile(re.sub(r"\\\{\w+\\\}", ".+", re.escape(clause)) + r"[.?]?", re.IGNORECASE) for clause in clauses]
+
+
+def test_pages_and_questions_use_the_templates_of_their_half_only(world):
+    phrases = LANGUAGES["simple"].phrases
+    for split, half in (("train", 0), ("validation", 0), ("test", 1)):
+        built = world("simple", split)
+        said = [patterns(clause for one in phrases.values() for clause in one.state[i]) for i in (0, 1)]
+        asked = [patterns(clause for one in phrases.values() for clause in one.ask[i]) for i in (0, 1)]
+        sentences = [
+            s.strip() for question in built.questions for page in question.paragraphs for s in page.sentences[1:]
+        ]
+        hops = [hop.question for question in built.questions for hop in question.hops]
+        for texts, halves in ((sentences, said), (hops, asked)):
+            assert all(any(pattern.fullmatch(text) for pattern in halves[half]) for text in texts)
+            assert not any(pattern.fullmatch(text) for text in texts for pattern in halves[1 - half])
+    for split, half in (("train", 0), ("test", 1)):
+        text = " ".join(passage.text for passage in world("full", split).passages).lower()
+        fixed = [[frame.replace("{c}", "").strip(" ,") for frame in frames] for frames in FRAMES]
+        assert all(frame in text for frame in fixed[half])
+        assert not any(frame in text for frame in fixed[1 - half])
+
+
+def test_no_answer_is_frequent(world):
+    for level in LEVELS:
+        built = world(level)
+        unnamed = Counter(q.answers[0] for q in built.questions if "comparison" not in q.kind)
+        assert max(unnamed.values()) <= 0.02 * SIZE
+
+
+def test_a_namesake_of_what_the_question_names_is_no_answer():
+    graph = Graph()
+    for note in ("poet", "chemist", "sailor"):
+        graph.add_entity(Entity(f"Ann Bo ({note})", "Ann Bo", "person", "she", note, shared=True))
+    graph.add_entity(Entity("Cid Bo", "Cid Bo", "person", "he", "poet"))
+    graph.add("Ann Bo (poet)", "mother", "Ann Bo (chemist)")
+    graph.add("Ann Bo (sailor)", "mother", "Cid Bo")
+    drafter = Drafter(graph, WorldSpec("full", 100, hops=(1,)), random.Random(0))
+    drawn = {drafter.draw("single", 1, lambda draft: True).answer}
+    with pytest.raises(UsageError, match="no further single question"):
+        drafter.draw("single", 1, lambda draft: True)
+    assert drawn == {"Cid Bo"}
