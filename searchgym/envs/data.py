@@ -35,6 +35,8 @@ def find_corpus(name: str) -> Path:
     path = Path(name)
     if not name:
         raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
+    if path.suffix in (".yaml", ".yml"):
+        return _corpus_file(name)
     if path.exists():
         return path
     if path.suffix or len(path.parts) > 1:

@@ -38,7 +38,8 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
     All queries of a step go to the retriever in exactly one call; there is none if nobody searched. Finished episodes
     are not reset by themselves (``AutoresetMode.DISABLED``): reset some with
-    ``reset(options={"reset_mask": finished})``, or go on with the others by `step_subset`.
+    ``reset(options={"reset_mask": finished})``, or go on with the others by `step_subset`. A retrieval that fails past
+    its deadline ends every episode that searched in that step.
 
     Args:
         card: See `SearchEnv`.

@@ -9,8 +9,11 @@ write leaves at worst a half line, which `EpisodeWriter` removes when it goes on
 from __future__ import annotations
 
 import dataclasses
+import mmap
+import os
 import typing
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -35,6 +38,9 @@ from searchgym.records import (
 )
 
 IDS, LOGP = np.dtype("<i4"), np.dtype("<f4")
+BLOCK = 2**16
+"""Bytes read at once when looking for the last line."""
+Tokens = bytes | mmap.mmap
 
 
 def sidecar(path: Path) -> Path:
@@ -105,8 +111,16 @@ def _cut_half_line(path: Path) -> None:
     if not path.exists():
         return
     with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+        end = file.seek(0, os.SEEK_END)
+        while end:  # block by block from the end: episode files can be large
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
+                return
+            end = start
+        file.truncate(0)
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
@@ -115,15 +129,19 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     Raises:
         DataError: A line that is not an episode, or token arrays that are not in the sidecar.
     """
-    tokens = sidecar(path).read_bytes() if sidecar(path).exists() else b""
-    for number, row in iter_jsonl(path):
-        try:
-            yield _episode(row, tokens)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
+    with ExitStack() as opened:
+        tokens: Tokens = b""
+        if sidecar(path).exists() and sidecar(path).stat().st_size:
+            file = opened.enter_context(sidecar(path).open("rb"))
+            tokens = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        for number, row in iter_jsonl(path):
+            try:
+                yield _episode(row, tokens)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
 
 
-def _episode(row: dict[str, Any], tokens: bytes) -> Episode:
+def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
     """Builds an episode from its line."""
     return Episode(
         **row
@@ -153,7 +171,7 @@ def _answer(row: dict[str, Any]) -> Answer:
     )
 
 
-def _span(row: dict[str, Any], tokens: bytes) -> Span:
+def _span(row: dict[str, Any], tokens: Tokens) -> Span:
     """Builds a span from its places in the sidecar."""
     if row["kind"] not in typing.get_args(SpanKind):
         raise ValueError(f"unknown span kind {row['kind']!r}")
@@ -161,7 +179,7 @@ def _span(row: dict[str, Any], tokens: bytes) -> Span:
     return Span(row["kind"], _array(tokens, row["ids"], IDS), logp)
 
 
-def _array(tokens: bytes, place: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _array(tokens: Tokens, place: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Reads one array of the sidecar."""
     offset, count = place
     if offset < 0 or count < 0 or offset + count * dtype.itemsize > len(tokens):

@@ -257,6 +257,14 @@ def test_missing_corpora_say_what_to_do(tmp_path, monkeypatch):
             SearchEnv(CARD, questions=QUESTIONS, corpus=corpus)
 
 
+def test_a_corpus_card_may_be_given_by_path():
+    from searchgym.cards import find_card
+
+    env = SearchEnv(CARD, questions=QUESTIONS, corpus=find_card("corpora", "demo"))
+    env.reset(seed=0)
+    assert env.step("<search>Dunmere</search>")[4]["hits"]
+
+
 def test_none_is_the_same_as_left_out():
     env = make(reward=None, protocol=None, top_k=None, corpus=None)
     assert (env.task.rules.top_k, env.task.rules.protocol.name) == (CARD.top_k, CARD.protocol)

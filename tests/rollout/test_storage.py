@@ -110,6 +110,20 @@ def test_a_half_written_line_is_cut_off_when_writing_goes_on(tmp_path):
     assert list(read_episodes(path)) == [tokens_episode("a#0"), tokens_episode("c#0")]
 
 
+@pytest.mark.parametrize("length", [0, 1, 2**16 - 1, 2**16, 3 * 2**16 + 5])
+def test_a_half_line_of_any_length_is_cut_off(tmp_path, length):
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeWriter(path) as writer:
+        writer.write(tokens_episode())
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * length)
+    with EpisodeWriter(path):
+        assert path.read_bytes() == whole
+    path.write_bytes(b"x" * length)
+    with EpisodeWriter(path):
+        assert path.read_bytes() == b""
+
+
 def test_damage_is_an_error_with_its_line(tmp_path):
     path = tmp_path / "episodes.jsonl"
     with EpisodeWriter(path) as writer:
