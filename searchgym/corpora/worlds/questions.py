@@ -102,7 +102,7 @@ class Drafter:
         strata = f" in the strata {', '.join(self._spec.strata)}" if self._spec.strata else ""
         raise UsageError(
             f"a world of {self._spec.size} questions and {len(self._titles)} pages is too small: it has no further "
-            f"{shape} question of {hops} hops{strata}; ask for a larger size, other hops or other strata"
+            f"{shape} question of {hops} hops{strata}; ask for other hops, another size or other strata"
         )
 
     def _checked(self, form: Form, shape: str, hops: int) -> Draft | None:
