@@ -61,7 +61,8 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Computes an estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, ``d = ref_logp - logp``.
 
     Source: J. Schulman, "Approximating KL divergence" (2020), k3: never negative, unbiased on the policy's own tokens;
-    DeepSeekMath, arXiv 2402.03300, equation 4. Its gradient is taken as it stands, without importance weights.
+    DeepSeekMath, arXiv 2402.03300, equation 4. Its gradient is taken as it stands, without importance
+    weights (DeepSeek-V3.2, arXiv 2512.02556, and TRL's default multiply by the ratio).
 
     Returns:
         (N,) estimates in nats.

@@ -165,6 +165,15 @@ def test_n_steps_and_a_resume_equal_an_uninterrupted_run(tmp_path, at):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_the_kl_term_refers_to_the_weights_of_step_zero(tmp_path):
+    recipe = toy_recipe(steps=3, loss={"kl_coef": 1e-6}, validation={"every": 0}, log={"episodes_every": 0})
+    trainer = toy_trainer(tmp_path / "run", recipe)
+    kl = [row["learner/ref_kl"] for row in trainer.run().rows[1:]]
+    assert kl[0] == pytest.approx(0, abs=1e-9)
+    assert kl[2] > kl[1] > 1e-4
+    assert equal(trainer.learner.reference.state_dict(), toy_model().state_dict())
+
+
 def test_a_resume_of_a_finished_run_changes_nothing(tmp_path):
     first = toy_trainer(tmp_path / "run").run()
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.suffix != ".png"}
