@@ -272,7 +272,7 @@ class Episode:
     """Everything that happened between one question and its answer."""
 
     id: str
-    """Unique in its run: ``"<question id>#<attempt>"``."""
+    """Unique in its run: ``"<question id>#<attempt>"``, in training ``"@<step>"`` behind it."""
     question_id: str
     agent: str
     env: str

@@ -185,7 +185,7 @@ def test_two_processes_cannot_write_one_folder(cli, tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX)
         for flag in ("--resume", "--overwrite"):
             status, _, err = cli(*command, flag)
-            assert (status, "is being written by another process" in err) == (1, True)
+            assert (status, "is in use by another process" in err) == (1, True)
     assert cli(*command, "--resume")[0] == 0
 
 

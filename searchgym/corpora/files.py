@@ -6,6 +6,7 @@ under its name only when it is complete: until then it has a temporary name in t
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import http.client
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageError
 
 FilePath = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
@@ -268,6 +269,29 @@ def write_atomic(path: FilePath) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, packed)
         else:
             yield file
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Makes a folder if need be and holds it until the block ends, against every other process.
+
+    The lock is the operating system's, on the file ``.lock``: it goes with the process, however that ends.
+
+    Raises:
+        RunExistsError: Another process holds it.
+        UsageError: The folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("ab")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made a run folder: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunExistsError(f"{folder} is in use by another process: wait for it or choose another") from None
+        yield
 
 
 def write_jsonl(path: FilePath, rows: Iterable[Any]) -> int:

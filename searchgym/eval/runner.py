@@ -8,7 +8,6 @@ no bit of them.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 import searchgym
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
+from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, read_json, write_atomic, write_jsonl
 from searchgym.corpora.questions import question_row
 from searchgym.envs.task import Task, reward_name
 from searchgym.errors import RunExistsError, UsageError
@@ -132,25 +131,13 @@ def run_identity(engine: Engine) -> dict[str, Any]:
 
 @contextmanager
 def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Makes the run folder, or checks that the run in it is the one to go on with, and holds it until the block ends.
-
-    The lock is the operating system's, on ``run.json``: it goes with the process, however that ends.
-    """
+    """Makes the run folder, or checks that the run in it is the one to go on with; holds it until the block ends."""
     if resume and overwrite:
         raise UsageError("resume and overwrite exclude each other")
     record = out / "run.json"
-    try:
-        if not record.exists() and out.exists() and any(out.iterdir()):
-            raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-    except OSError as error:
-        raise UsageError(f"{out} cannot be made a run folder: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunExistsError(f"{out} is being written by another process") from None
+    if not record.exists() and out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
+        raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
+    with lock_folder(out):
         if record.exists() and not overwrite:
             _check_record(out, identity, resume)
         else:

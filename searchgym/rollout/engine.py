@@ -102,7 +102,9 @@ class Engine:
         async def worker() -> None:
             for question, attempt in todo:
                 episode = await self.episode(question, attempt)
-                episode.group_uid = None if group is None else f"{group}/{question.id}"
+                if group is not None:
+                    episode.group_uid = f"{group}/{question.id}"
+                    episode.id += f"@{group}"  # the same question and attempt come again in a later epoch
                 done(episode)
 
         try:

@@ -7,7 +7,6 @@ to there, so that an interrupted run leaves no step twice and none half.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
+from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, write_atomic
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.records import Episode
 from searchgym.rollout.storage import EpisodeWriter, sidecar
@@ -47,16 +46,8 @@ class RunFolder:
         self.path, self.checkpoints = path, path / "checkpoints"
         self._check(recipe, resume)
         self._open = ExitStack()
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            lock = self._open.enter_context((path / ".lock").open("ab"))
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made a run folder: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._open.close()
-            raise RunExistsError(f"{path} is in use by another process: wait for it or choose another folder") from None
+        self._open.enter_context(lock_folder(path))
+        self.checkpoints.mkdir(exist_ok=True)
         with write_atomic(path / "recipe.yaml") as file:
             file.write(dump_recipe(recipe).encode("utf-8"))
         self._recipe = recipe
