@@ -145,7 +145,7 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     with pytest.raises(RunExistsError, match="not empty and holds no run"):
         run(tmp_path)
-    with pytest.raises(UsageError, match="cannot be made a run folder: Not a directory"):
+    with pytest.raises(UsageError, match="cannot be made a run folder: File exists"):
         run(tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
