@@ -15,7 +15,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo tiny test check bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -25,6 +25,9 @@ setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requi
 
 demo: setup  ## evaluate the scripted agents, on real questions too where SEARCHGYM_DATA names their folder
 	$(VENV)/bin/searchgym demo
+
+tiny: setup  ## train the tiny model from scratch into runs/tiny (hours; make tiny TINY='--minutes 10' for a look)
+	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)
 
 test: setup  ## run every test that a CPU can run
 	$(PY) -m pytest --durations=10

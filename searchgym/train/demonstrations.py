@@ -1,0 +1,262 @@
+"""Demonstrations: what a model is shown before it learns on its own, made from generated worlds.
+
+An episode is run by the engine itself: the model's part is written from a question's decomposition, observations are
+the retriever's. Some multi-hop episodes stop early: fluent, and a poor strategy, which leaves reinforcement learning
+something to repair. Exercises are cheaper lessons in reading alone: some pages, and every fact on them asked for.
+
+Texts after a tag begin with a blank: so a name is the same tokens in a question, on a page, in a query and in an
+answer, and reading is copying tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.cards import EnvCard, WorldSpec, find_card, load_card
+from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.worlds import World, build_world
+from searchgym.corpora.worlds.simple import SIMPLE
+from searchgym.envs.task import Task, load_task
+from searchgym.errors import UsageError
+from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol
+from searchgym.records import Episode, Hit, Passage, Question, Triple
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampled, SampleRequest
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.samples import Sample, samples_from
+
+AGENT: Final = "search-r1"
+ROLE: Final = "searcher"
+MODEL_KEY: Final = "demonstration"
+_TEMPLATES: Final = 0
+"""Half of the templates of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What a model should have said to one question, turn by turn."""
+
+    question: Question
+    turns: tuple[str, ...]
+    """Searches, then an answer."""
+    early: bool
+    """True if it answers before it has seen all gold pages."""
+
+
+def world_task(world: World, top_k: int | None = None) -> Task:
+    """Returns a world's questions as the task of ``searchgym/World-v0``, over its own pages.
+
+    Args:
+        world: Any world.
+        top_k: Pages per query; the card's if None.
+    """
+    card = load_card(EnvCard, find_card("envs", "world"))
+    options: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+    return load_task(card, questions=world.questions, retriever=build_in_memory(world.passages), **options)
+
+
+def demonstrate(question: Question, early: bool = False) -> Demonstration:
+    """Writes the model's turns from a question's decomposition: each thought says what is known and what is asked next.
+
+    Args:
+        question: Of a `simple` world: with hops and evidences, one of each per gold page.
+        early: Answer after the first search with what it brought; without effect on single facts.
+
+    Raises:
+        UsageError: The question has no decomposition.
+    """
+    hops, facts = question.hops, question.evidences
+    if not hops or not facts or len(hops) != len(facts):
+        raise UsageError(f"question {question.id!r} has no hops with evidences: demonstrations need a simple world")
+    early = early and len(hops) > 1
+    shown = facts[:1] if early else facts
+    turns, known = [], ""
+    for number, fact in enumerate(shown):
+        asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
+        turns.append(f"{_thought(known, asked)}<search> {fact.subject}</search>")
+        known = _recalled(fact)
+    if question.kind in ("comparison", "bridge-comparison") and not early:
+        known = " ".join(map(_recalled, shown))
+    answer = facts[0].object if early else question.answers[0]
+    turns.append(f"{_thought(known)}<answer> {answer}</answer>")
+    return Demonstration(question, tuple(turns), early)
+
+
+def demonstrate_all(questions: Sequence[Question], early_stops: float, rng: random.Random) -> list[Demonstration]:
+    """Writes a demonstration per question; each multi-hop one stops early with probability `early_stops`."""
+    return [demonstrate(question, rng.random() < early_stops) for question in questions]
+
+
+def _thought(*parts: str) -> str:
+    """Returns a closed thought."""
+    return f"{THINK_OPEN} {' '.join(part for part in parts if part)}{THINK_CLOSE}"
+
+
+def _recalled(fact: Triple) -> str:
+    """Returns a fact as a thought keeps it."""
+    return f"{fact.subject}: {fact.object}."
+
+
+def _filled(question: str, answers: Sequence[str]) -> str:
+    """Returns a hop's question with earlier answers in the place of ``#n``."""
+    for number, answer in enumerate(answers, start=1):
+        question = question.replace(f"#{number}", answer)
+    return question
+
+
+# -- through the engine --------------------------------------------------------------------------------------------
+
+
+class ScriptedSampler:
+    """A sampler that writes what it was given: an episode is known by its prompt, its turns come in order.
+
+    Args:
+        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
+    """
+
+    max_context, version = 2**31 - 1, 0
+
+    def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
+        self._left = {prompt: iter(turns) for prompt, turns in scripts.items()}
+        self._lengths = sorted({len(prompt) for prompt in scripts})
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Returns the next turn of each request's episode."""
+        return [self._next(request.ids.tobytes()) for request in requests]
+
+    def update(self, state: Mapping[str, Any], version: int) -> None:
+        """Refuses: there are no weights."""
+        raise UsageError("a scripted sampler has no weights")
+
+    def _next(self, seen: bytes) -> Sampled:
+        prompts = (seen[:length] for length in self._lengths)
+        ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))
+        return Sampled(ids, np.zeros(len(ids), np.float32), "stop")
+
+
+def play(task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat) -> list[Episode]:
+    """Runs demonstrations as episodes of the monolithic agent.
+
+    Args:
+        task: Over the questions' world.
+        demonstrations: One per question at most.
+        form: Of the model that will learn from them; its protocol is that of the task.
+
+    Returns:
+        Episodes in the order of `demonstrations`.
+
+    Raises:
+        UsageError: The protocol is not ``"tags"``, or two questions have the same text.
+    """
+    if form.protocol.name != "tags":
+        raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
+    agent = load_agent(AGENT)
+    scripts = {
+        first_prompt(agent, form, own.question).tobytes(): [_text_ids(turn, form) for turn in own.turns]
+        for own in demonstrations
+    }
+    if len(scripts) < len(demonstrations):
+        raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
+    model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
+    episodes: dict[str, Episode] = {}
+    engine = Engine(task, agent, {ROLE: model})
+    questions = [own.question for own in demonstrations]
+    asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
+    return [episodes[question.id] for question in questions]
+
+
+def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> npt.NDArray[np.int32]:
+    """Returns the ids of the monolithic agent's prompt, (T,) int32."""
+    fields = {"question": question.text, "instructions": form.protocol.instructions()}
+    return form.prompt_ids(agent.roles[ROLE].render(**fields))
+
+
+# -- exercises -----------------------------------------------------------------------------------------------------
+
+
+def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random) -> Sample:
+    """Returns a lesson in reading: an observation of some pages, then every fact on them asked for and answered.
+
+    Args:
+        world: A `simple` world of the split ``train``.
+        pages: Pages shown, drawn from the world.
+        form: Of the model.
+        rng: Draws pages, order and wordings.
+
+    Returns:
+        A sample whose mask is the answers, in the form of an episode's last turn.
+    """
+    shown = rng.sample(world.passages, min(pages, len(world.passages)))
+    titles = {passage.title for passage in shown}
+    facts = [fact for fact in world.triples if fact.subject in titles]
+    rng.shuffle(facts)
+    parts = [(_observation(shown, form.protocol), False)]
+    for fact in facts:
+        asked = rng.choice(SIMPLE.phrases[fact.relation].ask[_TEMPLATES]).format(s=fact.subject)
+        parts += [(_thought(asked), False), (_answered(fact), True)]
+    ids = [_text_ids(text, form) for text, _ in parts]
+    mask = np.concatenate([np.full(len(own), said) for own, (_, said) in zip(ids, parts, strict=True)])
+    return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
+
+
+def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
+    """Returns pages as an observation, uncut."""
+    return protocol.observation([[Hit(passage, 1.0) for passage in passages]], max_words=10**6)
+
+
+def _answered(fact: Triple) -> str:
+    """Returns the last turn of an episode that asked for one fact."""
+    return f"{_thought(_recalled(fact))}<answer> {fact.object}</answer>"
+
+
+def _text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
+    """Returns the ids of a text alone: what an observation is with tags after a stop."""
+    return form.observation_ids(text, "stop")
+
+
+def _sample(ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], name: str) -> Sample:
+    zeros = np.zeros(len(ids), np.float32)
+    return Sample(ids, mask, zeros, zeros, zeros, (), MODEL_KEY, name, name, 0, None, 0, kind="demonstration")
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+def worlds(seed: int, size: int) -> Iterator[World]:
+    """Yields training worlds without end, each with its own facts.
+
+    Args:
+        seed: Of the stream; streams of different seeds below 1,000 share no world among their first million.
+        size: Questions of a world.
+    """
+    number = 0
+    while True:
+        yield build_world(WorldSpec("simple", size=size, seed=seed * 1_000_000 + number, split="train"))
+        number += 1
+
+
+def demonstration_samples(world: World, early_stops: float, form: TokenFormat) -> list[Sample]:
+    """Returns the demonstrations of all of a world's questions as samples, a function of the arguments alone."""
+    rng = random.Random(f"demonstrations {world.spec.seed}")
+    episodes = play(world_task(world), demonstrate_all(world.questions, early_stops, rng), form)
+    return [sample for episode in episodes for sample in samples_from(episode, "demonstration")]
+
+
+def exercise_samples(world: World, pages: int, form: TokenFormat) -> list[Sample]:
+    """Returns as many exercises as show each of a world's pages once on average."""
+    rng = random.Random(f"exercises {world.spec.seed} {pages}")
+    return [exercise(world, pages, form, rng) for _ in range(len(world.passages) // pages)]
+
+
+def with_one_page(world: World) -> World:
+    """Returns the world with its questions about single facts only."""
+    return replace(world, questions=tuple(q for q in world.questions if q.kind == "single"))

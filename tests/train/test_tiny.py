@@ -1,0 +1,302 @@
+"""The tiny model's pipeline: demonstrations, tokenizer, first steps of training."""
+
+import dataclasses
+import functools
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import WorldSpec
+from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.worlds import build_world
+from searchgym.errors import UsageError
+from searchgym.protocol import get_protocol
+from searchgym.records import Hop, Question, Triple
+from searchgym.rollout.loading import load_model
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.demonstrations import (
+    demonstrate,
+    demonstrate_all,
+    demonstration_samples,
+    exercise_samples,
+    first_prompt,
+    play,
+    with_one_page,
+    world_task,
+    worlds,
+)
+from searchgym.train.samples import samples_from
+from searchgym.train.tiny import (
+    TAGS,
+    Examiner,
+    Run,
+    Stage,
+    TinySettings,
+    Trainer,
+    batches,
+    by_hops,
+    main,
+    make_model,
+    rate_scale,
+    stage_at,
+    train_tokenizer,
+)
+
+TAGS_PROTOCOL = get_protocol("tags")
+MICRO = TinySettings(
+    tokens=4_000,
+    tokenizer_worlds=4,
+    hidden=32,
+    layers=1,
+    heads=2,
+    intermediate=64,
+    batch_tokens=1_000,
+    evaluations=2,
+    autocast=False,
+)
+CHAIN = Question(
+    "q",
+    "When was the mayor of Ador born?",
+    ("1849",),
+    kind="compositional",
+    hops=(Hop("Who is the mayor of Ador?", "Bemar"), Hop("When was #1 born?", "1849")),
+    evidences=(Triple("Ador", "mayor", "Bemar"), Triple("Bemar", "born", "1849")),
+)
+PAIR = Question(
+    "p",
+    "Do Cubop and Dehum play in the same city?",
+    ("no",),
+    kind="comparison",
+    hops=(Hop("Where does Cubop play?", "Ador"), Hop("Where does Dehum play?", "Edorf")),
+    evidences=(Triple("Cubop", "home", "Ador"), Triple("Dehum", "home", "Edorf")),
+)
+
+
+@functools.cache
+def tokenizer():
+    return train_tokenizer(MICRO)
+
+
+@functools.cache
+def token_format():
+    return TokenFormat(tokenizer(), TAGS_PROTOCOL, chat=True)
+
+
+@functools.cache
+def world(seed=5, split="train"):
+    return build_world(WorldSpec("simple", size=40, seed=seed, split=split))
+
+
+@functools.cache
+def episodes(early_stops):
+    written = demonstrate_all(world().questions, early_stops, random.Random(1))
+    return list(zip(written, play(world_task(world()), written, token_format()), strict=True))
+
+
+# -- demonstrations ------------------------------------------------------------------------------------------------
+
+
+def test_turns_by_hand():
+    assert demonstrate(CHAIN).turns == (
+        "<think> Who is the mayor of Ador?</think><search> Ador</search>",
+        "<think> Ador: Bemar. When was Bemar born?</think><search> Bemar</search>",
+        "<think> Bemar: 1849.</think><answer> 1849</answer>",
+    )
+    assert demonstrate(PAIR).turns[-1] == "<think> Cubop: Ador. Dehum: Edorf.</think><answer> no</answer>"
+    stopped = demonstrate(CHAIN, early=True)
+    assert stopped.early
+    assert stopped.turns == (
+        "<think> Who is the mayor of Ador?</think><search> Ador</search>",
+        "<think> Ador: Bemar.</think><answer> Bemar</answer>",
+    )
+
+
+def test_a_question_without_decomposition_is_refused():
+    with pytest.raises(UsageError, match="'bare' has no hops with evidences"):
+        demonstrate(Question("bare", "Who?", ("x",)))
+
+
+def test_early_stops_are_as_many_as_asked():
+    multi_hop = [q for n in range(5) for q in world(n).questions if q.kind != "single"]
+    shares = [np.mean([d.early for d in demonstrate_all(multi_hop, p, random.Random(0))]) for p in (0, 0.65, 1)]
+    assert shares[0] == 0
+    # four standard errors of a share of 0.65 among about 160 questions
+    assert shares[1] == pytest.approx(0.65, abs=4 * (0.65 * 0.35 / len(multi_hop)) ** 0.5)
+    assert shares[2] == 1
+    singles = with_one_page(world())
+    assert {q.kind for q in singles.questions} == {"single"}
+    assert not any(d.early for d in demonstrate_all(singles.questions, 1.0, random.Random(0)))
+
+
+def test_right_where_complete_and_wrong_where_stopped_early():
+    for written, episode in episodes(0.65):
+        assert episode.reward == (0.0 if written.early else 1.0)
+        assert (episode.stop_reason, episode.invalid, episode.turns) == ("answer", 0, len(written.turns))
+    assert {written.early for written, _ in episodes(0.65)} == {True, False}
+
+
+def test_observations_are_what_the_retriever_finds():
+    index, card = build_in_memory(world().passages), world_task(world()).card
+    for written, episode in episodes(0.65):
+        (context,) = episode.contexts
+        seen = [token_format().decode(span.ids) for span in context.spans if span.kind == "observation"]
+        queries = [turn.split("<search> ")[1].removesuffix("</search>") for turn in written.turns[:-1]]
+        assert queries == list(written.question.gold_titles[: len(queries)])
+        hits = [index.search([query], card.top_k) for query in queries]
+        assert seen == [TAGS_PROTOCOL.observation(found, card.max_observation_words) for found in hits]
+
+
+def test_masks_hold_the_turns_and_nothing_else():
+    end = tokenizer().convert_tokens_to_ids("</answer>")
+    for written, episode in episodes(0.65):
+        (sample,) = samples_from(episode, "demonstration")
+        assert token_format().decode(sample.ids[sample.mask]) == "".join(written.turns)
+        assert (sample.ids[-1], sample.mask[-1], sample.kind) == (end, True, "demonstration")
+        prompt = first_prompt(load_agent("search-r1"), token_format(), written.question)
+        np.testing.assert_array_equal(sample.ids[: len(prompt)], prompt)
+        assert not sample.mask[: len(prompt)].any()
+
+
+def test_the_same_world_gives_the_same_demonstrations():
+    one, two = (demonstration_samples(world(), 0.65, token_format()) for _ in range(2))
+    assert [s.ids.tobytes() for s in one] == [s.ids.tobytes() for s in two]
+    stream = worlds(3, 40)
+    first, second = next(stream), next(stream)
+    assert first.passages == build_world(WorldSpec("simple", size=40, seed=3_000_000, split="train")).passages
+    assert first.passages != second.passages
+
+
+def test_demonstrations_are_played_with_tags_and_once_per_question():
+    with pytest.raises(UsageError, match="written with tags"):
+        play(world_task(world()), [], TokenFormat(tokenizer(), get_protocol("tool_calls"), chat=True))
+    with pytest.raises(UsageError, match="the same question"):
+        play(world_task(world()), [demonstrate(world().questions[0])] * 2, token_format())
+
+
+def test_exercises_ask_for_every_fact_of_their_pages():
+    passages = {passage.title: passage for passage in world().passages}
+    for sample in exercise_samples(world(), 2, token_format()):
+        text, answers = token_format().decode(sample.ids), token_format().decode(sample.ids[sample.mask])
+        shown = [title for title in passages if f"(Title: {title})" in text]
+        assert len(shown) == 2
+        facts = [fact for fact in world().triples if fact.subject in shown]
+        assert answers.count("<answer>") == len(facts)
+        for fact in facts:
+            answer = f"<think> {fact.subject}: {fact.object}.</think><answer> {fact.object}</answer>"
+            assert answer in answers
+            assert fact.object in passages[fact.subject].text
+        assert not sample.mask[0]
+
+
+# -- tokenizer and model -------------------------------------------------------------------------------------------
+
+
+@given(st.text())
+@settings(max_examples=50, deadline=None)
+def test_any_text_comes_back(text):
+    clean = text.encode("utf-8", "replace").decode()
+    assert token_format().decode(tokenizer()(clean, add_special_tokens=False)["input_ids"]) == clean
+    assert token_format().decode(token_format().observation_ids(clean, "stop")) == clean
+
+
+def test_tags_are_single_ordinary_tokens():
+    for tag in TAGS:
+        assert len(token_format().observation_ids(f" a{tag} b", "stop")) == 3
+        assert not tokenizer().added_tokens_decoder[tokenizer().convert_tokens_to_ids(tag)].special
+
+
+def test_names_of_all_splits_are_spelled_in_pieces_alike():
+    lengths = {
+        split: [len(token_format().observation_ids(f" {p.title}", "stop")) for p in world(5, split).passages]
+        for split in ("train", "validation", "test")
+    }
+    assert min(lengths["train"]) > 1
+    means = [np.mean(own) for own in lengths.values()]
+    assert max(means) < 1.25 * min(means), means
+
+
+def test_the_same_settings_give_the_same_tokenizer():
+    assert train_tokenizer(MICRO).backend_tokenizer.to_str() == tokenizer().backend_tokenizer.to_str()
+
+
+def test_the_default_model_is_of_the_size_that_ships():
+    model = make_model(TinySettings(), tokenizer())
+    parameters = sum(p.numel() for p in model.parameters())
+    assert 3e6 < parameters < 4e6
+    assert 2 * parameters < 10e6
+    assert model.config.max_position_embeddings >= 8192
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    with pytest.raises(UsageError, match="a vocabulary of 300 is too small"):
+        make_model(dataclasses.replace(MICRO, vocabulary=300), tokenizer())
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_falls_on_a_handful_of_demonstrations():
+    samples = demonstration_samples(world(), 0.0, token_format())[:4]
+    quick = dataclasses.replace(MICRO, other_lr=0.01)
+    trainer = Trainer(make_model(quick, tokenizer()), quick)
+    losses = [trainer.step(samples, 0.5)[0] for _ in range(30)]
+    assert losses[0] == pytest.approx(np.log(MICRO.vocabulary), rel=0.05)  # random weights: all tokens as likely
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def first_weights(seed):
+    run = Run.start(dataclasses.replace(MICRO, seed=seed))
+    run.train()
+    return b"".join(tensor.numpy().tobytes() for tensor in run.model.state_dict().values()), run.tokens
+
+
+def test_the_same_seed_gives_the_same_bits():
+    state = torch.get_rng_state()
+    one = first_weights(0)
+    assert one == first_weights(0)
+    assert one[0] != first_weights(1)[0]
+    assert one[1] >= MICRO.tokens
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_stages_and_rates_by_hand():
+    stages = (Stage(share=1, lesson="exercise"), Stage(share=3, lesson="episode"))
+    assert [stage_at(stages, progress) for progress in (0, 0.24, 0.25, 0.9, 1.0, 1.1)] == [0, 0, 1, 1, 1, 1]
+    rates = dataclasses.replace(MICRO, warmup=0.1, decay=0.2)
+    assert [round(rate_scale(p, rates), 3) for p in (0.0, 0.049, 0.5, 0.9, 1.0, 1.1)] == [0.01, 0.5, 1, 0.5, 0, 0]
+    sizes = [len(batch) for batch in batches(iter(exercise_samples(world(), 1, token_format())[:6]), 300)]
+    assert sum(sizes) <= 6
+
+
+def test_scores_by_hops():
+    asked = [Question(str(i), "?", ("x",), metadata={"hops": hops}) for i, hops in enumerate((1, 2, 2))]
+    assert by_hops(zip(asked, (1.0, 1.0, 0.0), strict=True)) == {"1": 1.0, "2": 0.5, "all": 0.6667}
+
+
+def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
+    run = Run.start(MICRO)
+    specs = {"validation": WorldSpec("simple", size=8, seed=1, split="validation")}
+    run.train(Examiner(specs, run.tokenizer, run.form), tmp_path / "tiny")
+    model, loaded = load_model(tmp_path / "tiny", chat=True)
+    for name, weight in run.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight.to(torch.bfloat16).float())
+    text = "<think> a</think><search> Zletor 1849</search>\n"
+    assert loaded(text)["input_ids"] == run.tokenizer(text)["input_ids"]
+    summary = json.loads((tmp_path / "tiny" / "summary.json").read_text())
+    assert summary["tokens"] == run.tokens
+    assert [row["stage"] for row in summary["history"]] == [1, 4]
+    last = summary["history"][-1]["validation"]
+    assert set(last) == {"reading", "search"}
+    assert set(last["reading"]) == {"1", "2", "3", "4", "all"}
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(SystemExit, match="not a model made by this command"):
+        main(["--out", str(tmp_path), "--tokens", "10"])
+    assert (tmp_path / "precious.txt").read_text() == "x"
