@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +54,42 @@ def train(
         "best_checkpoint": str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def show_episode(
+    episodes: Annotated[Path, typer.Argument(help="episodes.jsonl of a run, or its folder.")],
+    model: Annotated[Path, typer.Option(help="Model folder whose tokenizer wrote the tokens.")],
+    episode: Annotated[str | None, typer.Option(help="Episode id; the first with tokens otherwise.")] = None,
+    colour: Annotated[bool, typer.Option("--colour/--no-colour", help="Colours; brackets without.")] = True,
+    json: Json = False,
+) -> None:
+    """Show an episode token by token: mask, log-prob, reward, advantage."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.errors import DataError, UnknownNameError
+        from searchgym.rollout.loading import load_tokenizer
+        from searchgym.rollout.storage import read_episodes
+        from searchgym.train.run_folder import read_advantages
+        from searchgym.train.view import draw, tokens_of
+
+        path = episodes / "episodes.jsonl" if episodes.is_dir() else episodes
+        tokenizer = load_tokenizer(model)
+    found = {e.id: e for e in read_episodes(path) if e.calls}
+    if not found:
+        raise DataError("no episode in it has tokens of a model", path)
+    if episode is not None and episode not in found:
+        raise UnknownNameError("episode", episode, found)
+    chosen = found[episode] if episode is not None else next(iter(found.values()))
+    sidecar = path.with_suffix(".advantages.jsonl")
+    advantages = read_advantages(sidecar) if sidecar.exists() else None
+
+    def decode(ids: Iterable[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    tokens = tokens_of(chosen, decode, advantages)
+    if json:
+        emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
+    else:
+        print(draw(chosen, tokens, decode, colour))  # noqa: T201
 
 
 def report_row(row: dict[str, float]) -> None:

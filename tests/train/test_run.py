@@ -1,5 +1,6 @@
 """A recipe from the command line to checkpoints, on a real model, environment and sampler."""
 
+import contextlib
 import json
 import sys
 
@@ -109,6 +110,32 @@ def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypa
     assert metrics(tmp_path / "again") == rows
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "again" / "checkpoints" / "last")
     assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), again.parameters(), strict=True))
+
+
+def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsys):
+    assert cli(monkeypatch, capsys, recipe, "steps=1", "advantage.drop_zero_variance=false", "--out", "run")[0] == 0
+    episodes = list(read_episodes(tmp_path / "run" / "episodes.jsonl"))
+    chosen = next(episode for episode in episodes if len(episode.calls) == 2)
+
+    def show(*args):
+        monkeypatch.setattr(sys, "argv", ["searchgym", "show", "run", "--model", "model", *args])
+        with contextlib.suppress(SystemExit):
+            main()
+        return capsys.readouterr()
+
+    tokens = json.loads(show("--episode", chosen.id, "--json").out)["tokens"]
+    spans = chosen.tokens(0)
+    assert [t["id"] for t in tokens] == [int(i) for span in spans for i in span.ids]
+    assert [t["trained"] for t in tokens] == [span.kind == "model" for span in spans for _ in span.ids]
+    assert sum(t["reward"] for t in tokens) == chosen.reward
+    logp = [float(value) for span in spans if span.logp is not None for value in span.logp]
+    assert [t["logp"] for t in tokens if t["trained"]] == logp
+    assert all((t["advantage"] is not None) == t["trained"] for t in tokens)
+    plain = show("--episode", chosen.id, "--no-colour").out
+    assert plain.count("⟦") == 2
+    assert "\x1b" not in plain
+    assert "\x1b[" in show("--episode", chosen.id).out
+    assert "unknown episode 'x'" in show("--episode", "x").err
 
 
 def test_what_is_wrong_with_a_recipe_is_said_in_one_line(recipe, tmp_path, monkeypatch, capsys):
