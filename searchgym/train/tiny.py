@@ -130,7 +130,7 @@ class TinySettings:
     heads: int = 4
     intermediate: int = 704
     positions: int = 8192
-    batch_tokens: int = 8192
+    batch_tokens: int = 4096
     """Tokens of an update."""
     micro_batch_tokens: int = 8192
     matrix_lr: float = 0.02
