@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, dump_line, write_atomic
+from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, dump_line, write_jsonl
 from searchgym.corpora.rows import (
     Parser,
     Row,
@@ -77,9 +77,14 @@ def detect_format(path: FilePath) -> str:
     return find_format(open_rows(corpus_file(path), any_bad, _pages), _shape, EXPECTED)[0]
 
 
+def passage_row(passage: Passage) -> dict[str, str]:
+    """Returns the canonical row of a passage: own JSON lines form."""
+    return {"id": passage.id, "title": passage.title, "text": passage.text}
+
+
 def passage_line(passage: Passage) -> bytes:
-    """Returns the canonical line of a passage, its end included: own JSON lines form, in UTF-8."""
-    return dump_line({"id": passage.id, "title": passage.title, "text": passage.text})
+    """Returns the canonical line of a passage, its end included, in UTF-8."""
+    return dump_line(passage_row(passage))
 
 
 def corpus_sha256(passages: Iterable[Passage]) -> str:
@@ -96,12 +101,7 @@ def write_corpus(path: FilePath, passages: Iterable[Passage]) -> int:
     Returns:
         Number of passages written.
     """
-    count = 0
-    with write_atomic(path) as file:
-        for passage in passages:
-            file.write(passage_line(passage))
-            count += 1
-    return count
+    return write_jsonl(path, map(passage_row, passages))
 
 
 # -- finding the format --------------------------------------------------------------------------------------------
