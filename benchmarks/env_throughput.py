@@ -130,7 +130,8 @@ def step_all(env: SearchVectorEnv, asked: Sequence[Question]) -> None:
     for turn, at in enumerate(range(0, len(asked), n)):
         if turn % SEARCHES == 0:
             env.reset(seed=0 if turn == 0 else None)
-        env.step([f"<search>{question.text}</search>" for question in asked[at : at + n]])
+        actions = [f"<search>{question.text}</search>" for question in asked[at : at + n]]
+        env.step_subset(range(len(actions)), actions)
 
 
 if __name__ == "__main__":

@@ -1,47 +1,62 @@
 """Generated worlds: time to build, floors and retrieval, over levels, splits and seeds.
 
-python benchmarks/worlds.py [--size 2000] [--seeds 3]
+python benchmarks/worlds.py [--size 2000] [--seeds 3] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from typing import Any
 
 from searchgym.cards import WorldSpec, build
+from searchgym.cli.output import emit_rows
 from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.schema import LEVELS, SPLITS
 
 
 def main() -> None:
-    """Prints one row of a Markdown table per world."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Builds and measures the worlds, and prints one row each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=2000, help="questions per world")
     parser.add_argument("--seeds", type=int, default=3, help="worlds per level and split")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    head = ("level", "split", "seed", "pages", "words", "build s", "closed", "majority", "single search", "named",
-            "recall@5", "two pages", "both@5", "all gold@3", "strata")  # fmt: skip
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    rows = []
     for level in LEVELS:
         for split in SPLITS:
+            print(f"{level}, {split} ...", file=sys.stderr)
             for seed in range(args.seeds):
                 given = {"level": level, "size": args.size, "seed": seed, "split": split}
-                print("| " + " | ".join(map(str, row(build(WorldSpec, given, "the world")))) + " |")
+                rows.append(measure(build(WorldSpec, given, "the world")))
+    emit_rows(rows, args.json, "results", f"{args.size} questions per world; floors on multi-hop, answer not named")
 
 
-def row(spec: WorldSpec) -> list[object]:
+def measure(spec: WorldSpec) -> dict[str, Any]:
     """Builds one world and returns its row."""
     started = time.perf_counter()
     world = build_world(spec)
     seconds = round(time.perf_counter() - started, 2)
     report = world.report()
     floors, found = report["floors"]["multi_hop_unnamed"], report["retrieval"]
-    return [
-        spec.level, spec.split, spec.seed, report["pages"], report["words_per_page"], seconds, floors["closed_book"],
-        floors["majority_of_type"], floors["single_search"], report["floors"]["named"]["closed_book"],
-        found["recall@5"], found["recall@5_of_two_pages"], found["both_gold@5"],
-        found["all_gold@3_of_multi_hop_unnamed"], " / ".join(map(str, found["strata"].values())),
-    ]  # fmt: skip
+    return {
+        "level": spec.level,
+        "split": spec.split,
+        "seed": spec.seed,
+        "pages": report["pages"],
+        "words": report["words_per_page"],
+        "build_s": seconds,
+        "closed_book": floors["closed_book"],
+        "majority": floors["majority_of_type"],
+        "single_search": floors["single_search"],
+        "named": report["floors"]["named"]["closed_book"],
+        "recall@5": found["recall@5"],
+        "two_pages": found["recall@5_of_two_pages"],
+        "both@5": found["both_gold@5"],
+        "all_gold@3": found["all_gold@3_of_multi_hop_unnamed"],
+        "strata": list(found["strata"].values()),
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""Every script under benchmarks/ prints a table, or exactly one JSON object with --json; progress goes to stderr."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+QUICK = {
+    "env_throughput.py": ["--runs", "1", "--steps", "64", "--grow", "0"],
+    "worlds.py": ["--size", "100", "--seeds", "1"],
+}
+
+
+def script(name, *args):
+    env = {name: value for name, value in os.environ.items() if name != "SEARCHGYM_DATA"}
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *args]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env | {"PYTHONPATH": str(ROOT)})
+
+
+def test_every_script_has_json():
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        assert '"--json"' in path.read_text(), path.name
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_scripts_print_a_table_or_one_object(name):
+    found = script(name, *QUICK[name], "--json")
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads(found.stdout)["results"]) >= 6
+    assert "..." in found.stderr
