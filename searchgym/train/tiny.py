@@ -99,6 +99,8 @@ class Stage:
     """Pages with all their facts; demonstrations of single facts; demonstrations of all questions."""
     pages: int = 1
     """Pages of an exercise."""
+    review: bool = False
+    """Whether demonstrations are mixed with exercises on their world's pages: without, reading is forgotten."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early."""
     targets: Literal["all", "model"] = "model"
@@ -107,8 +109,8 @@ class Stage:
 STAGES: Final = (
     Stage(share=0.25, lesson="exercise", pages=1, targets="all"),
     Stage(share=0.30, lesson="exercise", pages=3, targets="all"),
-    Stage(share=0.10, lesson="single"),
-    Stage(share=0.20, lesson="episode"),
+    Stage(share=0.10, lesson="single", pages=3, review=True),
+    Stage(share=0.20, lesson="episode", pages=3, review=True),
     Stage(share=0.15, lesson="episode", early_stops=0.65),
 )
 
@@ -241,6 +243,7 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int)
         else:
             chosen = with_one_page(world) if stage.lesson == "single" else world
             samples = demonstration_samples(chosen, stage.early_stops, form)
+            samples += exercise_samples(world, stage.pages, form) if stage.review else []
         order = np.random.default_rng([seed, world.spec.seed]).permutation(len(samples))
         shuffled = [samples[i] for i in order]
         yield from map(with_all_targets, shuffled) if stage.targets == "all" else shuffled

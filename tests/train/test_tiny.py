@@ -41,6 +41,7 @@ from searchgym.train.tiny import (
     Trainer,
     batches,
     by_hops,
+    lessons,
     main,
     make_model,
     rate_scale,
@@ -50,13 +51,13 @@ from searchgym.train.tiny import (
 
 TAGS_PROTOCOL = get_protocol("tags")
 MICRO = TinySettings(
-    tokens=4_000,
+    tokens=6_000,
     tokenizer_worlds=4,
     hidden=32,
     layers=1,
     heads=2,
     intermediate=64,
-    batch_tokens=1_000,
+    batch_tokens=500,
     evaluations=2,
     autocast=False,
 )
@@ -270,6 +271,16 @@ def test_stages_and_rates_by_hand():
     assert [round(rate_scale(p, rates), 3) for p in (0.0, 0.049, 0.5, 0.9, 1.0, 1.1)] == [0.01, 0.5, 1, 0.5, 0, 0]
     sizes = [len(batch) for batch in batches(iter(exercise_samples(world(), 1, token_format())[:6]), 300)]
     assert sum(sizes) <= 6
+
+
+@pytest.mark.parametrize("review", [False, True])
+def test_exercises_are_mixed_in_where_a_stage_reviews(review):
+    stage = Stage(share=1, lesson="single", pages=3, review=review, targets="all")
+    samples = list(lessons(stage, [world()], token_format(), 0))
+    exercises = [sample for sample in samples if sample.episode_id.startswith("exercise")]
+    assert len(exercises) == (len(world().passages) // 3 if review else 0)
+    assert len(samples) - len(exercises) == len(with_one_page(world()).questions)
+    assert all(sample.mask[1:].all() and not sample.mask[0] for sample in samples)
 
 
 def test_scores_by_hops():
