@@ -100,7 +100,7 @@ class Stage:
     pages: int = 1
     """Pages of an exercise."""
     review: bool = False
-    """Whether demonstrations are mixed with exercises on their world's pages: without, reading is forgotten."""
+    """Whether demonstrations are mixed with exercises on their world's pages, so that reading is practised on."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early."""
     targets: Literal["all", "model"] = "model"
