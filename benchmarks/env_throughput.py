@@ -79,7 +79,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=corpus)
     parser.add_argument("--questions", type=Path, default=questions)
-    parser.add_argument("--grow", type=int, default=200_000, help="passages of the grown corpus; 0 for none")
+    parser.add_argument("--grow", type=int, default=500_000, help="passages of the grown corpus; 0 for none")
     parser.add_argument("--runs", type=int, default=7, help="runs of each kind, after one that is not counted")
     parser.add_argument("--steps", type=int, default=2048, help="environment steps per run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
