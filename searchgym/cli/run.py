@@ -157,14 +157,10 @@ def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> li
     """Reads questions, leaving out bad rows and reporting them."""
     from searchgym.cli.data import report
     from searchgym.corpora.files import BadLines
-    from searchgym.corpora.hub import read_hub_questions
-    from searchgym.corpora.questions import read_questions
+    from searchgym.corpora.hub import open_questions
 
     bad = BadLines(skip_bad)
-    if source.startswith("hf:"):
-        found = read_hub_questions(source, None, bad)
-    else:
-        found = read_questions(source, None, bad, aliases)
+    found = open_questions(source, bad, aliases)
     report(bad)
     return found
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -95,6 +96,25 @@ def read_hub_questions(
     if source.file is not None:
         return read_questions(hub_file(source), format, bad)
     return parse_questions(_rows(source, streaming=False), format, bad)
+
+
+def open_questions(
+    source: str | PathLike[str], bad: BadLines | None = None, aliases: str | PathLike[str] | None = None
+) -> list[Question]:
+    """Reads questions from wherever they are: a file, or ``hf:OWNER/NAME:CONFIG/SPLIT``.
+
+    Args:
+        source: A path or the name of a data set.
+        bad: Tolerance for bad rows.
+        aliases: 2WikiMultihopQA's ``id_aliases.json``; for files only, hub rows carry no entity ids.
+
+    Raises:
+        DataMissingError: It is not there.
+        DataError: As `read_questions`.
+    """
+    if str(source).startswith("hf:"):
+        return read_hub_questions(str(source), None, bad)
+    return read_questions(source, None, bad, aliases)
 
 
 def read_hub_passages(

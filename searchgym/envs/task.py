@@ -251,21 +251,13 @@ def load_questions(
         if not records:
             raise UsageError(f"{card.id}: questions= is empty")
         return tuple(records)
-    from searchgym.corpora.hub import read_hub_questions
-    from searchgym.corpora.questions import read_questions
+    from searchgym.corpora.hub import open_questions
 
     local = home() / "data" / source.file
-    if given is not None and str(given).startswith("hf:"):
-        return tuple(read_hub_questions(str(given)))
-    if given is not None:
-        path = Path(given)
-    elif source.bundled:
-        path = bundled_file(source.bundled)
-    elif local.exists():
-        path = local
-    else:
+    if given is None and not source.bundled and not local.exists():
         return _hub_questions(card, source, local)
-    return tuple(read_questions(path, aliases=aliases))
+    own = bundled_file(source.bundled) if source.bundled else local
+    return tuple(open_questions(own if given is None else given, aliases=aliases))
 
 
 def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[Question, ...]:

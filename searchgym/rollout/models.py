@@ -80,14 +80,13 @@ def load_models(paths: Mapping[str, Path], protocol: Protocol) -> dict[str, Mode
     """
     if not paths:
         return {}
-    from searchgym.rollout.loading import load_model
-    from searchgym.rollout.transformers_sampler import TransformersSampler
+    from searchgym.rollout.transformers_sampler import load_sampler
 
     loaded: dict[Path, Model] = {}
     for path in _unique(paths.values()):
-        model, tokenizer = load_model(path)
+        sampler, tokenizer = load_sampler(path)
         form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
-        loaded[path] = Model.over(path.name, TransformersSampler(model, tokenizer), form, sha256=_weights_sha256(path))
+        loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path))
     if len({model.key for model in loaded.values()}) < len(loaded):
         raise UsageError(f"two model folders have the same name: {', '.join(map(str, loaded))}")
     return {role: loaded[path.resolve()] for role, path in paths.items()}
