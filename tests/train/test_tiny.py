@@ -32,22 +32,9 @@ from searchgym.train.demonstrations import (
     worlds,
 )
 from searchgym.train.samples import samples_from
-from searchgym.train.tiny import (
-    TAGS,
-    Examiner,
-    Run,
-    Stage,
-    TinySettings,
-    Trainer,
-    batches,
-    by_hops,
-    lessons,
-    main,
-    make_model,
-    rate_scale,
-    stage_at,
-    train_tokenizer,
-)
+from searchgym.train.tiny import Run, Trainer, batches, lessons, main, rate_scale, stage_at
+from searchgym.train.tiny_exam import Examiner, by_hops
+from searchgym.train.tiny_model import TAGS, Stage, TinySettings, make_model, train_tokenizer
 
 TAGS_PROTOCOL = get_protocol("tags")
 MICRO = TinySettings(

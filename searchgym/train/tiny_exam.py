@@ -1,0 +1,116 @@
+"""What the tiny model can do on worlds that its training has not seen: reading, and its own search."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds import build_world
+from searchgym.envs.task import Task
+from searchgym.records import Answer, Episode, Question
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.scoring import exact_match
+from searchgym.train.demonstrations import (
+    AGENT,
+    ROLE,
+    demonstrate,
+    play,
+    world_task,
+)
+
+LAST_TURN: Final = 64
+"""Tokens of a last turn at most: it recalls four facts and answers."""
+
+Scores = dict[str, float]
+
+
+def model_copy(model: PreTrainedModel) -> Any:
+    """Returns a model of its own with the same weights, in evaluation mode."""
+    copy = cast(Any, type(model))(model.config).to(model.device).eval()
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
+class Examiner:
+    """Measures reading and searching on worlds that training has not seen.
+
+    Args:
+        specs: Worlds by the name that their scores get.
+        tokenizer: The model's.
+        form: Its token format.
+    """
+
+    def __init__(self, specs: Mapping[str, WorldSpec], tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> None:
+        self._tokenizer, self._form = tokenizer, form
+        self._tasks = {name: world_task(build_world(spec)) for name, spec in specs.items()}
+        self._given = {
+            name: play(task, [demonstrate(question) for question in task.questions], form)
+            for name, task in self._tasks.items()
+        }
+
+    def examine(self, model: PreTrainedModel, search: bool = True) -> dict[str, dict[str, Scores]]:
+        """Returns EM by hops: ``{name: {"reading": {"1": 0.9, ...}, "search": {...}}}``.
+
+        ``reading`` gives the gold pages: all searches are the demonstration's, the model writes the last turn.
+        ``search`` is its own greedy search.
+
+        Args:
+            model: In any state of training.
+            search: False leaves ``search`` out: a model that was shown no episode yet only fills its turns.
+
+        Returns:
+            Scores by world, kind and hops.
+
+        """
+        sampler = TransformersSampler(model_copy(model), self._tokenizer)  # it changes how a model computes attention
+        return {
+            name: {"reading": self._reading(sampler, name)}
+            | ({"search": self._search(sampler, task)} if search else {})
+            for name, task in self._tasks.items()
+        }
+
+    def _reading(self, sampler: TransformersSampler, name: str) -> Scores:
+        """Returns EM of the last turn after a demonstration's searches."""
+        sampling = Sampling(max_tokens=LAST_TURN, temperature=0.0, stop=self._form.stop)
+        requests = [SampleRequest(_before_last(episode), sampling) for episode in self._given[name]]
+        replies = sampler.sample(requests)
+        actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
+        return by_hops(
+            (question, exact_match(action.text, question.golds) if isinstance(action, Answer) else 0.0)
+            for question, action in zip(self._tasks[name].questions, actions, strict=True)
+        )
+
+    def _search(self, sampler: TransformersSampler, task: Task) -> Scores:
+        """Returns EM of greedy episodes."""
+        episodes: list[Episode] = []
+        engine = Engine(task, load_agent(AGENT), {ROLE: Model.over("tiny", sampler, self._form)})
+        asyncio.run(engine.run(task.questions, episodes.append))
+        return by_hops((task.by_id[episode.question_id], episode.scores["em"]) for episode in episodes)
+
+
+def _before_last(episode: Episode) -> Any:
+    """Returns the ids before an episode's last response, (T,) int32."""
+    return np.concatenate([span.ids for span in episode.contexts[0].spans[:-1]])
+
+
+def by_hops(scored: Iterable[tuple[Question, float]]) -> Scores:
+    """Returns the mean score by number of hops, and over ``"all"``."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for question, score in scored:
+        values[str(question.metadata["hops"])].append(score)
+        values["all"].append(score)
+    return {hops: round(sum(own) / len(own), 4) for hops, own in sorted(values.items())}
