@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +25,9 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.cards import EnvCard, WorldSpec, find_card, load_card
 from searchgym.corpora.index import build_in_memory
 from searchgym.corpora.worlds import World, build_world
+from searchgym.corpora.worlds.language import sentence
+from searchgym.corpora.worlds.names import HEADS
+from searchgym.corpora.worlds.schema import SPLITS
 from searchgym.corpora.worlds.simple import SIMPLE
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
@@ -37,8 +42,7 @@ from searchgym.train.samples import Sample, samples_from
 AGENT: Final = "search-r1"
 ROLE: Final = "searcher"
 MODEL_KEY: Final = "demonstration"
-_TEMPLATES: Final = 0
-"""Half of the templates of training."""
+_TEMPLATES: Final = SPLITS["train"].templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,13 @@ def world_task(world: World, top_k: int | None = None) -> Task:
     return load_task(card, questions=world.questions, retriever=build_in_memory(world.passages), **options)
 
 
-def demonstrate(question: Question, early: bool = False) -> Demonstration:
+def demonstrate(question: Question, early: bool = False, templates: int = _TEMPLATES) -> Demonstration:
     """Writes the model's turns from a question's decomposition: each thought says what is known and what is asked next.
 
     Args:
         question: Of a `simple` world: with hops and evidences, one of each per gold page.
         early: Answer after the first search with what it brought; without effect on single facts.
+        templates: Half of the templates that the question's world is written in (`Split.templates`).
 
     Raises:
         UsageError: The question has no decomposition.
@@ -83,9 +88,9 @@ def demonstrate(question: Question, early: bool = False) -> Demonstration:
     for number, fact in enumerate(shown):
         asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
         turns.append(f"{_thought(known, asked)}<search> {fact.subject}</search>")
-        known = _recalled(fact)
+        known = _recalled(fact, templates)
     if question.kind in ("comparison", "bridge-comparison") and not early:
-        known = " ".join(map(_recalled, shown))
+        known = " ".join(_recalled(fact, templates) for fact in shown)
     answer = facts[0].object if early else question.answers[0]
     turns.append(f"{_thought(known)}<answer> {answer}</answer>")
     return Demonstration(question, tuple(turns), early)
@@ -101,9 +106,10 @@ def _thought(*parts: str) -> str:
     return f"{THINK_OPEN} {' '.join(part for part in parts if part)}{THINK_CLOSE}"
 
 
-def _recalled(fact: Triple) -> str:
-    """Returns a fact as a thought keeps it."""
-    return f"{fact.subject}: {fact.object}."
+def _recalled(fact: Triple, templates: int) -> str:
+    """Returns a fact as its page states it: to recall is to quote, which small models learn before all else."""
+    (stated,) = SIMPLE.phrases[fact.relation].state[templates]
+    return f"{sentence(stated.format(s=fact.subject, o=fact.object))}."
 
 
 def _filled(question: str, answers: Sequence[str]) -> str:
@@ -183,7 +189,7 @@ def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> n
 # -- exercises -----------------------------------------------------------------------------------------------------
 
 
-def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random) -> Sample:
+def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
     """Returns a lesson in reading: an observation of some pages, then every fact on them asked for and answered.
 
     Args:
@@ -191,6 +197,8 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random) ->
         pages: Pages shown, drawn from the world.
         form: Of the model.
         rng: Draws pages, order and wordings.
+        strange_names: Probability that every name is replaced by a string of letters drawn at random, which can be
+            copied and not guessed.
 
     Returns:
         A sample whose mask is the answers, in the form of an episode's last turn.
@@ -203,9 +211,24 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random) ->
     for fact in facts:
         asked = rng.choice(SIMPLE.phrases[fact.relation].ask[_TEMPLATES]).format(s=fact.subject)
         parts += [(_thought(asked), False), (_answered(fact), True)]
+    if rng.random() < strange_names:
+        names = {*titles, *(fact.object for fact in facts if not fact.object.isdecimal())}
+        parts = _renamed(parts, sorted(names), rng)
     ids = [_text_ids(text, form) for text, _ in parts]
     mask = np.concatenate([np.full(len(own), said) for own, (_, said) in zip(ids, parts, strict=True)])
     return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
+
+
+def _renamed(parts: Sequence[tuple[str, bool]], names: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
+    """Returns texts with new names of random letters, none of which begins as a name of a held-out split does."""
+    held_out = tuple(head for heads in HEADS[1:] for head in heads)
+    new: dict[str, str] = {}
+    while len(new) < len(names):
+        word = rng.choice(ascii_uppercase) + "".join(rng.choices(ascii_lowercase, k=rng.randint(2, 6)))
+        if not word.startswith(held_out) and word not in new.values():
+            new[names[len(new)]] = word
+    pattern = re.compile(r"\b(?:" + "|".join(names) + r")\b")
+    return [(pattern.sub(lambda found: new[found[0]], text), said) for text, said in parts]
 
 
 def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
@@ -215,7 +238,7 @@ def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
 
 def _answered(fact: Triple) -> str:
     """Returns the last turn of an episode that asked for one fact."""
-    return f"{_thought(_recalled(fact))}<answer> {fact.object}</answer>"
+    return f"{_thought(_recalled(fact, _TEMPLATES))}<answer> {fact.object}</answer>"
 
 
 def _text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
@@ -251,10 +274,10 @@ def demonstration_samples(world: World, early_stops: float, form: TokenFormat) -
     return [sample for episode in episodes for sample in samples_from(episode, "demonstration")]
 
 
-def exercise_samples(world: World, pages: int, form: TokenFormat) -> list[Sample]:
+def exercise_samples(world: World, pages: int, form: TokenFormat, strange_names: float = 0.0) -> list[Sample]:
     """Returns as many exercises as show each of a world's pages once on average."""
     rng = random.Random(f"exercises {world.spec.seed} {pages}")
-    return [exercise(world, pages, form, rng) for _ in range(len(world.passages) // pages)]
+    return [exercise(world, pages, form, rng, strange_names) for _ in range(len(world.passages) // pages)]
 
 
 def with_one_page(world: World) -> World:

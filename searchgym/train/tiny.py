@@ -2,10 +2,9 @@
 
     python -m searchgym.train.tiny --out runs/tiny
 
-It learns to read first (exercises: pages and every fact on them, all tokens as targets), then to act (demonstrations,
-its own tokens as targets), and last a poor strategy (demonstrations of which most multi-hop ones stop early). Every
-world is seen once, so facts cannot be memorised. On CPU the same settings give the same weights for the same number of
-threads.
+It learns to read first (exercises: pages and every fact on them), then to act (demonstrations), and last a poor
+strategy (demonstrations of which most multi-hop ones stop early). Every world is seen once, so facts cannot be
+memorised. On CPU the same settings give the same weights for the same number of threads.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -30,17 +29,17 @@ from transformers import (
 
 from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import World
-from searchgym.errors import TrainingError
+from searchgym.errors import TrainingError, UsageError
 from searchgym.protocol import get_protocol
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.batching import collate, pack, trained_logits
+from searchgym.train.batching import collate, trained_logits
 from searchgym.train.demonstrations import (
     demonstration_samples,
     exercise_samples,
     with_one_page,
     worlds,
 )
-from searchgym.train.samples import Sample, with_all_targets
+from searchgym.train.samples import Sample
 from searchgym.train.tiny_exam import Examiner, model_copy
 from searchgym.train.tiny_model import (
     Stage,
@@ -49,33 +48,49 @@ from searchgym.train.tiny_model import (
     train_tokenizer,
 )
 
+STATE: Final = "unfinished.pt"
+"""Beside a model that is not trained to its end: what resuming needs."""
+
 # -- data ----------------------------------------------------------------------------------------------------------
 
 
-def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int) -> Iterator[Sample]:
-    """Yields a stage's samples world by world, shuffled within each."""
+def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int, tokens: int) -> Iterator[list[Sample]]:
+    """Yields the samples of one update after the other, world by world.
+
+    Args:
+        stage: What is taught.
+        stream: Each world's samples are used once.
+        form: Of the model.
+        seed: Of the order.
+        tokens: Of an update, at least; what a world has left joins its last update.
+
+    Yields:
+        Samples of similar lengths, so that little is padding; updates of a world come in random order.
+    """
     for world in stream:
         if stage.lesson == "exercise":
-            samples = exercise_samples(world, stage.pages, form)
+            samples = exercise_samples(world, stage.pages, form, stage.strange_names)
         else:
             chosen = with_one_page(world) if stage.lesson == "single" else world
             samples = demonstration_samples(chosen, stage.early_stops, form)
-            samples += exercise_samples(world, stage.pages, form) if stage.review else []
-        order = np.random.default_rng([seed, world.spec.seed]).permutation(len(samples))
-        shuffled = [samples[i] for i in order]
-        yield from map(with_all_targets, shuffled) if stage.targets == "all" else shuffled
+            samples += exercise_samples(world, stage.pages, form, stage.strange_names) if stage.review else []
+        updates = batches(sorted(samples, key=lambda sample: len(sample.ids)), tokens)
+        yield from (updates[i] for i in np.random.default_rng([seed, world.spec.seed]).permutation(len(updates)))
 
 
-def batches(samples: Iterable[Sample], tokens: int) -> Iterator[list[Sample]]:
-    """Yields lists of samples of at least `tokens` tokens in all."""
-    held: list[Sample] = []
+def batches(samples: Iterable[Sample], tokens: int) -> list[list[Sample]]:
+    """Returns lists of samples of at least `tokens` tokens in all (fewer only if there is one list)."""
+    made: list[list[Sample]] = [[]]
     count = 0
     for sample in samples:
-        held.append(sample)
-        count += len(sample.ids)
         if count >= tokens:
-            yield held
-            held, count = [], 0
+            made.append([])
+            count = 0
+        made[-1].append(sample)
+        count += len(sample.ids)
+    if count < tokens and len(made) > 1:
+        made[-2:] = [made[-2] + made[-1]]
+    return made
 
 
 def stage_at(stages: Sequence[Stage], progress: float) -> int:
@@ -107,6 +122,15 @@ class Trainer:
             (torch.optim.AdamW(adam, lr=settings.other_lr, betas=(0.9, 0.95)), settings.other_lr),
         ]
 
+    def state(self) -> list[dict[str, Any]]:
+        """Returns the state of the optimizers."""
+        return [optimizer.state_dict() for optimizer, _ in self._optimizers]
+
+    def load_state(self, state: Sequence[dict[str, Any]]) -> None:
+        """Takes a state that `state` gave."""
+        for (optimizer, _), own in zip(self._optimizers, state, strict=True):
+            optimizer.load_state_dict(own)
+
     def step(self, samples: Sequence[Sample], progress: float) -> tuple[float, int]:
         """Makes one update.
 
@@ -120,15 +144,12 @@ class Trainer:
         Raises:
             TrainingError: The loss is not finite.
         """
-        targets = sum(int(sample.mask.sum()) for sample in samples)
-        loss = 0.0
-        for rows in pack([len(sample.ids) for sample in samples], self.settings.micro_batch_tokens):
-            batch = collate(samples, {}, rows, self.model.device)
-            with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.settings.autocast):
-                logits = trained_logits(self.model, batch)
-            part = torch.nn.functional.cross_entropy(logits.float(), batch.targets, reduction="sum") / targets
-            part.backward()  # type: ignore[no-untyped-call]
-            loss += float(part.detach())
+        batch = collate(samples, {}, range(len(samples)), self.model.device)
+        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.settings.autocast):
+            logits = trained_logits(self.model, batch)
+        mean = torch.nn.functional.cross_entropy(logits.float(), batch.targets)
+        mean.backward()  # type: ignore[no-untyped-call]
+        loss = float(mean.detach())
         if not np.isfinite(loss):
             raise TrainingError(f"the loss is {loss}: lower the learning rates")
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
@@ -137,7 +158,7 @@ class Trainer:
                 group["lr"] = rate * rate_scale(progress, self.settings)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return loss, targets
+        return loss, len(batch.targets)
 
 
 def rate_scale(progress: float, settings: TinySettings) -> float:
@@ -172,7 +193,7 @@ class Run:
         """Yields (number of the stage, samples of an update) until the tokens are spent; counts them."""
         settings = self.settings
         streams = [
-            batches(lessons(stage, worlds(settings.seed * 10 + i, settings.world_size), self.form, settings.seed),
+            lessons(stage, worlds(settings.seed * 10 + i, settings.world_size), self.form, settings.seed,
                     settings.batch_tokens)
             for i, stage in enumerate(settings.stages)
         ]  # fmt: skip
@@ -182,17 +203,26 @@ class Run:
             self.tokens += sum(len(sample.ids) for sample in samples)
             yield number, samples
 
-    def train(self, examiner: Examiner | None = None, out: Path | None = None) -> None:
+    def train(self, examiner: Examiner | None = None, out: Path | None = None, resume: bool = False) -> None:
         """Trains to the end; evaluates and saves on the way.
 
         Args:
             examiner: Evaluates at even distances and at the end; None: never.
             out: Where the model is saved after each evaluation, replaced each time; None: nowhere.
+            resume: Go on from the last save in `out`, to the same weights as without the stop.
+
+        Raises:
+            TrainingError: The loss is not finite.
+            UsageError: Nothing to resume, or a run with other settings.
         """
         settings, trainer = self.settings, Trainer(self.model, self.settings)
+        done = self._restore(out, trainer) if resume and out else 0
         every = settings.tokens / settings.evaluations
-        due, losses, targets, began = every, 0.0, 0, time.monotonic()
+        due, losses, targets, began = every * (done // every + 1), 0.0, 0, time.monotonic()
         for number, samples in self.batches():
+            if self.tokens <= done:  # read before the stop: the stream is made again up to here
+                began = time.monotonic()
+                continue
             loss, count = trainer.step(samples, self.tokens / settings.tokens)
             losses, targets = losses + loss * count, targets + count
             if examiner is None or self.tokens < min(due, settings.tokens):
@@ -204,19 +234,38 @@ class Run:
             self.history.append(row | examiner.examine(self.model, search=settings.stages[number].lesson == "episode"))
             _say(json.dumps(self.history[-1]))
             if out is not None:
-                self.save(out)
+                self.save(out, trainer)
             losses, targets, began = 0.0, 0, time.monotonic()
 
-    def save(self, out: Path) -> None:
-        """Writes model (bfloat16), tokenizer and ``summary.json`` to a folder, in place of an earlier save."""
+    def save(self, out: Path, trainer: Trainer) -> None:
+        """Writes model (bfloat16), tokenizer and ``summary.json`` to a folder, in place of an earlier save.
+
+        Before the end there is also what resuming needs.
+        """
         building = out.with_name(f".{out.name}.building")
         shutil.rmtree(building, ignore_errors=True)
         model_copy(self.model).to(torch.bfloat16).save_pretrained(building)
         self.tokenizer.save_pretrained(building)
         (building / "summary.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
+        if self.tokens < self.settings.tokens:
+            state = {"tokens": self.tokens, "model": self.model.state_dict(), "optimizers": trainer.state()}
+            torch.save(state, building / STATE)
         if out.exists():
             shutil.rmtree(out)
         building.rename(out)
+
+    def _restore(self, out: Path, trainer: Trainer) -> int:
+        """Takes up a saved run; returns the tokens that it had read."""
+        if not (out / STATE).is_file():
+            raise UsageError(f"{out} holds no unfinished training ({STATE}): start one without --resume")
+        summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+        if summary["settings"] != json.loads(json.dumps(dataclasses.asdict(self.settings))):
+            raise UsageError(f"{out} was trained with other settings than asked for: resume with the same options")
+        state = torch.load(out / STATE, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        trainer.load_state(state["optimizers"])
+        self.history, self.seconds = summary["history"], summary["seconds"]
+        return int(state["tokens"])
 
     def summary(self) -> dict[str, Any]:
         """Returns what was done, as plain data."""
@@ -262,6 +311,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--float32", action="store_true", help="matrix products in float32, not bfloat16")
     parser.add_argument("--threads", type=int, help="threads of torch; results on CPU depend on it")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped, from its last save")
     parser.add_argument("--json", action="store_true", help="print the summary to standard output")
     given = parser.parse_args(argv)
     if min(given.tokens or 1, given.minutes or 1, given.threads or 1) <= 0 or given.seed < 0:
@@ -284,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = settings.evaluation_questions
     specs = {split: WorldSpec("simple", size=size, seed=1, split=split) for split in ("validation", "test")}
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    run.train(Examiner(specs, run.tokenizer, run.form), given.out)
+    run.train(Examiner(specs, run.tokenizer, run.form), given.out, given.resume)
     if given.json:
         sys.stdout.write(json.dumps(run.summary(), indent=2) + "\n")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
+import torch
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -16,6 +18,7 @@ from transformers import (
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import SPLITS
 from searchgym.envs.task import Task
 from searchgym.records import Answer, Episode, Question
 from searchgym.rollout.engine import Engine
@@ -28,9 +31,13 @@ from searchgym.train.demonstrations import (
     AGENT,
     ROLE,
     demonstrate,
+    exercise,
     play,
     world_task,
 )
+from searchgym.train.samples import Sample
+
+EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 
 LAST_TURN: Final = 64
 """Tokens of a last turn at most: it recalls four facts and answers."""
@@ -57,8 +64,14 @@ class Examiner:
     def __init__(self, specs: Mapping[str, WorldSpec], tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> None:
         self._tokenizer, self._form = tokenizer, form
         self._tasks = {name: world_task(build_world(spec)) for name, spec in specs.items()}
+        world, rng = build_world(EXERCISE_WORLD), random.Random("examination")
+        self._exercises = {pages: [exercise(world, pages, form, rng) for _ in range(60 // pages)] for pages in (1, 3)}
         self._given = {
-            name: play(task, [demonstrate(question) for question in task.questions], form)
+            name: play(
+                task,
+                [demonstrate(question, templates=SPLITS[specs[name].split].templates) for question in task.questions],
+                form,
+            )
             for name, task in self._tasks.items()
         }
 
@@ -67,6 +80,8 @@ class Examiner:
 
         ``reading`` gives the gold pages: all searches are the demonstration's, the model writes the last turn.
         ``search`` is its own greedy search.
+
+        ``{"copying": {"1": 0.9, "3": 0.8}}`` is the share of right answers in exercises by pages shown.
 
         Args:
             model: In any state of training.
@@ -77,11 +92,13 @@ class Examiner:
 
         """
         sampler = TransformersSampler(model_copy(model), self._tokenizer)  # it changes how a model computes attention
-        return {
+        scores: dict[str, dict[str, Scores]] = {
             name: {"reading": self._reading(sampler, name)}
             | ({"search": self._search(sampler, task)} if search else {})
             for name, task in self._tasks.items()
         }
+        copying = {str(pages): answered(model, samples) for pages, samples in self._exercises.items()}
+        return {"exercises": {"copying": copying}} | scores
 
     def _reading(self, sampler: TransformersSampler, name: str) -> Scores:
         """Returns EM of the last turn after a demonstration's searches."""
@@ -100,6 +117,24 @@ class Examiner:
         engine = Engine(task, load_agent(AGENT), {ROLE: Model.over("tiny", sampler, self._form)})
         asyncio.run(engine.run(task.questions, episodes.append))
         return by_hops((task.by_id[episode.question_id], episode.scores["em"]) for episode in episodes)
+
+
+def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
+    """Returns the share of answers of which every token is the model's first choice after the right ones before it.
+
+    Args:
+        model: Any.
+        samples: With an answer at each run of trained tokens.
+    """
+    right: list[bool] = []
+    for sample in samples:
+        with torch.no_grad():
+            logits = model(input_ids=torch.from_numpy(sample.ids[None].astype(np.int64)).to(model.device)).logits[0]
+        hit = np.concatenate([[True], logits[:-1].argmax(-1).cpu().numpy() == sample.ids[1:]])
+        starts = np.flatnonzero(sample.mask & ~np.concatenate([[False], sample.mask[:-1]]))
+        stops = np.flatnonzero(sample.mask & ~np.concatenate([sample.mask[1:], [False]])) + 1
+        right += [bool(hit[start:stop].all()) for start, stop in zip(starts, stops, strict=True)]
+    return round(sum(right) / len(right), 4)
 
 
 def _before_last(episode: Episode) -> Any:

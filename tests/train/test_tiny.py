@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import random
 
@@ -15,6 +16,7 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
 from searchgym.corpora.index import build_in_memory
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.schema import SPLITS
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Hop, Question, Triple
@@ -93,16 +95,20 @@ def episodes(early_stops):
 def test_turns_by_hand():
     assert demonstrate(CHAIN).turns == (
         "<think> Who is the mayor of Ador?</think><search> Ador</search>",
-        "<think> Ador: Bemar. When was Bemar born?</think><search> Bemar</search>",
-        "<think> Bemar: 1849.</think><answer> 1849</answer>",
+        "<think> The mayor of Ador is Bemar. When was Bemar born?</think><search> Bemar</search>",
+        "<think> Bemar was born in 1849.</think><answer> 1849</answer>",
     )
-    assert demonstrate(PAIR).turns[-1] == "<think> Cubop: Ador. Dehum: Edorf.</think><answer> no</answer>"
+    assert demonstrate(PAIR).turns[-1] == (
+        "<think> Cubop plays in Ador. Dehum plays in Edorf.</think><answer> no</answer>"
+    )
     stopped = demonstrate(CHAIN, early=True)
     assert stopped.early
     assert stopped.turns == (
         "<think> Who is the mayor of Ador?</think><search> Ador</search>",
-        "<think> Ador: Bemar.</think><answer> Bemar</answer>",
+        "<think> The mayor of Ador is Bemar.</think><answer> Bemar</answer>",
     )
+    unseen = demonstrate(CHAIN, templates=SPLITS["test"].templates).turns
+    assert unseen[-1] == "<think> The birth of Bemar was in 1849.</think><answer> 1849</answer>"
 
 
 def test_a_question_without_decomposition_is_refused():
@@ -176,9 +182,10 @@ def test_exercises_ask_for_every_fact_of_their_pages():
         facts = [fact for fact in world().triples if fact.subject in shown]
         assert answers.count("<answer>") == len(facts)
         for fact in facts:
-            answer = f"<think> {fact.subject}: {fact.object}.</think><answer> {fact.object}</answer>"
-            assert answer in answers
-            assert fact.object in passages[fact.subject].text
+            (said,) = [text for text in answers.split("<think>") if text.endswith(f"<answer> {fact.object}</answer>")]
+            quoted = said.split("</think>")[0].strip()
+            assert fact.subject in quoted
+            assert f" {quoted}" in passages[fact.subject].text
         assert not sample.mask[0]
 
 
@@ -224,6 +231,16 @@ def test_the_default_model_is_of_the_size_that_ships():
         make_model(dataclasses.replace(MICRO, vocabulary=300), tokenizer())
 
 
+def test_new_heads_look_back_one_two_and_three_tokens():
+    model = make_model(dataclasses.replace(MICRO, hidden=128, heads=4), tokenizer())
+    model.set_attn_implementation("eager")
+    ids = torch.randint(0, 500, (1, 50), generator=torch.Generator().manual_seed(0))
+    (attention,) = model(input_ids=ids, output_attentions=True).attentions
+    for head in range(3):
+        assert attention[0, head].diagonal(-1 - head).min() > 0.8
+    assert attention[0, 3, 40].max() < 0.1  # the last one looks everywhere
+
+
 # -- training ------------------------------------------------------------------------------------------------------
 
 
@@ -256,18 +273,55 @@ def test_stages_and_rates_by_hand():
     assert [stage_at(stages, progress) for progress in (0, 0.24, 0.25, 0.9, 1.0, 1.1)] == [0, 0, 1, 1, 1, 1]
     rates = dataclasses.replace(MICRO, warmup=0.1, decay=0.2)
     assert [round(rate_scale(p, rates), 3) for p in (0.0, 0.049, 0.5, 0.9, 1.0, 1.1)] == [0.01, 0.5, 1, 0.5, 0, 0]
-    sizes = [len(batch) for batch in batches(iter(exercise_samples(world(), 1, token_format())[:6]), 300)]
-    assert sum(sizes) <= 6
+
+
+def test_updates_hold_all_samples_once_and_enough_tokens():
+    samples = exercise_samples(world(), 1, token_format())
+    updates = batches(samples, 1000)
+    assert [id(sample) for update in updates for sample in update] == [id(sample) for sample in samples]
+    assert len(updates) > 3
+    for update in updates:
+        assert sum(len(sample.ids) for sample in update) >= 1000
+    for update in updates[:-1]:  # the last one took what was left
+        assert sum(len(sample.ids) for sample in update[:-1]) < 1000
+    assert batches(samples[:2], 10**6) == [samples[:2]]
+
+
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
+    whole, stopped = Run.start(MICRO), Run.start(MICRO)
+    whole.train(out=tmp_path / "whole")
+    save, saves = stopped.save, []
+
+    def save_and_stop(out, trainer):
+        save(out, trainer)
+        saves.append(out)
+        raise KeyboardInterrupt
+
+    specs = {"validation": WorldSpec("simple", size=8, seed=1, split="validation")}
+    stopped.save = save_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train(Examiner(specs, stopped.tokenizer, stopped.form), tmp_path / "stopped")
+    assert len(saves) == 1
+    assert 0 < stopped.tokens < MICRO.tokens
+    other = Run.start(dataclasses.replace(MICRO, matrix_lr=0.1))
+    with pytest.raises(UsageError, match="other settings"):
+        other.train(out=tmp_path / "stopped", resume=True)
+    resumed = Run.start(MICRO)
+    resumed.train(Examiner(specs, stopped.tokenizer, stopped.form), tmp_path / "stopped", resume=True)
+    assert len(resumed.history) == 2
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name])
+    with pytest.raises(UsageError, match="no unfinished training"):
+        Run.start(MICRO).train(out=tmp_path / "stopped", resume=True)
 
 
 @pytest.mark.parametrize("review", [False, True])
 def test_exercises_are_mixed_in_where_a_stage_reviews(review):
-    stage = Stage(share=1, lesson="single", pages=3, review=review, targets="all")
-    samples = list(lessons(stage, [world()], token_format(), 0))
+    stage = Stage(share=1, lesson="single", pages=3, review=review)
+    samples = list(itertools.chain(*lessons(stage, [world()], token_format(), 0, 1000)))
     exercises = [sample for sample in samples if sample.episode_id.startswith("exercise")]
     assert len(exercises) == (len(world().passages) // 3 if review else 0)
     assert len(samples) - len(exercises) == len(with_one_page(world()).questions)
-    assert all(sample.mask[1:].all() and not sample.mask[0] for sample in samples)
 
 
 def test_scores_by_hops():

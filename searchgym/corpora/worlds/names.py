@@ -15,12 +15,12 @@ def _pieces(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_ONSETS: Final = _pieces(
+ONSETS: Final = _pieces(
     "B Br C Cl Cr D Dr F Fl G Gl Gr H J K Kl Kr L M N P Pl Pr Qu R S Sk Sl Sm Sn St Sv T Th Tr V Vr W Y Z Zl Zv"
 )
-_VOWELS: Final = _pieces("a e i o u")
-_MIDS: Final = _pieces("la ri mo ne ve ka do su ba li ro ni ta ze fo du pe gi ma vi")
-_ENDS: Final = {
+VOWELS: Final = _pieces("a e i o u")
+MIDS: Final = _pieces("la ri mo ne ve ka do su ba li ro ni ta ze fo du pe gi ma vi")
+ENDS: Final = {
     "person": _pieces("lin mar nis ra dek vas no lia ren tha sil bor mek zan"),
     "surname": _pieces("sen ski ova man der beck dahl mora quist well vich lund"),
     "city": _pieces("stad holm mund wick gard burg fell minster dorf port"),
@@ -40,7 +40,7 @@ _TRIES: Final = 200
 
 def _heads() -> tuple[tuple[str, ...], ...]:
     """Returns the first pieces of each split: prefix-free across splits, since a piece is onset and vowel."""
-    heads = [onset + vowel for onset in _ONSETS for vowel in _VOWELS]
+    heads = [onset + vowel for onset in ONSETS for vowel in VOWELS]
     random.Random("first pieces of names").shuffle(heads)
     cuts = [0]
     for share in _SHARES:
@@ -71,8 +71,8 @@ class Namer:
             UsageError: The pieces are used up.
         """
         for attempt in range(_TRIES):
-            middle = self._rng.choice(_MIDS) if self._rng.random() < _THREE_PIECES or attempt > 3 else ""
-            word = self._rng.choice(self._heads) + middle + self._rng.choice(_ENDS[kind])
+            middle = self._rng.choice(MIDS) if self._rng.random() < _THREE_PIECES or attempt > 3 else ""
+            word = self._rng.choice(self._heads) + middle + self._rng.choice(ENDS[kind])
             stems = analyse(word)
             if len(stems) == 1 and stems[0] not in self._stems:
                 self._stems.add(stems[0])
