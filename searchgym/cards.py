@@ -140,12 +140,46 @@ class CorpusCard:
     passages: int | None = None
 
 
-CARD_KINDS: dict[str, type[Any]] = {"envs": EnvCard, "agents": AgentCard, "corpora": CorpusCard}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """One model of this project: how it was made and what it can do. The card stands in the model's folder."""
+
+    name: str
+    summary: str
+    licence: str
+    command: str
+    """Makes it again."""
+    seed: int
+    tokens: int
+    """Read in training."""
+    seconds: int
+    """Of training, evaluations apart."""
+    threads: int
+    """Of torch in training; the same number gives the same weights on the same kind of machine."""
+    parameters: int
+    vocabulary: int
+    """Tokens of the tokenizer."""
+    positions: int
+    """Tokens of a context at most."""
+    sha256: str
+    """Of ``model.safetensors``."""
+    questions: int
+    """Asked on each world of `scores`."""
+    scores: dict[str, Any]
+    """EM by world (``LEVEL/SPLIT``), by ``reading`` (gold pages given) or ``search`` (its own), by hops."""
+
+
+CARD_KINDS: dict[str, type[Any]] = {
+    "envs": EnvCard,
+    "agents": AgentCard,
+    "corpora": CorpusCard,
+    "models": ModelCard,
+}
 
 CARD_FOLDERS = (*CARD_KINDS, "train")
 """Top-level folders of YAML files; what stands in ``train`` is read by `searchgym.train.recipe`."""
 
-SINGULAR = {"envs": "environment", "agents": "agent", "corpora": "corpus", "train": "recipe"}
+SINGULAR = {"envs": "environment", "agents": "agent", "corpora": "corpus", "models": "model", "train": "recipe"}
 
 
 def cards_folder(kind: str) -> Path:
@@ -156,7 +190,7 @@ def cards_folder(kind: str) -> Path:
 
 
 def list_cards(kind: str) -> dict[str, Path]:
-    """Returns ``{name: file}`` of every shipped card of a kind; an agent's card is ``NAME/card.yaml``."""
+    """Returns ``{name: file}`` of every shipped card of a kind; cards with more beside them are ``NAME/card.yaml``."""
     folder = cards_folder(kind)
     flat = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     return flat | {path.parent.name: path for path in sorted(folder.glob("*/card.yaml"))}

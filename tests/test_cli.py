@@ -227,7 +227,7 @@ def test_tables_cut_nothing_in_a_pipe(cli):
     assert len({len(line) for line in out.splitlines() if line.startswith(("│", "┃"))}) == 1
 
 
-# -- play, demo ----------------------------------------------------------------------------------------------------
+# -- play ----------------------------------------------------------------------------------------------------
 
 
 def test_play(cli):
@@ -239,22 +239,6 @@ def test_play(cli):
     assert "Doc 1(Title:" in err
     assert cli("play", "Demo", stdin="q\n")[0] == 130
     assert cli("play", "Demo", stdin="")[0] == 130
-
-
-def test_demo_without_real_data(cli, monkeypatch):
-    monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
-    rows = json_of(cli("demo", "--json"))["results"]
-    assert {row["agent"]: row["em"] for row in rows if row["agent"] in ("oracle", "evidence-oracle", "random")} == {
-        "oracle": 1.0,
-        "evidence-oracle": 1.0,
-        "random": 0.0,
-    }
-
-
-def test_demo_on_real_data(cli, real_data):
-    rows = json_of(cli("demo", "--json"))["results"]
-    assert {row["environment"] for row in rows} == {"Demo", "HotpotQA", "HotpotQA, distractors"}
-    assert [row["em"] for row in rows if row["agent"] == "oracle"] == [1.0, 1.0, 1.0]
 
 
 # -- corpus, index, retrieval --------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""Commands that run environments: list, play, eval, demo."""
+"""Commands that run environments: list, play, eval."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from searchgym.cards import AgentCard, CorpusCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.output import Json, emit, emit_rows, progress, say, show, table
-from searchgym.errors import DataMissingError, SearchGymError, UnknownNameError, UsageError
+from searchgym.errors import SearchGymError, UnknownNameError, UsageError
 from searchgym.records import Question
 
 EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id, short name (HotpotQA) or YAML card.")]
@@ -99,7 +98,7 @@ def play(
 def evaluate(
     env: EnvName,
     agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), folder of one, or module:Class.")],
-    model: Annotated[list[str] | None, typer.Option(help="[ROLE=]PATH of the model behind the agent's roles.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="[ROLE=]MODEL (folder or shipped name) behind roles.")] = None,
     questions: Questions = None,
     corpus: Corpus = None,
     distractors: Distractors = False,
@@ -217,35 +216,3 @@ def print_scores(title: str, scores: dict[str, Any]) -> None:
         elif not name.endswith("_ci95"):
             rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
     table(("metric", "value", "95 % interval"), rows, title)
-
-
-DEMO_COLUMNS = ("n", "em", "f1", "searches", "turns", "observation_words")
-
-
-def demo(seed: Seed = 0, json: Json = False) -> None:
-    """Evaluate the scripted agents on the bundled pages and, where SEARCHGYM_DATA is set, on real questions."""
-    from searchgym.agents.base import load_agent
-
-    settings: list[tuple[str, str, dict[str, Any]]] = [("Demo", "Demo", {})]
-    real = os.environ.get("SEARCHGYM_DATA")
-    if real:
-        folder = Path(real) / "hotpotqa"
-        questions = folder / "questions.json"
-        if not questions.exists():
-            reason = "SEARCHGYM_DATA must name a folder with hotpotqa/questions.json and hotpotqa/corpus.json"
-            raise DataMissingError(reason, questions)
-        settings.append(("HotpotQA", "HotpotQA", {"questions": questions, "corpus": folder / "corpus.json"}))
-        settings.append(("HotpotQA", "HotpotQA, distractors", {"questions": questions, "distractors": True}))
-    else:
-        say("SEARCHGYM_DATA is not set: the bundled questions only")
-    rows = []
-    for env, label, options in settings:
-        task = load(env, options)
-        for agent in ("closed-book", "single-search", "evidence-oracle", "oracle", "random"):
-            loaded = load_agent(agent)
-            scores = run_evaluation(task, loaded, new_folder(task, loaded.name), {}, seed=seed)
-            recall = scores["title_recall"]
-            row = {"environment": label, "agent": loaded.name} | {column: scores[column] for column in DEMO_COLUMNS}
-            rows.append(row | {"title_recall": None if recall is None else recall[-1]})
-    emit_rows(rows, json, "results", "scripted agents (em and f1 by the official scorer)")
-    sys.stdout.flush()

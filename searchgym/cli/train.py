@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, say, show
+from searchgym.cli.output import Json, emit, say, show, table
 
 
 def train(
@@ -54,6 +54,30 @@ def train(
         "best_checkpoint": str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def demo(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe values.")] = None,
+    recipe: Annotated[str, typer.Option(help="Recipe name or YAML file.")] = "tiny-grpo",
+    out: Annotated[Path, typer.Option(help="Folder; an earlier demonstration in it is replaced.")] = Path("runs/demo"),
+    questions: Annotated[int | None, typer.Option(min=1, help="Ask only the first N held-out questions.")] = None,
+    json: Json = False,
+) -> None:
+    """Train the shipped tiny model to search, with its scores before and after."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.train.demo import run_demo
+        from searchgym.train.recipe import load_recipe
+
+        summary = run_demo(load_recipe(recipe, overrides or []), out, say, report_row, questions)
+    if json:
+        emit(summary, True)
+        return
+    hops = summary["em_by_hops"]
+    columns = list(hops["before"])
+    head = ("EM", *(name if name == "all" else f"{name} hops" for name in columns))
+    table(head, [(name, *(show(own[hop]) for hop in columns)) for name, own in hops.items()], "held-out questions")
+    shown = {name: value for name, value in summary.items() if name != "em_by_hops"}
+    emit(shown, False, f"{summary['recipe']}, {summary['n']} questions")
 
 
 def show_episode(

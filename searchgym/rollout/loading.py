@@ -1,4 +1,4 @@
-"""Models and tokenizers from a folder in Hugging Face format, without a network."""
+"""Models and tokenizers from a folder in Hugging Face format, or shipped with the package, without a network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from searchgym.cards import list_cards
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 
 Dtype = Literal["float32", "bfloat16", "float64"]
@@ -22,14 +23,14 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
     """Loads a tokenizer from a folder, without a network.
 
     Args:
-        path: The folder.
+        path: The folder, or the name of a shipped model.
         chat: Whether a chat template is needed.
 
     Raises:
         DataMissingError: The folder, its tokenizer or the chat template that is needed is not there.
         DataError: The tokenizer cannot be read.
     """
-    folder = _model_folder(path)
+    folder = model_folder(path)
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     if not any((folder / name).is_file() for name in names):
         raise DataMissingError(f"no tokenizer: none of {', '.join(names)}; save one with save_pretrained", folder)
@@ -50,7 +51,7 @@ def load_model(
     """Loads a causal language model and its tokenizer from a folder in Hugging Face format, without a network.
 
     Args:
-        path: The folder.
+        path: The folder, or the name of a shipped model.
         dtype: Type of the weights in memory, whatever they are on disk.
         device: Where the weights go, as torch names it.
         chat: Whether a chat template is needed.
@@ -65,7 +66,7 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
-    folder = _model_folder(path)
+    folder = model_folder(path)
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
@@ -88,8 +89,18 @@ def load_model(
     return model.to(device), tokenizer
 
 
-def _model_folder(path: str | Path) -> Path:
-    folder = Path(path)
-    if not folder.is_dir():
-        raise DataMissingError("no such folder; name a folder with a model in Hugging Face format", folder)
-    return folder
+def model_folder(name: str | Path) -> Path:
+    """Returns the folder of a model given its path or the name of one that is shipped.
+
+    Raises:
+        DataMissingError: Neither is there.
+    """
+    folder, shipped = Path(name), list_cards("models")
+    if folder.is_dir():
+        return folder
+    if str(name) in shipped:
+        return shipped[str(name)].parent
+    raise DataMissingError(
+        f"no such folder; name one with a model in Hugging Face format, or a shipped model: {', '.join(shipped)}",
+        folder,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, P
 
 
 def load_models(paths: Mapping[str, Path], protocol: Protocol) -> dict[str, Model]:
-    """Loads each folder once and returns the model behind each role; a model's key is its folder's name.
+    """Loads each model once and returns the one behind each role; a model's key is its folder's name.
 
     Raises:
         DataMissingError: A folder that is not there or holds no model.
@@ -80,16 +80,18 @@ def load_models(paths: Mapping[str, Path], protocol: Protocol) -> dict[str, Mode
     """
     if not paths:
         return {}
+    from searchgym.rollout.loading import model_folder
     from searchgym.rollout.transformers_sampler import load_sampler
 
+    paths = {role: model_folder(path).resolve() for role, path in paths.items()}
     loaded: dict[Path, Model] = {}
-    for path in _unique(paths.values()):
+    for path in dict.fromkeys(paths.values()):
         sampler, tokenizer = load_sampler(path)
         form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
         loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path))
     if len({model.key for model in loaded.values()}) < len(loaded):
         raise UsageError(f"two model folders have the same name: {', '.join(map(str, loaded))}")
-    return {role: loaded[path.resolve()] for role, path in paths.items()}
+    return {role: loaded[path] for role, path in paths.items()}
 
 
 def _weights_sha256(folder: Path) -> str:
@@ -98,8 +100,3 @@ def _weights_sha256(folder: Path) -> str:
     for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
         digest.update(bytes.fromhex(sha256_file(file)))
     return digest.hexdigest()
-
-
-def _unique(paths: Iterable[Path]) -> list[Path]:
-    """Returns resolved paths without repeats, in order."""
-    return list(dict.fromkeys(path.resolve() for path in paths))

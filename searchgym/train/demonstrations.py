@@ -68,48 +68,60 @@ def world_task(world: World, top_k: int | None = None) -> Task:
     return load_task(card, questions=world.questions, retriever=build_in_memory(world.passages), **options)
 
 
-def demonstrate(question: Question, early: bool = False, templates: int = _TEMPLATES) -> Demonstration:
+def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) -> Demonstration:
     """Writes the model's turns from a question's decomposition: each thought says what is known and what is asked next.
 
     Args:
-        question: Of a `simple` world: with hops and evidences, one of each per gold page.
+        question: Of a world: with hops and evidences, one of each per gold page.
+        quotes: The gold sentences, in the same order; see `gold_sentences`. To recall is to quote.
         early: Answer after the first search with what it brought; without effect on single facts.
-        templates: Half of the templates that the question's world is written in (`Split.templates`).
 
     Raises:
-        UsageError: The question has no decomposition.
+        UsageError: The question has no decomposition, or there is not one quote per hop.
     """
-    hops, facts = question.hops, question.evidences
-    if not hops or not facts or len(hops) != len(facts):
-        raise UsageError(f"question {question.id!r} has no hops with evidences: demonstrations need a simple world")
+    hops, facts = question.hops or (), question.evidences or ()
+    titles = question.gold_titles or ()
+    if not hops or not len(hops) == len(facts) == len(titles) == len(quotes):
+        raise UsageError(f"question {question.id!r} has no hops with evidences and quotes: only a world's can be shown")
     early = early and len(hops) > 1
-    shown = facts[:1] if early else facts
     turns, known = [], ""
-    for number, fact in enumerate(shown):
+    for number, title in enumerate(titles[:1] if early else titles):
         asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
-        turns.append(f"{_thought(known, asked)}<search> {fact.subject}</search>")
-        known = _recalled(fact, templates)
+        turns.append(f"{_thought(known, asked)}<search> {title}</search>")
+        known = quotes[number]
     if question.kind in ("comparison", "bridge-comparison") and not early:
-        known = " ".join(_recalled(fact, templates) for fact in shown)
+        known = " ".join(quotes)
     answer = facts[0].object if early else question.answers[0]
     turns.append(f"{_thought(known)}<answer> {answer}</answer>")
     return Demonstration(question, tuple(turns), early)
 
 
-def demonstrate_all(questions: Sequence[Question], early_stops: float, rng: random.Random) -> list[Demonstration]:
+def gold_sentences(question: Question, pages: Mapping[str, Passage]) -> list[str]:
+    """Returns what each gold page says of the question: the sentences that its supporting facts name, as one text.
+
+    Args:
+        question: Of a world.
+        pages: The world's passages by title.
+    """
+    said: dict[str, list[str]] = {}
+    for fact in question.supporting_facts or ():
+        sentences = re.split(r"(?<=\.) ", pages[fact.title].text)
+        said.setdefault(fact.title, []).append(sentences[fact.sentence or 0])
+    return [" ".join(own) for own in said.values()]
+
+
+def demonstrate_all(world: World, early_stops: float, rng: random.Random) -> list[Demonstration]:
     """Writes a demonstration per question; each multi-hop one stops early with probability `early_stops`."""
-    return [demonstrate(question, rng.random() < early_stops) for question in questions]
+    pages = {passage.title: passage for passage in world.passages}
+    return [
+        demonstrate(question, gold_sentences(question, pages), rng.random() < early_stops)
+        for question in world.questions
+    ]
 
 
 def _thought(*parts: str) -> str:
     """Returns a closed thought."""
     return f"{THINK_OPEN} {' '.join(part for part in parts if part)}{THINK_CLOSE}"
-
-
-def _recalled(fact: Triple, templates: int) -> str:
-    """Returns a fact as its page states it: to recall is to quote, which small models learn before all else."""
-    (stated,) = SIMPLE.phrases[fact.relation].state[templates]
-    return f"{sentence(stated.format(s=fact.subject, o=fact.object))}."
 
 
 def _filled(question: str, answers: Sequence[str]) -> str:
@@ -237,8 +249,10 @@ def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
 
 
 def _answered(fact: Triple) -> str:
-    """Returns the last turn of an episode that asked for one fact."""
-    return f"{_thought(_recalled(fact, _TEMPLATES))}<answer> {fact.object}</answer>"
+    """Returns the last turn of an episode that asked for one fact: the sentence that states it, and the answer."""
+    (stated,) = SIMPLE.phrases[fact.relation].state[_TEMPLATES]
+    quote = sentence(stated.format(s=fact.subject, o=fact.object))
+    return f"{_thought(f'{quote}.')}<answer> {fact.object}</answer>"
 
 
 def _text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
@@ -270,7 +284,7 @@ def worlds(seed: int, size: int) -> Iterator[World]:
 def demonstration_samples(world: World, early_stops: float, form: TokenFormat) -> list[Sample]:
     """Returns the demonstrations of all of a world's questions as samples, a function of the arguments alone."""
     rng = random.Random(f"demonstrations {world.spec.seed}")
-    episodes = play(world_task(world), demonstrate_all(world.questions, early_stops, rng), form)
+    episodes = play(world_task(world), demonstrate_all(world, early_stops, rng), form)
     return [sample for episode in episodes for sample in samples_from(episode, "demonstration")]
 
 

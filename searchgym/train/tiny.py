@@ -40,6 +40,7 @@ from searchgym.train.demonstrations import (
     worlds,
 )
 from searchgym.train.samples import Sample
+from searchgym.train.tiny_card import write_card
 from searchgym.train.tiny_exam import Examiner, model_copy
 from searchgym.train.tiny_model import (
     Stage,
@@ -162,10 +163,10 @@ class Trainer:
 
 
 def rate_scale(progress: float, settings: TinySettings) -> float:
-    """Returns the share of the learning rates: a linear rise, a plateau, a linear fall."""
-    rise = min(1.0, (progress + 1e-3) / settings.warmup) if settings.warmup else 1.0
+    """Returns what the learning rates are multiplied by: the stage's own, in a linear rise, a plateau, a linear fall."""
+    rise = min(1.0, progress / settings.warmup + 0.1) if settings.warmup else 1.0
     fall = min(1.0, (1 - progress) / settings.decay) if settings.decay else 1.0
-    return min(rise, max(fall, 0.0))
+    return settings.stages[stage_at(settings.stages, progress)].rate * min(rise, max(fall, 0.0))
 
 
 @dataclass(slots=True)
@@ -335,6 +336,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     specs = {split: WorldSpec("simple", size=size, seed=1, split=split) for split in ("validation", "test")}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     run.train(Examiner(specs, run.tokenizer, run.form), given.out, given.resume)
+    write_card(given.out, " ".join(["python -m searchgym.train.tiny", *(sys.argv[1:] if argv is None else argv)]))
     if given.json:
         sys.stdout.write(json.dumps(run.summary(), indent=2) + "\n")
 

@@ -17,8 +17,7 @@ from transformers import (
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
-from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import SPLITS
+from searchgym.corpora.worlds import World, build_world
 from searchgym.envs.task import Task
 from searchgym.records import Answer, Episode, Question
 from searchgym.rollout.engine import Engine
@@ -30,7 +29,7 @@ from searchgym.scoring import exact_match
 from searchgym.train.demonstrations import (
     AGENT,
     ROLE,
-    demonstrate,
+    demonstrate_all,
     exercise,
     play,
     world_task,
@@ -52,6 +51,31 @@ def model_copy(model: PreTrainedModel) -> Any:
     return copy
 
 
+class ReadingTest:
+    """A world whose questions are read with the gold pages given: all turns but the last are a demonstration's.
+
+    Args:
+        world: Any.
+        form: Token format of the models that are tested.
+    """
+
+    def __init__(self, world: World, form: TokenFormat) -> None:
+        self.task, self._form = world_task(world), form
+        shown = play(self.task, demonstrate_all(world, 0.0, random.Random(0)), form)
+        # all that stands before an episode's last response
+        self._given = [np.concatenate([span.ids for span in e.contexts[0].spans[:-1]]) for e in shown]
+
+    def scores(self, sampler: TransformersSampler) -> list[float]:
+        """Returns the EM of each question's greedy last turn."""
+        sampling = Sampling(max_tokens=LAST_TURN, temperature=0.0, stop=self._form.stop)
+        replies = sampler.sample([SampleRequest(ids, sampling) for ids in self._given])
+        actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
+        return [
+            exact_match(action.text, question.golds) if isinstance(action, Answer) else 0.0
+            for question, action in zip(self.task.questions, actions, strict=True)
+        ]
+
+
 class Examiner:
     """Measures reading and searching on worlds that training has not seen.
 
@@ -63,25 +87,16 @@ class Examiner:
 
     def __init__(self, specs: Mapping[str, WorldSpec], tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> None:
         self._tokenizer, self._form = tokenizer, form
-        self._tasks = {name: world_task(build_world(spec)) for name, spec in specs.items()}
         world, rng = build_world(EXERCISE_WORLD), random.Random("examination")
         self._exercises = {pages: [exercise(world, pages, form, rng) for _ in range(60 // pages)] for pages in (1, 3)}
-        self._given = {
-            name: play(
-                task,
-                [demonstrate(question, templates=SPLITS[specs[name].split].templates) for question in task.questions],
-                form,
-            )
-            for name, task in self._tasks.items()
-        }
+        self._tests = {name: ReadingTest(build_world(spec), form) for name, spec in specs.items()}
 
     def examine(self, model: PreTrainedModel, search: bool = True) -> dict[str, dict[str, Scores]]:
         """Returns EM by hops: ``{name: {"reading": {"1": 0.9, ...}, "search": {...}}}``.
 
         ``reading`` gives the gold pages: all searches are the demonstration's, the model writes the last turn.
-        ``search`` is its own greedy search.
-
-        ``{"copying": {"1": 0.9, "3": 0.8}}`` is the share of right answers in exercises by pages shown.
+        ``search`` is its own greedy search. ``{"exercises": {"copying": {"1": 0.9, "3": 0.8}}}`` is the share of right
+        answers in exercises by pages shown.
 
         Args:
             model: In any state of training.
@@ -92,24 +107,12 @@ class Examiner:
 
         """
         sampler = TransformersSampler(model_copy(model), self._tokenizer)  # it changes how a model computes attention
-        scores: dict[str, dict[str, Scores]] = {
-            name: {"reading": self._reading(sampler, name)}
-            | ({"search": self._search(sampler, task)} if search else {})
-            for name, task in self._tasks.items()
-        }
         copying = {str(pages): answered(model, samples) for pages, samples in self._exercises.items()}
-        return {"exercises": {"copying": copying}} | scores
-
-    def _reading(self, sampler: TransformersSampler, name: str) -> Scores:
-        """Returns EM of the last turn after a demonstration's searches."""
-        sampling = Sampling(max_tokens=LAST_TURN, temperature=0.0, stop=self._form.stop)
-        requests = [SampleRequest(_before_last(episode), sampling) for episode in self._given[name]]
-        replies = sampler.sample(requests)
-        actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
-        return by_hops(
-            (question, exact_match(action.text, question.golds) if isinstance(action, Answer) else 0.0)
-            for question, action in zip(self._tasks[name].questions, actions, strict=True)
-        )
+        scores: dict[str, dict[str, Scores]] = {"exercises": {"copying": copying}}
+        for name, test in self._tests.items():
+            read = by_hops(zip(test.task.questions, test.scores(sampler), strict=True))
+            scores[name] = {"reading": read} | ({"search": self._search(sampler, test.task)} if search else {})
+        return scores
 
     def _search(self, sampler: TransformersSampler, task: Task) -> Scores:
         """Returns EM of greedy episodes."""
@@ -135,11 +138,6 @@ def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
         stops = np.flatnonzero(sample.mask & ~np.concatenate([sample.mask[1:], [False]])) + 1
         right += [bool(hit[start:stop].all()) for start, stop in zip(starts, stops, strict=True)]
     return round(sum(right) / len(right), 4)
-
-
-def _before_last(episode: Episode) -> Any:
-    """Returns the ids before an episode's last response, (T,) int32."""
-    return np.concatenate([span.ids for span in episode.contexts[0].spans[:-1]])
 
 
 def by_hops(scored: Iterable[tuple[Question, float]]) -> Scores:

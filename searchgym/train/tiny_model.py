@@ -64,7 +64,7 @@ class Stage:
     """One part of the curriculum."""
 
     share: float
-    """Of the run's tokens."""
+    """Of the run's tokens, relative to the other stages'."""
     lesson: Literal["exercise", "single", "episode"]
     """Pages with all their facts; demonstrations of single facts; demonstrations of all questions."""
     pages: int = 1
@@ -73,17 +73,21 @@ class Stage:
     """Whether demonstrations are mixed with exercises on their world's pages, so that reading is practised on."""
     strange_names: float = 0.5
     """Share of the exercises whose names are letters drawn at random."""
+    rate: float = 1.0
+    """What the learning rates are multiplied by."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early."""
 
 
 STAGES: Final = (
-    Stage(share=0.10, lesson="exercise", pages=1),
-    Stage(share=0.40, lesson="exercise", pages=3),
-    Stage(share=0.08, lesson="single", pages=3, review=True),
-    Stage(share=0.27, lesson="episode", pages=3, review=True),
-    Stage(share=0.15, lesson="episode", early_stops=0.65),
+    Stage(share=1.6, lesson="exercise", pages=1),
+    Stage(share=2.4, lesson="exercise", pages=3),
+    Stage(share=2.0, lesson="exercise", pages=3, rate=0.3),
+    Stage(share=1.0, lesson="single", pages=3, review=True, rate=0.3),
+    Stage(share=3.4, lesson="episode", pages=3, review=True, rate=0.3),
+    Stage(share=2.4, lesson="episode", early_stops=0.65, rate=0.3),
 )
+"""Shares are millions of tokens of the default run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class TinySettings:
     """Every number of a run."""
 
     seed: int = 0
-    tokens: int = 16_000_000
+    tokens: int = 12_800_000
     """Tokens read in training, padding apart."""
     stages: tuple[Stage, ...] = STAGES
     world_size: int = 60
@@ -110,9 +114,9 @@ class TinySettings:
     other_lr: float = 3e-3
     """Of AdamW, for embeddings, biases and norms."""
     weight_decay: float = 0.01
-    warmup: float = 0.01
+    warmup: float = 0.0125
     """Share of the tokens over which the rates rise."""
-    decay: float = 0.3
+    decay: float = 0.55
     """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
     max_grad_norm: float = 1.0
     evaluations: int = 16

@@ -16,10 +16,9 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
 from searchgym.corpora.index import build_in_memory
 from searchgym.corpora.worlds import build_world
-from searchgym.corpora.worlds.schema import SPLITS
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.records import Hop, Question, Triple
+from searchgym.records import Hop, Question, SupportingFact, Triple
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations import (
@@ -28,6 +27,7 @@ from searchgym.train.demonstrations import (
     demonstration_samples,
     exercise_samples,
     first_prompt,
+    gold_sentences,
     play,
     with_one_page,
     world_task,
@@ -57,6 +57,7 @@ CHAIN = Question(
     kind="compositional",
     hops=(Hop("Who is the mayor of Ador?", "Bemar"), Hop("When was #1 born?", "1849")),
     evidences=(Triple("Ador", "mayor", "Bemar"), Triple("Bemar", "born", "1849")),
+    supporting_facts=(SupportingFact("Ador", 1), SupportingFact("Bemar", 2)),
 )
 PAIR = Question(
     "p",
@@ -65,6 +66,7 @@ PAIR = Question(
     kind="comparison",
     hops=(Hop("Where does Cubop play?", "Ador"), Hop("Where does Dehum play?", "Edorf")),
     evidences=(Triple("Cubop", "home", "Ador"), Triple("Dehum", "home", "Edorf")),
+    supporting_facts=(SupportingFact("Cubop", 1), SupportingFact("Dehum", 1)),
 )
 
 
@@ -85,47 +87,63 @@ def world(seed=5, split="train"):
 
 @functools.cache
 def episodes(early_stops):
-    written = demonstrate_all(world().questions, early_stops, random.Random(1))
+    written = demonstrate_all(world(), early_stops, random.Random(1))
     return list(zip(written, play(world_task(world()), written, token_format()), strict=True))
 
 
 # -- demonstrations ------------------------------------------------------------------------------------------------
 
 
+SAID = ["The mayor of Ador is Bemar.", "Bemar was born in 1849."]
+
+
 def test_turns_by_hand():
-    assert demonstrate(CHAIN).turns == (
+    assert demonstrate(CHAIN, SAID).turns == (
         "<think> Who is the mayor of Ador?</think><search> Ador</search>",
         "<think> The mayor of Ador is Bemar. When was Bemar born?</think><search> Bemar</search>",
         "<think> Bemar was born in 1849.</think><answer> 1849</answer>",
     )
-    assert demonstrate(PAIR).turns[-1] == (
+    assert demonstrate(PAIR, ["Cubop plays in Ador.", "Dehum plays in Edorf."]).turns[-1] == (
         "<think> Cubop plays in Ador. Dehum plays in Edorf.</think><answer> no</answer>"
     )
-    stopped = demonstrate(CHAIN, early=True)
+    stopped = demonstrate(CHAIN, SAID, early=True)
     assert stopped.early
     assert stopped.turns == (
         "<think> Who is the mayor of Ador?</think><search> Ador</search>",
         "<think> The mayor of Ador is Bemar.</think><answer> Bemar</answer>",
     )
-    unseen = demonstrate(CHAIN, templates=SPLITS["test"].templates).turns
-    assert unseen[-1] == "<think> The birth of Bemar was in 1849.</think><answer> 1849</answer>"
 
 
 def test_a_question_without_decomposition_is_refused():
     with pytest.raises(UsageError, match="'bare' has no hops with evidences"):
-        demonstrate(Question("bare", "Who?", ("x",)))
+        demonstrate(Question("bare", "Who?", ("x",)), ["A page."])
+    with pytest.raises(UsageError, match="'q' has no hops with evidences and quotes"):
+        demonstrate(CHAIN, SAID[:1])
+
+
+@pytest.mark.parametrize(("level", "split"), [("simple", "train"), ("simple", "test"), ("full", "test")])
+def test_quotes_hold_the_facts(level, split):
+    made = build_world(WorldSpec(level, size=40, seed=5, split=split))
+    pages = {passage.title: passage for passage in made.passages}
+    for question in made.questions:
+        quotes = gold_sentences(question, pages)
+        for quote, fact, title in zip(quotes, question.evidences, question.gold_titles, strict=True):
+            assert fact.object in quote or level == "full"  # there it may stand by an alias
+            assert quote in pages[title].text  # facts over two sentences stand one after the other
 
 
 def test_early_stops_are_as_many_as_asked():
-    multi_hop = [q for n in range(5) for q in world(n).questions if q.kind != "single"]
-    shares = [np.mean([d.early for d in demonstrate_all(multi_hop, p, random.Random(0))]) for p in (0, 0.65, 1)]
+    made = build_world(WorldSpec("simple", size=200, seed=5, split="train"))
+    multi_hop = [q for q in made.questions if q.kind != "single"]
+    made = dataclasses.replace(made, questions=tuple(multi_hop))
+    shares = [np.mean([d.early for d in demonstrate_all(made, p, random.Random(0))]) for p in (0, 0.65, 1)]
     assert shares[0] == 0
     # four standard errors of a share of 0.65 among about 160 questions
     assert shares[1] == pytest.approx(0.65, abs=4 * (0.65 * 0.35 / len(multi_hop)) ** 0.5)
     assert shares[2] == 1
     singles = with_one_page(world())
     assert {q.kind for q in singles.questions} == {"single"}
-    assert not any(d.early for d in demonstrate_all(singles.questions, 1.0, random.Random(0)))
+    assert not any(d.early for d in demonstrate_all(singles, 1.0, random.Random(0)))
 
 
 def test_right_where_complete_and_wrong_where_stopped_early():
@@ -170,7 +188,7 @@ def test_demonstrations_are_played_with_tags_and_once_per_question():
     with pytest.raises(UsageError, match="written with tags"):
         play(world_task(world()), [], TokenFormat(tokenizer(), get_protocol("tool_calls"), chat=True))
     with pytest.raises(UsageError, match="the same question"):
-        play(world_task(world()), [demonstrate(world().questions[0])] * 2, token_format())
+        play(world_task(world()), demonstrate_all(world(), 0, random.Random(0))[:1] * 2, token_format())
 
 
 def test_exercises_ask_for_every_fact_of_their_pages():
@@ -269,10 +287,11 @@ def test_the_same_seed_gives_the_same_bits():
 
 
 def test_stages_and_rates_by_hand():
-    stages = (Stage(share=1, lesson="exercise"), Stage(share=3, lesson="episode"))
+    stages = (Stage(share=1, lesson="exercise"), Stage(share=3, lesson="episode", rate=0.5))
     assert [stage_at(stages, progress) for progress in (0, 0.24, 0.25, 0.9, 1.0, 1.1)] == [0, 0, 1, 1, 1, 1]
-    rates = dataclasses.replace(MICRO, warmup=0.1, decay=0.2)
-    assert [round(rate_scale(p, rates), 3) for p in (0.0, 0.049, 0.5, 0.9, 1.0, 1.1)] == [0.01, 0.5, 1, 0.5, 0, 0]
+    rates = dataclasses.replace(MICRO, stages=stages, warmup=0.1, decay=0.2)
+    scales = [round(rate_scale(p, rates), 3) for p in (0.0, 0.04, 0.2, 0.5, 0.9, 1.0, 1.1)]
+    assert scales == [0.1, 0.5, 1, 0.5, 0.25, 0, 0]
 
 
 def test_updates_hold_all_samples_once_and_enough_tokens():
@@ -340,7 +359,7 @@ def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
     assert loaded(text)["input_ids"] == run.tokenizer(text)["input_ids"]
     summary = json.loads((tmp_path / "tiny" / "summary.json").read_text())
     assert summary["tokens"] == run.tokens
-    assert [row["stage"] for row in summary["history"]] == [1, 4]
+    assert [row["stage"] for row in summary["history"]] == [2, 5]
     last = summary["history"][-1]["validation"]
     assert set(last) == {"reading", "search"}
     assert set(last["reading"]) == {"1", "2", "3", "4", "all"}

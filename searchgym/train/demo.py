@@ -1,0 +1,150 @@
+"""The demonstration: in minutes a small model that reads, and searches badly, learns to search; before and after.
+
+Held-out questions are those of ``searchgym/World-v0``: names that training never saw, the hop mix that its card fixes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.corpora.files import lock_folder, write_atomic
+from searchgym.corpora.worlds import build_world
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import Task, load_task
+from searchgym.errors import RunExistsError
+from searchgym.eval.intervals import bootstrap_ci
+from searchgym.eval.runner import evaluate
+from searchgym.rollout.models import load_models
+from searchgym.rollout.storage import read_episodes
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers_sampler import load_sampler
+from searchgym.train.recipe import Recipe
+from searchgym.train.run import train
+from searchgym.train.run_folder import Row
+from searchgym.train.tiny_exam import ReadingTest, by_hops
+
+ENV: Final = "searchgym/World-v0"
+FLOORS: Final = ("closed-book", "single-search")
+PARTS: Final = {"before", "after", "train", "summary.json", *FLOORS}
+"""What the demonstration's folder holds, and what a repetition replaces."""
+
+Say = Callable[[str], None]
+
+
+def run_demo(
+    recipe: Recipe,
+    out: Path,
+    say: Say = lambda text: None,
+    report: Callable[[Row], None] | None = None,
+    questions: int | None = None,
+) -> dict[str, Any]:
+    """Evaluates a recipe's model on held-out questions, trains it, evaluates it again.
+
+    Args:
+        recipe: Its environment is a generated world; its model is evaluated before.
+        out: Folder; an earlier demonstration in it is replaced.
+        say: Told what is going on.
+        report: Called with each row of training's metrics.
+        questions: Asked before and after: the first ones; all if None.
+
+    Returns:
+        What ``summary.json`` holds: ``n``, ``em_before``, ``em_after``, ``seconds`` (of training) and more.
+
+    Raises:
+        RunExistsError: The folder holds something else, or is in use.
+    """
+    task, agent = load_task(find_env(ENV)), load_agent(recipe.agent)
+    task = dataclasses.replace(task, questions=task.questions[:questions])
+    with _own_folder(out):
+        say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")
+        scores = {floor: evaluate(task, load_agent(floor), out / floor) for floor in FLOORS}
+        scores["before"] = _evaluate(task, agent, recipe.model, out / "before")
+        ceiling = reading_ceiling(task, recipe.model)
+        say(f"training it by {recipe.name} ...")
+        started = time.perf_counter()
+        result = train(recipe, out / "train", report=report)
+        seconds = time.perf_counter() - started
+        say("evaluating it again ...")
+        scores["after"] = _evaluate(task, agent, str(result.checkpoint), out / "after")
+        summary = _summary(task, out, scores, ceiling) | {
+            "seconds": round(seconds, 1),
+            "recipe": recipe.name,
+            "seed": recipe.seed,
+            "steps": result.progress.step,
+            "generated_tokens": result.progress.generated_tokens,
+            "retokenisation_mismatch": sum(row.get("retokenisation_mismatch", 0.0) for row in result.rows),
+            "curve": str(out / "train" / "curve.png"),
+            "episodes": str(out / "train" / "episodes.jsonl"),
+            "checkpoint": str(result.checkpoint),
+        }
+        with write_atomic(out / "summary.json") as file:
+            file.write((json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+def reading_ceiling(task: Task, model: str) -> dict[str, float]:
+    """Returns EM by hops, and over ``"all"``, where the pages of each question are found for the model.
+
+    Args:
+        task: Over a generated world.
+        model: Folder or name.
+    """
+    assert task.card.world is not None
+    sampler, tokenizer = load_sampler(model)
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    test = ReadingTest(dataclasses.replace(build_world(task.card.world), questions=task.questions), form)
+    return by_hops(zip(test.task.questions, test.scores(sampler), strict=True))
+
+
+def _evaluate(task: Task, agent: LoadedAgent, model: str, out: Path) -> dict[str, Any]:
+    """Returns the scores of greedy episodes."""
+    models = load_models(dict.fromkeys(agent.roles, Path(model)), task.rules.protocol)
+    return evaluate(task, agent, out, models)
+
+
+def _em(out: Path) -> dict[str, float]:
+    """Returns EM by question id of an evaluation."""
+    return {episode.question_id: episode.scores["em"] for episode in read_episodes(out / "episodes.jsonl")}
+
+
+def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the evaluations side by side, with the 95 % interval of the paired gain in EM."""
+    before, after = _em(out / "before"), _em(out / "after")
+    summary: dict[str, Any] = {"n": len(before)}
+    for name in ("before", "after"):
+        own = scores[name]
+        summary |= {f"em_{name}": own["em"], f"f1_{name}": own["f1"], f"title_recall_{name}": own["title_recall"][-1]}
+        summary |= {f"searches_{name}": own["searches"], f"answered_{name}": own["answered"]}
+    summary["gain"] = summary["em_after"] - summary["em_before"]
+    summary["gain_ci95"] = bootstrap_ci([after[key] - before[key] for key in sorted(before)])
+    summary["em_by_hops"] = {
+        name: by_hops((task.by_id[key], value) for key, value in values.items())
+        for name, values in (
+            *((floor, _em(out / floor)) for floor in FLOORS),
+            ("before", before),
+            ("after", after),
+        )
+    } | {"reading ceiling": dict(ceiling)}
+    return summary
+
+
+@contextmanager
+def _own_folder(out: Path) -> Iterator[None]:
+    """Holds the folder of a demonstration and empties it of an earlier one."""
+    if out.exists() and {path.name for path in out.iterdir()} - PARTS - {".lock"}:
+        raise RunExistsError(f"{out} holds something that is not a demonstration: choose another folder with --out")
+    with lock_folder(out):
+        for path in out.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != ".lock":
+                path.unlink()
+        yield

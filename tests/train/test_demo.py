@@ -1,0 +1,67 @@
+"""The demonstration, cut short: a few questions, two steps of training."""
+
+import json
+
+import pytest
+
+from searchgym.errors import RunExistsError
+from searchgym.eval.intervals import bootstrap_ci
+from searchgym.rollout.storage import read_episodes
+from searchgym.train.demo import run_demo
+from searchgym.train.recipe import load_recipe
+
+QUICK = [
+    "steps=2",
+    "rollout.questions=2",
+    "rollout.attempts=4",
+    "optimizer.warmup_steps=1",
+    "validation.questions=4",
+    "validation.every=2",
+    "advantage.drop_zero_variance=false",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    run_demo(load_recipe("tiny-grpo", QUICK), out, questions=12)
+    return out
+
+
+def test_the_summary_is_what_the_episodes_say(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    em = {
+        name: {e.question_id: e.scores["em"] for e in read_episodes(folder / name / "episodes.jsonl")}
+        for name in ("before", "after", "closed-book", "single-search")
+    }
+    assert summary["n"] == len(em["before"]) == 12
+    assert summary["em_before"] == pytest.approx(sum(em["before"].values()) / 12)
+    assert summary["em_after"] == pytest.approx(sum(em["after"].values()) / 12)
+    assert summary["gain"] == pytest.approx(summary["em_after"] - summary["em_before"])
+    assert summary["gain_ci95"] == bootstrap_ci([em["after"][i] - em["before"][i] for i in sorted(em["before"])])
+    for name, own in em.items():
+        assert summary["em_by_hops"][name]["all"] == pytest.approx(sum(own.values()) / 12, abs=1e-4)
+    assert summary["seconds"] > 0
+    assert summary["retokenisation_mismatch"] == 0
+    assert summary["steps"] == 2
+
+
+def test_it_says_where_curve_episodes_and_checkpoint_are(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    for name in ("curve", "episodes", "checkpoint"):
+        assert (folder / "..").exists()
+        assert str(folder) in summary[name]
+    assert (folder / "train" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert summary["episodes"].endswith("episodes.jsonl")
+
+
+def test_the_shipped_model_reads(folder):
+    ceiling = json.loads((folder / "summary.json").read_text())["em_by_hops"]["reading ceiling"]
+    assert ceiling["1"] > 0.7
+
+
+def test_another_folder_is_left_alone(tmp_path):
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(RunExistsError, match="not a demonstration"):
+        run_demo(load_recipe("tiny-grpo", QUICK), tmp_path, questions=2)
+    assert (tmp_path / "precious.txt").read_text() == "x"
