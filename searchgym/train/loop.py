@@ -153,8 +153,8 @@ class Trainer:
         have = len(self.demonstrations if supervised else self.questions)
         need = recipe.supervised.batch if supervised else recipe.rollout.questions
         if have < need:
-            what = "demonstrations" if supervised else "questions"
-            raise UsageError(f"{have} {what} for {need} per step: give more, or make the step smaller")
+            what, key = ("demonstrations", "supervised.batch") if supervised else ("questions", "rollout.questions")
+            raise UsageError(f"{have} {what} for {need} per step: give more, or make the step smaller ({key})")
         if self._rollout is None and (not supervised or self.validation):
             raise UsageError("training and validating on questions needs a rollout")
 

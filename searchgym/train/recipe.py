@@ -225,7 +225,11 @@ def _override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
         raise CardError(f"override {override!r}: expected key=value, for example optimizer.lr=1e-4")
-    if key not in (known := recipe_keys()):
+    known = recipe_keys()
+    if whole := next((name for name in known if key.startswith(f"{name}.")), None):
+        inside = key.removeprefix(f"{whole}.")
+        raise CardError(f"override {override!r}: {whole} is one value, give all of it: {whole}='{{{inside}: ...}}'")
+    if key not in known:
         raise UnknownNameError("recipe key", key, known)
     *parents, last = key.split(".")
     for parent in parents:

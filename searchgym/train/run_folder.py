@@ -59,7 +59,11 @@ class RunFolder:
             raise UsageError(f"{self.path} is a file: the output must be a folder")
         record = self.path / "recipe.yaml"
         if not resume:
-            if self.path.exists() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+            if (
+                self.path.exists()
+                and any(entry.name != ".lock" for entry in self.path.iterdir())
+                and not self._unused()
+            ):
                 hint = "resume it, or choose another folder" if record.exists() else "choose another folder"
                 what = "a run" if record.exists() else "files that are no run"
                 raise RunExistsError(f"{self.path} holds {what}: {hint}")
@@ -69,6 +73,14 @@ class RunFolder:
             then, now = dump_recipe(before).splitlines(), dump_recipe(recipe).splitlines()
             changed = [f"{a.strip()} then, {b.strip()} now" for a, b in zip(then, now, strict=False) if a != b]
             raise UsageError(f"{self.path} holds a run of another recipe ({'; '.join(changed)}): it cannot be resumed")
+
+    def _unused(self) -> bool:
+        """True for what a run left that was stopped before its first episodes: nothing is lost by beginning anew."""
+        written = self.episodes.exists() and self.episodes.stat().st_size
+        rows = self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
+        known = {path.name for path in (*self._appended(), self.checkpoints)} | {"recipe.yaml", "tensorboard", ".lock"}
+        others = {entry.name for entry in self.path.iterdir()} - known
+        return not (written or rows > 1 or others or self.newest_checkpoint())
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,262 @@
+"""What a user sees who gives `searchgym train` what cannot work: one line, a status, and nothing half-made."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+import torch
+from models import tiny_qwen2, tiny_tokenizer
+from transformers import AutoModelForCausalLM
+
+from searchgym.cli import main
+from searchgym.corpora.files import iter_jsonl, lock_folder
+from searchgym.rollout.storage import read_episodes
+
+RECIPE = """
+name: bad-input
+summary: a step on a tiny world
+method: grpo
+model: model
+env: searchgym/World-v0
+agent: agent
+steps: 2
+env_options:
+  world: {split: train, size: 12, seed: 1, hops: [1, 2]}
+  reward: test_bad_input:by_chance
+  max_turns: 2
+rollout: {questions: 2, attempts: 3}
+optimizer: {lr: 1e-3}
+validation: {every: 0}
+checkpoint: {every: 1}
+log: {tensorboard: false}
+"""
+
+CARD = """
+name: short
+summary: few tokens
+workflow: searchgym.agents.monolithic:Monolithic
+roles:
+  searcher: {prompt: p.md, fields: [question, instructions], max_tokens: 8}
+"""
+
+calls = 0
+
+
+def by_chance(state):
+    """Rewards every second episode."""
+    global calls
+    calls += 1
+    return float(calls % 2)
+
+
+def equal(state):
+    """Rewards all episodes alike."""
+    return 0.5
+
+
+def interrupting(state):
+    """Sends Ctrl-C once, in the second step: a step has six episodes."""
+    global calls
+    calls += 1
+    if calls == 8:
+        os.kill(os.getpid(), signal.SIGINT)
+    return float(calls % 2)
+
+
+def not_finite(state):
+    """No reward."""
+    return float("nan")
+
+
+def save(folder, **changes):
+    """Writes a tiny chat model into a folder."""
+    tiny_qwen2(**({"max_position_embeddings": 2048} | changes)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder to work in, with a model, an agent and a recipe that train together."""
+    monkeypatch.setattr(sys.modules[__name__], "calls", 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    save(tmp_path / "model")
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "p.md").write_text("{instructions}\n{question}")
+    (tmp_path / "agent" / "card.yaml").write_text(CARD)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.fixture
+def train(place, monkeypatch, capsys):
+    """Runs ``searchgym train recipe.yaml ARGS --out out``; returns (exit status, what it said)."""
+
+    def run(*args, out="out"):
+        monkeypatch.setattr(sys, "argv", ["searchgym", "train", "recipe.yaml", *args, "--out", str(place / out)])
+        capsys.readouterr()
+        status = 0
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        return status, said
+
+    return run
+
+
+def rows(folder):
+    return [row for _, row in iter_jsonl(folder / "metrics.jsonl")]
+
+
+OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, world: {{size: {}, hops: [1, 2]}}}}"
+
+
+# -- refused before anything is made -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "status", "message"),
+    [
+        (OPTIONS.format("equal", 1), 2, "a world of 1 questions is too small for hops [1, 2]"),
+        (OPTIONS.format("equal", "many"), 2, "size: expected int, got 'many'"),
+        ("validation.every=1 | validation.env_options={world: {size: 1}}", 2, "a world of 1 questions is too small"),
+        ("validation=1", 2, "unknown recipe key 'validation'; did you mean 'validation."),
+        ("rollout.questions=13", 2, "12 questions for 13 per step: give more, or make the step smaller (rollout."),
+        ("rollout.attempts=1", 1, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
+        ("env_options.world={size: 20}", 1, "env_options is one value, give all of it: env_options='{world: ...}'"),
+        ("validation.env_options.world.size=2", 1, "give all of it: validation.env_options='{world.size: ...}'"),
+        ("env_options={reward: 'test_bad_input:none'}", 2, "has no attribute 'none'"),
+        ("model=nowhere", 1, "nowhere: no such folder"),
+        ("method=supervised", 1, "method supervised needs supervised.demonstrations"),
+    ],
+)
+def test_what_cannot_work_makes_no_folder(train, place, override, status, message):
+    got, said = train(*override.split(" | "))
+    assert (got, message in said) == (status, True), said
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("broken", "status", "message"),
+    [
+        ("tokenizer", 1, "broken: no tokenizer: none of tokenizer.json"),
+        ("weights", 1, "broken: no weights: neither *.safetensors"),
+        ("config", 1, "broken: no config.json: not a model folder"),
+        ("template", 2, "the chat template cannot render 1 messages"),
+        ("bytes", 1, "broken: the model cannot be read"),
+        ("fit", 2, "tokens, the model knows 64: they do not belong together"),
+    ],
+)
+def test_a_model_folder_that_lacks_something_makes_no_run(train, place, broken, status, message):
+    folder = save(place / "broken", vocabulary=64) if broken == "fit" else save(place / "broken")
+    if broken == "tokenizer":
+        for file in folder.glob("*token*"):
+            file.unlink()
+    if broken == "weights":
+        (folder / "model.safetensors").unlink()
+    if broken == "config":
+        (folder / "config.json").unlink()
+    if broken == "template":
+        (folder / "chat_template.jinja").write_text("{{ messages[0].nothing.at_all }}")
+    if broken == "bytes":
+        (folder / "model.safetensors").write_bytes(b"damaged")
+    got, said = train("model=broken")
+    assert (got, message in said) == (status, True), said
+    assert not (place / "out").exists()
+
+
+def test_a_model_without_a_chat_template_trains_as_a_base_model(train, place):
+    (place / "model" / "chat_template.jinja").unlink()
+    status, said = train("steps=1")
+    assert status == 0, said
+    prompts = {tuple(e.contexts[0].spans[0].ids) for e in read_episodes(place / "out" / "episodes.jsonl")}
+    tokenizer = tiny_tokenizer()
+    assert all(not set(prompt) & set(tokenizer.all_special_ids) for prompt in prompts)
+
+
+# -- counted, not refused ------------------------------------------------------------------------------------------
+
+
+def test_equal_rewards_train_nothing_and_are_counted(train, place):
+    status, said = train(OPTIONS.format("equal", 12), "steps=1")
+    assert status == 0, said
+    row = rows(place / "out")[1]
+    assert (row["groups/groups"], row["groups/zero_variance"], row["learner/updates"]) == (2, 2, 0)
+    before, after = (AutoModelForCausalLM.from_pretrained(place / n) for n in ("model", "out/checkpoints/last"))
+    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+
+
+def test_contexts_too_short_for_the_prompt_are_episodes_without_tokens(train, place):
+    """The prompt alone has more than 64 tokens: every episode ends with a full context, and no model token."""
+    save(place / "model", max_position_embeddings=64)
+    status, said = train("steps=1")
+    assert status == 0, said
+    row = rows(place / "out")[1]
+    assert (row["rollout/context_full"], row["rollout/without_tokens"], row["rollout/tokens"]) == (1, 6, 0)
+    assert row["learner/updates"] == 0
+    assert {e.stop_reason for e in read_episodes(place / "out" / "episodes.jsonl")} == {"context"}
+
+
+# -- stopped on the way --------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_finite_stops_before_any_checkpoint(train, place):
+    model = tiny_qwen2(max_position_embeddings=2048)
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    model.save_pretrained(place / "model")
+    status, said = train()
+    assert status == 1
+    assert "the logits of Qwen2ForCausalLM are not finite" in said
+    assert not list((place / "out" / "checkpoints").iterdir())
+
+
+def test_what_stopped_before_its_first_episode_may_be_begun_anew_in_its_folder(train, place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    for override, message in [
+        ("log.wandb=project", "log.wandb needs Weights & Biases: pip install wandb, or leave log.wandb out"),
+        (OPTIONS.format("not_finite", 12), "reward not_finite returned nan on question 'simple-validation-"),
+    ]:
+        status, said = train(override)
+        assert status in (1, 2)
+        assert message in said
+    status, said = train()
+    assert status == 0, said
+    assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
+    kept = (place / "out" / "metrics.jsonl").read_bytes()
+    status, said = train("steps=1")
+    assert (status, "out holds a run: resume it, or choose another folder" in said) == (1, True)
+    assert (place / "out" / "metrics.jsonl").read_bytes() == kept
+
+
+def test_a_folder_with_a_file_of_ones_own_is_never_begun_anew(train, place):
+    train(OPTIONS.format("not_finite", 12))
+    (place / "out" / "notes.txt").write_text("mine")
+    status, said = train()
+    assert (status, "holds a run" in said) == (1, True)
+
+
+def test_a_folder_in_use_is_named(train, place):
+    with lock_folder(place / "out"):
+        status, said = train()
+    assert (status, "out is in use by another process: wait for it or choose another" in said) == (1, True)
+    assert [path.name for path in (place / "out").iterdir()] == [".lock"]
+
+
+def test_an_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(train, place):
+    status, said = train(OPTIONS.format("interrupting", 12), "checkpoint.every=0")
+    assert status == 130
+    assert f"interrupted: go on with the same command and --out {place / 'out'} --resume" in said
+    assert [row["step"] for row in rows(place / "out")] == [0, 1]
+    state = json.loads((place / "out" / "checkpoints" / "last" / "trainer.json").read_text())
+    assert state["progress"]["step"] == 1
+    assert (place / "out" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    status, said = train(OPTIONS.format("interrupting", 12), "checkpoint.every=0", "--resume")
+    assert status == 0, said
+    assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
