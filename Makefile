@@ -23,10 +23,10 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requirements/cuda.txt)
 
-demo: setup  ## evaluate the scripted agents, on real questions too where SEARCHGYM_DATA names their folder
+demo: setup  ## train the shipped tiny model to search, with its scores before and after (minutes)
 	$(VENV)/bin/searchgym demo
 
-tiny: setup  ## train the tiny model from scratch into runs/tiny (hours; make tiny TINY='--minutes 10' for a look)
+tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
 	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)
 
 test: setup  ## run every test that a CPU can run

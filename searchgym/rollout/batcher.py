@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -64,14 +65,16 @@ class Turnstile:
 class Batcher(Generic[Request, Reply]):
     """Collects the requests of all episodes that are ready into calls.
 
-    A batch leaves as soon as the last one is back and every episode that can run has run, so nothing waits on a timer
-    and batches grow by themselves with the number of episodes.
+    A batch leaves as soon as the last one is back, so that batches grow by themselves with the number of episodes. With
+    `linger` those whom the last call woke are waited for, a moment: where a call costs much the same for few as for
+    many, and they come back at once, two half batches in turn would take twice as long as whole ones.
 
     Args:
         call: Answers a batch, in order; runs in a worker thread, one call at a time. What it raises reaches everyone in
             the batch.
         size: Size of a request.
         max_size: Largest sum of sizes in one call; a larger single request goes alone.
+        linger: How long to wait for those whom the last call woke, as a share of its duration; see above.
     """
 
     def __init__(
@@ -79,8 +82,14 @@ class Batcher(Generic[Request, Reply]):
         call: Callable[[list[Request]], list[Reply]],
         size: Callable[[Request], int] = lambda _: 1,
         max_size: int = 512,
+        linger: float = 0.0,
     ) -> None:
-        self._call, self._size, self._max_size = call, size, max_size
+        self._call, self._size, self._max_size, self._linger = call, size, max_size, linger
+        self._expected = 0
+        """Of those whom the last call woke, how many have not asked again."""
+        self._pause = 0.0
+        """Seconds to wait for them at most."""
+        self._all_back: asyncio.Future[None] | None = None
         self.waiting: list[_Waiting[Request, Reply]] = []
         self.turnstile: Turnstile | None = None
         """If there is one, it decides when batches leave, and calls run in the loop's own thread."""
@@ -99,6 +108,9 @@ class Batcher(Generic[Request, Reply]):
         """
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Waiting(request, future, place))
+        self._expected -= 1
+        if self._expected <= 0 and self._all_back is not None and not self._all_back.done():
+            self._all_back.set_result(None)
         if self.turnstile is not None:
             self.turnstile.check()
         elif self._flusher is None:
@@ -119,9 +131,19 @@ class Batcher(Generic[Request, Reply]):
         """Sends batches until nobody waits."""
         try:
             while self.waiting:
+                await self._gather()
                 await self._send(self._take())
         finally:
             self._flusher = None
+
+    async def _gather(self) -> None:
+        """Waits for those whom the last call woke."""
+        if self._expected > 0 and self._pause > 0:
+            self._all_back = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_back, self._pause)
+            self._all_back = None
+        self._expected = 0
 
     def _take(self) -> list[_Waiting[Request, Reply]]:
         """Removes and returns the next batch: at least one request."""
@@ -136,8 +158,12 @@ class Batcher(Generic[Request, Reply]):
 
     async def _send(self, batch: list[_Waiting[Request, Reply]]) -> None:
         """Makes one call in a thread and wakes its episodes."""
+        started = time.monotonic()
         try:
-            self._settle(batch, await _in_thread(self._call, [waiting.request for waiting in batch]))
+            replies = await _in_thread(self._call, [waiting.request for waiting in batch])
+            self._pause = self._linger * (time.monotonic() - started)
+            self._expected = len(batch)
+            self._settle(batch, replies)
         except Exception as error:
             self._fail(batch, error)
 

@@ -69,7 +69,9 @@ def world_task(world: World, top_k: int | None = None) -> Task:
 
 
 def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) -> Demonstration:
-    """Writes the model's turns from a question's decomposition: each thought says what is known and what is asked next.
+    """Writes the model's turns from a question's decomposition.
+
+    Each thought repeats what was asked, quotes the page's answer to it, and asks what comes next.
 
     Args:
         question: Of a world: with hops and evidences, one of each per gold page.
@@ -84,13 +86,13 @@ def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) 
     if not hops or not len(hops) == len(facts) == len(titles) == len(quotes):
         raise UsageError(f"question {question.id!r} has no hops with evidences and quotes: only a world's can be shown")
     early = early and len(hops) > 1
-    turns, known = [], ""
+    turns, known = [], ""  # known: what was asked last and the sentence that answers it
     for number, title in enumerate(titles[:1] if early else titles):
         asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
         turns.append(f"{_thought(known, asked)}<search> {title}</search>")
-        known = quotes[number]
+        known = f"{asked} {quotes[number]}"
     if question.kind in ("comparison", "bridge-comparison") and not early:
-        known = " ".join(quotes)
+        known = " ".join([known, *quotes[:-1]])
     answer = facts[0].object if early else question.answers[0]
     turns.append(f"{_thought(known)}<answer> {answer}</answer>")
     return Demonstration(question, tuple(turns), early)

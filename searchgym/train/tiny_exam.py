@@ -38,8 +38,8 @@ from searchgym.train.samples import Sample
 
 EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 
-LAST_TURN: Final = 64
-"""Tokens of a last turn at most: it recalls four facts and answers."""
+LAST_TURN: Final = 128
+"""Tokens of a last turn at most: it asks, recalls four facts and answers."""
 
 Scores = dict[str, float]
 

@@ -119,7 +119,7 @@ class TinySettings:
     decay: float = 0.55
     """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
     max_grad_norm: float = 1.0
-    evaluations: int = 16
+    evaluations: int = 4
     """Evaluations over the run; the last one at its end."""
     evaluation_questions: int = 200
     device: str = "cpu"

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 
 import pytest
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
@@ -160,6 +161,32 @@ def test_a_failing_call_reaches_everyone_in_its_batch_and_the_next_one_works():
     assert [str(error) for error in first] == ["gone"] * 3
     assert second == [0, 2, 4]
     assert calls == [[0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(("linger", "sizes"), [(0.0, [4, 4, 4, 4, 4, 4]), (100.0, [4, 8, 8, 4])])
+def test_halves_that_take_turns_become_whole_batches_by_lingering(linger, sizes):
+    seen, begun = [], threading.Event()
+
+    def call(requests):
+        seen.append(len(requests))
+        begun.set()
+        while len(seen) == 1 and len(batcher.waiting) < 4:  # the late half waits before the first call ends
+            time.sleep(0.001)
+        return requests
+
+    async def episode():
+        for _ in range(3):
+            await batcher.ask(0)
+            await between.ask(0)
+
+    async def main():
+        first = [asyncio.create_task(episode()) for _ in range(4)]
+        await asyncio.to_thread(begun.wait)
+        await asyncio.gather(*first, *(episode() for _ in range(4)))
+
+    batcher, between = Batcher(call, linger=linger), Batcher(lambda requests: requests)
+    asyncio.run(main())
+    assert seen == sizes
 
 
 def test_a_call_with_too_few_replies_is_a_fault_of_the_call():
