@@ -2,8 +2,8 @@
 
 python benchmarks/tiny_training.py [--seeds 5] [--questions 500] [--out runs/tiny-training] [--json] [KEY=VALUE ...]
 
-For each seed GRPO trains by ``tiny-grpo``; then rejection sampling trains by ``tiny-rejection`` until it has generated as
-many tokens. Further recipe values are for both. A folder of an earlier run is gone on with: finished trainings are kept.
+For each seed GRPO trains by ``tiny-grpo``; then rejection sampling trains by ``tiny-rejection`` until it has generated
+as many tokens. Further recipe values are for both. A folder of an earlier run is gone on with: finished trainings stay.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from searchgym.agents.base import load_agent
+from searchgym.cli.demo import ENV
 from searchgym.cli.output import emit_rows
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
@@ -26,7 +27,6 @@ from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.runner import evaluate
 from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.demo import ENV
 from searchgym.train.recipe import load_recipe
 from searchgym.train.run import train
 

@@ -65,7 +65,7 @@ def demo(
 ) -> None:
     """Train the shipped tiny model to search, with its scores before and after."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.demo import run_demo
+        from searchgym.cli.demo import run_demo
         from searchgym.train.recipe import load_recipe
 
         summary = run_demo(load_recipe(recipe, overrides or []), out, say, report_row, questions)

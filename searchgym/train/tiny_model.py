@@ -13,11 +13,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 from searchgym.agents.base import load_agent
@@ -187,13 +187,14 @@ def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
 
 
 def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Returns a Qwen2 with random weights; torch's own generator is left as it was."""
+    """Returns a Llama with random weights; torch's own generator is left as it was."""
     if len(tokenizer) > settings.vocabulary:
         raise UsageError(
             f"a vocabulary of {settings.vocabulary} is too small: the tokenizer has {len(tokenizer)} tokens"
         )
     ids = tokenizer.get_vocab()
-    config = Qwen2Config(
+    # Llama with biases computes what Qwen2 does; transformers replaces the tokenizer of any model that is called Qwen2.
+    config = LlamaConfig(
         vocab_size=settings.vocabulary,
         hidden_size=settings.hidden,
         intermediate_size=settings.intermediate,
@@ -201,6 +202,7 @@ def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> Pr
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
         max_position_embeddings=settings.positions,
+        attention_bias=True,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=ids[END],
@@ -208,7 +210,7 @@ def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> Pr
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model: Any = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+        model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     attention = model.model.layers[0].self_attn
     for number in range(settings.heads - 1):
         _look_back(attention, number, distance=number + 1, theta=config.rope_parameters["rope_theta"])
@@ -223,7 +225,7 @@ def _look_back(attention: Any, head: int, distance: int, theta: float) -> None:
     Only frequencies that tell neighbours apart are used. Training moves the biases as it likes.
 
     Args:
-        attention: Of Qwen2, with biases; changed in place.
+        attention: Of Llama, with biases; changed in place.
         head: Number of the head.
         distance: In tokens.
         theta: Base of the rotary embedding.

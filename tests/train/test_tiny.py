@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
@@ -100,17 +101,18 @@ SAID = ["The mayor of Ador is Bemar.", "Bemar was born in 1849."]
 def test_turns_by_hand():
     assert demonstrate(CHAIN, SAID).turns == (
         "<think> Who is the mayor of Ador?</think><search> Ador</search>",
-        "<think> The mayor of Ador is Bemar. When was Bemar born?</think><search> Bemar</search>",
-        "<think> Bemar was born in 1849.</think><answer> 1849</answer>",
+        "<think> Who is the mayor of Ador? The mayor of Ador is Bemar. When was Bemar born?</think>"
+        "<search> Bemar</search>",
+        "<think> When was Bemar born? Bemar was born in 1849.</think><answer> 1849</answer>",
     )
     assert demonstrate(PAIR, ["Cubop plays in Ador.", "Dehum plays in Edorf."]).turns[-1] == (
-        "<think> Cubop plays in Ador. Dehum plays in Edorf.</think><answer> no</answer>"
+        "<think> Where does Dehum play? Dehum plays in Edorf. Cubop plays in Ador.</think><answer> no</answer>"
     )
     stopped = demonstrate(CHAIN, SAID, early=True)
     assert stopped.early
     assert stopped.turns == (
         "<think> Who is the mayor of Ador?</think><search> Ador</search>",
-        "<think> The mayor of Ador is Bemar.</think><answer> Bemar</answer>",
+        "<think> Who is the mayor of Ador? The mayor of Ador is Bemar.</think><answer> Bemar</answer>",
     )
 
 
@@ -355,8 +357,12 @@ def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
     model, loaded = load_model(tmp_path / "tiny", chat=True)
     for name, weight in run.model.state_dict().items():
         assert torch.equal(model.state_dict()[name], weight.to(torch.bfloat16).float())
-    text = "<think> a</think><search> Zletor 1849</search>\n"
-    assert loaded(text)["input_ids"] == run.tokenizer(text)["input_ids"]
+    auto = AutoTokenizer.from_pretrained(tmp_path / "tiny")
+    for text in (
+        "<think> a</think><search> Zletor 1849</search>\n",
+        "Doc 1(Title: It's) built in 1904, 12.5 km\n\n\n",
+    ):
+        assert loaded(text)["input_ids"] == auto(text)["input_ids"] == run.tokenizer(text)["input_ids"]
     summary = json.loads((tmp_path / "tiny" / "summary.json").read_text())
     assert summary["tokens"] == run.tokens
     assert [row["stage"] for row in summary["history"]] == [2, 5]

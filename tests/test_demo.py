@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from searchgym.cli.demo import run_demo
 from searchgym.errors import RunExistsError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.demo import run_demo
 from searchgym.train.recipe import load_recipe
 
 QUICK = [
