@@ -304,11 +304,12 @@ CUDA = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip: Optiona
 CPU = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
 SMI = "echo 'NVIDIA H200, 143771, 143000'; echo 'NVIDIA H200, 143771, [N/A]'"
 GPUS = """
+from types import SimpleNamespace
+
 class cuda:
     is_available = lambda: {count} > 0
     device_count = lambda: {count}
-    get_device_name = lambda i: "Fake " + str(i)
-    mem_get_info = lambda i: (5, 9)
+    get_device_properties = lambda i: SimpleNamespace(name="Fake " + str(i), total_memory=9)
 print("a library that talks")
 """
 
@@ -346,7 +347,7 @@ def test_torch_sees_the_gpus(torch_with, program, tmp_path):
     torch_with(CUDA, GPUS.format(count=2))
     (tmp_path / "driver").touch()
     gpus, cuda = machine.look_at_gpus()
-    assert gpus == [machine.Gpu("Fake 0", 9, 5), machine.Gpu("Fake 1", 9, 5)]
+    assert gpus == [machine.Gpu("Fake 0", 9, None), machine.Gpu("Fake 1", 9, None)]
     assert (cuda.usable, cuda.problem) == (True, None)
     program("nvidia-smi", SMI)
     assert [gpu.name for gpu in machine.look_at_gpus()[0]] == ["NVIDIA H200"] * 2

@@ -41,8 +41,8 @@ REAL_DATA = (
 TORCH_PROBE = """
 import json, torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-both = [(torch.cuda.get_device_name(i), torch.cuda.mem_get_info(i)) for i in range(count)]
-print(json.dumps([{"name": name, "memory": total, "free": free} for name, (free, total) in both]))
+seen = [torch.cuda.get_device_properties(i) for i in range(count)]
+print(json.dumps([{"name": one.name, "memory": one.total_memory, "free": None} for one in seen]))
 """
 
 
@@ -187,7 +187,7 @@ def look_at_gpus() -> tuple[list[Gpu], Cuda]:
     out, failure = python_result(TORCH_PROBE, IMPORT_SECONDS)
     if failure is not None:
         return gpus, Cuda(build, False, None, f"torch fails: {failure}")
-    seen = [Gpu(**one) for one in json.loads(last_line(out))]
+    seen = [Gpu(**one) for one in json.loads(last_line(out) or "[]")]
     if seen:
         return gpus or seen, Cuda(build, True, None)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
