@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import searchgym
-from searchgym.cli import data, run, train, world
+from searchgym.cli import data, doctor, run, train, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("train")(train.train)
 app.command("show")(train.show_episode)
 app.command("demo")(train.demo)
 app.command("retrieval")(data.retrieval)
+app.command("doctor")(doctor.doctor)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(data.index, name="index")
 app.add_typer(world.world, name="world")

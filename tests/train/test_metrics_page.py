@@ -1,0 +1,118 @@
+"""docs/metrics.md beside what trainings write, in both directions, and the formulas of episodes by hand."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_run
+from toy_training import QUESTIONS, ToyRollout, toy_model, toy_recipe, toy_trainer
+
+from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.passages import Passage
+from searchgym.records import Call, Episode, Hit, Searched
+from searchgym.train.metrics import rollout_metrics
+from searchgym.train.recipe import load_recipe
+from searchgym.train.run import train
+from searchgym.train.samples import samples_from
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
+
+
+def documented():
+    """Returns {metric: cells of its row} of the page's tables."""
+    found = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            names, *cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
+            for name in re.findall(r"`([^`]+)`", names):
+                assert name not in found, f"{name} stands twice"
+                found[name] = cells
+    return found
+
+
+def written(folder):
+    return {name for _, row in iter_jsonl(folder / "metrics.jsonl") for name in row}
+
+
+@pytest.fixture
+def runs(recipe, tmp_path):
+    """Names of metrics by run: GRPO on an environment, and each other method on the bandit."""
+    options = ["loss.kl_coef=0.01", "optimizer.minibatches=2", "advantage.drop_zero_variance=false"]
+    train(load_recipe(str(recipe), options), tmp_path / "grpo")
+    toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
+    rollout = ToyRollout(toy_model())
+    episodes = [rollout.episode(q, 0, 0, int(q.answers[0]), 0.0) for q in QUESTIONS]
+    demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
+    supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
+    toy_trainer(tmp_path / "supervised", supervised, demonstrations=demonstrations).run()
+    return {name: written(tmp_path / name) for name in ("grpo", "rejection", "supervised")}
+
+
+def test_the_page_has_every_metric_and_no_other(runs):
+    pages = documented()
+    for name, keys in runs.items():
+        assert sorted(keys - pages.keys()) == [], f"written by {name}, not in docs/metrics.md"
+    assert sorted(pages.keys() - set().union(*runs.values())) == [], "in docs/metrics.md, written by no method"
+    assert len(runs["grpo"]) > 50
+
+
+def test_every_metric_has_unit_formula_and_range():
+    for name, cells in documented().items():
+        assert len(cells) == 4, name
+        unit, formula, healthy, otherwise = cells
+        assert unit and healthy and otherwise, name
+        assert len(formula) > 0 and formula != "-", name
+
+
+def test_what_the_page_mentions_exists():
+    """Names in running text and cells: metrics of the page, keys of a recipe, values of a card."""
+    text = PAGE.read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:rollout|validation|learner|groups|time|rejection)/[a-z_0-9]+)`", text))
+    assert sorted(named - documented().keys()) == []
+    given = load_recipe("tiny-grpo")
+    dotted = re.findall(r"`((?:rollout|advantage|loss|supervised|optimizer|validation)\.[a-z_]+)`", text)
+    assert len(dotted) > 5
+    for name in dotted:
+        part, key = name.split(".")
+        assert hasattr(getattr(given, part), key), name
+
+
+def test_the_formulas_of_episodes():
+    hit = Searched(1, "x", (Hit(Passage("p", "T", "t"), 1.0),))
+    common = {"agent": "a", "env": "e"}
+    episodes = [
+        Episode(
+            id="a", question_id="a", **common, calls=[Call(0, 1, 4, "s", "p", 1), Call(0, 5, 7, "s", "p", 2)],
+            searches=[hit, hit], turns=3, invalid=1, observation_words=30, stop_reason="answer", reward=1.0,
+            scores={"em": 1.0, "f1": 1.0},
+        ),
+        Episode(
+            id="b", question_id="b", **common, calls=[Call(0, 1, 11, "s", "p", 1, legal=False)],
+            turns=1, observation_words=2, stop_reason="context", reward=0.25, scores={"em": 0.0, "f1": 0.5},
+        ),
+        Episode(id="c", question_id="c", **common, stop_reason="retriever_error", scores={"em": 0.0, "f1": 0.0}),
+        Episode(
+            id="d", question_id="d", **common, calls=[Call(0, 1, 2, "s", "p", 1)], searches=[hit], turns=4, invalid=1,
+            stop_reason="answer", reward=0.75, scores={"em": 0.0, "f1": 0.1},
+        ),
+    ]  # fmt: skip
+    assert rollout_metrics(episodes) == pytest.approx(
+        {
+            "reward": (1 + 0.25 + 0 + 0.75) / 4,
+            "reward_std": np.sqrt((0.5**2 + 0.25**2 + 0.5**2 + 0.25**2) / 4),
+            "em": 1 / 4,
+            "f1": 1.6 / 4,
+            "searches": 3 / 4,
+            "turns": 8 / 4,
+            "observation_words": 32 / 4,
+            "answered": 2 / 4,
+            "context_full": 1 / 4,
+            "retriever_error": 1 / 4,
+            "invalid": 2 / 8,
+            "illegal": 1 / 4,
+            "generated_tokens": (3 + 2 + 10 + 0 + 1) / 4,
+            "max_generated_tokens": 10,
+        }
+    )
