@@ -164,7 +164,7 @@ class ModelCard:
     sha256: str
     """Of ``model.safetensors``."""
     questions: int
-    """Asked on each world of `scores`."""
+    """Of each world of `scores`; those that read a page twice are not asked."""
     scores: dict[str, Any]
     """EM by world (``LEVEL/SPLIT``), by ``reading`` (gold pages given) or ``search`` (its own), by hops."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,11 +56,13 @@ class ReadingTest:
     """A world whose questions are read with the gold pages given: all turns but the last are a demonstration's.
 
     Args:
-        world: Any.
+        world: Any. A question that reads a page twice is left out: a demonstration searches once per gold page.
         form: Token format of the models that are tested.
     """
 
     def __init__(self, world: World, form: TokenFormat) -> None:
+        asked = tuple(q for q in world.questions if len(q.gold_titles or ()) == len(q.hops or ()))
+        world = dataclasses.replace(world, questions=asked)
         self.task, self._form = world_task(world), form
         shown = play(self.task, demonstrate_all(world, 0.0, random.Random(0)), form)
         # all that stands before an episode's last response

@@ -31,8 +31,8 @@ from searchgym.train.demonstrations import (
     ROLE,
 )
 
-WORDS: Final = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
-"""What no token reaches across: a word or one digit with the blank before it; punctuation; blanks."""
+WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
+"""What no token reaches across: a word or two digits with the blank before them; punctuation; blanks."""
 
 TAGS: Final = tuple(
     f"<{slash}{tag}>"
@@ -135,7 +135,8 @@ def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
 
     Invented names are left out, so that those of a split are not words to it. What names are made of is put in before
     all else: first consonants with the blank before them, middles, ends. So a name of any split is three or four tokens
-    that training has seen, and always the same ones.
+    that training has seen, and always the same ones. All numbers of two digits are put in too, so that a year is two
+    tokens.
     """
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -172,6 +173,7 @@ def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
     invented = re.compile(rf" ?\b(?:{'|'.join(ONSETS)})[{''.join(VOWELS)}](?:{'|'.join(MIDS)})?(?:{'|'.join(ends)})\b")
     yield from (",".join([f" {onset}"] * 2 * PIECE_COUNT) for onset in ONSETS)
     yield from (",".join([piece] * PIECE_COUNT) for piece in (*MIDS, *ends))
+    yield from (",".join([f"{blank}{digits:02}"] * PIECE_COUNT) for digits in range(100) for blank in ("", " "))
     prompt = load_agent(AGENT).roles[ROLE].template
     for number in range(settings.tokenizer_worlds):
         for name in ("tags", "tool_calls"):
