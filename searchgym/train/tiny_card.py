@@ -16,11 +16,11 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.tiny_exam import Examiner
 
 WORLDS: Final = {
-    f"{level}/{split}": WorldSpec(level, size=500, seed=0, split=split)
+    f"{level}/{split}": WorldSpec(level, size=200, seed=0, split=split)
     for level in ("simple", "full")
     for split in ("validation", "test")
 }
-"""Validation has unseen names, test unseen templates and names. ``simple/validation`` is what `make demo` asks."""
+"""Validation has unseen names, test unseen templates and names."""
 
 SUMMARY: Final = (
     "a reader of generated pages that searches badly: it was shown demonstrations of which most stop after one search"

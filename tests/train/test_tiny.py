@@ -266,7 +266,7 @@ def test_new_heads_look_back_one_two_and_three_tokens():
 
 def test_the_loss_falls_on_a_handful_of_demonstrations():
     samples = demonstration_samples(world(), 0.0, token_format())[:4]
-    quick = dataclasses.replace(MICRO, other_lr=0.01)
+    quick = dataclasses.replace(MICRO, stages=(Stage(share=1, lesson="episode"),), other_lr=0.01)
     trainer = Trainer(make_model(quick, tokenizer()), quick)
     losses = [trainer.step(samples, 0.5)[0] for _ in range(30)]
     assert losses[0] == pytest.approx(np.log(MICRO.vocabulary), rel=0.05)  # random weights: all tokens as likely
@@ -308,19 +308,19 @@ def test_updates_hold_all_samples_once_and_enough_tokens():
     assert batches(samples[:2], 10**6) == [samples[:2]]
 
 
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
     whole, stopped = Run.start(MICRO), Run.start(MICRO)
     whole.train(out=tmp_path / "whole")
-    save, saves = stopped.save, []
+    save, saves = Run.save, []
 
-    def save_and_stop(out, trainer):
-        save(out, trainer)
+    def save_and_stop(run, out, trainer):
+        save(run, out, trainer)
         saves.append(out)
         raise KeyboardInterrupt
 
     specs = {"validation": WorldSpec("simple", size=8, seed=1, split="validation")}
-    stopped.save = save_and_stop
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Run, "save", save_and_stop)
         stopped.train(Examiner(specs, stopped.tokenizer, stopped.form), tmp_path / "stopped")
     assert len(saves) == 1
     assert 0 < stopped.tokens < MICRO.tokens
