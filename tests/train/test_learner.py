@@ -257,6 +257,24 @@ def test_log_probs_computed_ahead_are_the_ones_that_are_used():
     assert own.policy_step(ahead, 0) == other.policy_step(samples, 0)
     assert torch.equal(weights_of(own), weights_of(other))
     assert learner().with_logp(samples)[0].ref_logp is None
+    shifted = [dataclasses.replace(s, old_logp=s.old_logp + np.float32(0.5)) for s in ahead]
+    metrics = learner(loss=loss, reference=reference, minibatches=2, lr=0.0).policy_step(shifted, 0)
+    assert metrics["ratio"] == pytest.approx(math.exp(-0.5), rel=1e-4)
+
+
+@pytest.mark.parametrize("unit", ["call", "response"])
+def test_llds_by_calls_and_by_responses(unit):
+    samples = random_samples()
+    old, own = old_logp(samples), learner(loss=LossOptions(llds_coef=0.2, llds_unit=unit), micro_batch_tokens=256)
+    expected = 0.0
+    for sample, before, now in zip(samples, old, own.logp(samples), strict=True):
+        lengths = run_lengths(sample.mask) if unit == "call" else [len(now)]
+        assert len(lengths) == (2 if unit == "call" else 1)
+        for part in np.split(now - before, np.cumsum(lengths)[:-1]):
+            if part.sum() < 0 and sample.advantage[sample.mask][0] >= 0:
+                expected += np.maximum(-part, 0).sum()
+    per_token, denominator = values(samples, old)
+    assert own.accumulate(samples, per_token, denominator)["llds"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_llds_acts_from_the_second_update_on():
