@@ -265,6 +265,8 @@ class Call:
     """The decoded response, for people; training uses the ids."""
     policy_version: int = 0
     """Optimizer steps behind the weights that sampled it."""
+    cut: bool = False
+    """True if its role's token limit ended it."""
 
 
 @dataclass(slots=True)

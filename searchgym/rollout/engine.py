@@ -252,6 +252,7 @@ class _Chat:
             turn=io.state.turn + 1,
             text=text,
             policy_version=self._model.sampler.version,
+            cut=sampled.finish == "length",
         )
         if len(sampled.ids):
             io.calls.append(call)

@@ -65,6 +65,10 @@ class MicroBatch:
     """(N,) int64: the trained tokens."""
     values: dict[str, Tensor]
     """(N,) float32 each, by name."""
+    rows: list[int]
+    """Trained tokens of each row: B numbers that add up to N."""
+    runs: list[int]
+    """Lengths of the unbroken runs of trained tokens, row by row; they add up to N too."""
 
 
 def collate(
@@ -94,7 +98,15 @@ def collate(
         torch.from_numpy(keep).to(device),
         torch.from_numpy(targets).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in flat.items()},
+        [int(samples[i].mask.sum()) for i in rows],
+        [length for i in rows for length in run_lengths(samples[i].mask)],
     )
+
+
+def run_lengths(mask: npt.NDArray[np.bool_]) -> list[int]:
+    """Returns the lengths of the unbroken runs of True in a mask, from left to right."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    return [int(length) for length in edges[1::2] - edges[::2]]
 
 
 def trained_logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:

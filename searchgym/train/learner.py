@@ -11,6 +11,7 @@ draws from a global generator; minibatches are shuffled by one seeded with (seed
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,14 +114,23 @@ class Learner:
             "sampler_logp": [s.sampler_logp[s.mask] for s in samples],
         }
         if several:
-            values["old_logp"] = self.logp(samples)
+            values["old_logp"] = _known(samples, "old_logp") or self.logp(samples)
         if self.reference is not None:
-            values["ref_logp"] = self.logp(samples, self.reference)
+            values["ref_logp"] = _known(samples, "ref_logp") or self.logp(samples, self.reference)
         return self._updates(samples, values, step, self._policy_loss)
 
     def supervised_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the model by maximum likelihood of the tokens in the samples' masks; see `policy_step`."""
         return self._updates(samples, {}, step, self._supervised_loss)
+
+    def with_logp(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Returns the samples with `old_logp`, and `ref_logp` if there is a reference: for KL in the reward."""
+        old = self.logp(samples)
+        ref = [None] * len(samples) if self.reference is None else self.logp(samples, self.reference)
+        return [
+            dataclasses.replace(s, old_logp=_spread(s, own), ref_logp=None if other is None else _spread(s, other))
+            for s, own, other in zip(samples, old, ref, strict=True)
+        ]
 
     def logp(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> list[npt.NDArray[np.float32]]:
         """Computes log-probs of trained tokens under the present weights, or under another model's.
@@ -195,7 +205,7 @@ class Learner:
         updates: list[Metrics] = []
         for indices in self._minibatches(len(samples), step):
             part = [samples[i] for i in indices]
-            weights, denominator = token_weights(part, self.loss.reduction)
+            weights, denominator = token_weights(part, self.loss.reduction, self.loss.constant_length)
             own = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
             _add(sums, self._accumulate(_Part(part, own, denominator), loss))
             updates.append(self.apply(step))
@@ -250,7 +260,18 @@ class Learner:
         logp, entropy = self._forward(batch, self.model)
         values = batch.values
         old = values.get("old_logp", logp.detach())
-        sums = policy_sums(logp, entropy, old, values["advantage"], values["weight"], values.get("ref_logp"), self.loss)
+        sums = policy_sums(
+            logp,
+            entropy,
+            old,
+            values["advantage"],
+            values["weight"],
+            values.get("ref_logp"),
+            self.loss,
+            sampler_logp=values["sampler_logp"],
+            rows=batch.rows,
+            runs=batch.runs,
+        )
         difference = (old - values["sampler_logp"]).abs()
         return sums.loss, sums.statistics | {
             "sampler_difference": float(difference.sum()),
@@ -279,6 +300,19 @@ class Learner:
         for name, parameter in self.model.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 raise TrainingError(f"{name} holds a weight that is not finite")
+
+
+def _known(samples: Sequence[Sample], name: str) -> Flat | None:
+    """Returns what was computed ahead for every sample, or None."""
+    found = [(getattr(s, name), s.mask) for s in samples]
+    return None if any(values is None for values, _ in found) else [values[mask] for values, mask in found]
+
+
+def _spread(sample: Sample, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns numbers of trained tokens as a (T,) array, 0 elsewhere."""
+    spread = np.zeros(len(sample.ids), np.float32)
+    spread[sample.mask] = values
+    return spread
 
 
 def _add(sums: Metrics, more: Metrics) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from searchgym.errors import TrainingError, UsageError
 from searchgym.records import Episode, Question
-from searchgym.train.advantages import assign_advantages
+from searchgym.train.advantages import assign_advantages, groups_with_signal
 from searchgym.train.checkpoint import (
     checkpoint_name,
     link_checkpoint,
@@ -31,7 +31,7 @@ from searchgym.train.checkpoint import (
     save_checkpoint,
 )
 from searchgym.train.learner import Learner
-from searchgym.train.metrics import generated_tokens, rollout_metrics, validation_metrics
+from searchgym.train.metrics import advantage_metrics, generated_tokens, rollout_metrics, validation_metrics
 from searchgym.train.recipe import Recipe
 from searchgym.train.run_folder import Row, RunFolder
 from searchgym.train.samples import Sample, retokenisation_mismatches, samples_from, with_all_targets
@@ -206,15 +206,12 @@ class Trainer:
 
         Episodes whose retriever failed leave training: their group shrinks.
         """
-        recipe, step = self.recipe, self.progress.step
-        assert self._rollout is not None
-        picks = batch_of(len(self.questions), recipe.rollout.questions, step, recipe.seed)
-        questions = [self.questions[i] for i in picks]
-        episodes = self._rollout(questions, recipe.rollout.attempts, step, False)
-        if len(episodes) != len(questions) * recipe.rollout.attempts:
-            wanted = f"{recipe.rollout.attempts} attempts at {len(questions)} questions"
-            raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
-        by_episode = [samples_from(e) if e.stop_reason != "retriever_error" else [] for e in episodes]
+        recipe = self.recipe
+        picks = batch_of(len(self.questions), recipe.rollout.questions, self.progress.step, recipe.seed)
+        episodes, by_episode = self._attempts(picks)
+        resampled: Row = {}
+        if recipe.method == "grpo" and recipe.rollout.resample:
+            resampled = self._resample(picks, episodes, by_episode)
         mismatches = sum(map(retokenisation_mismatches, by_episode, episodes))
         samples = [sample for own in by_episode for sample in own]
         tokens = generated_tokens(episodes)
@@ -224,12 +221,54 @@ class Trainer:
             "rollout/staleness": float(self.learner.version - min((s.policy_version for s in samples), default=0)),
             "retokenisation_mismatch": float(mismatches),
         }
+        row |= resampled
         if recipe.method == "rejection":
             good = [s for s in samples if float(s.reward.sum()) >= recipe.supervised.min_reward]
             return _Draw(good, row | {"rejection/kept": len(good) / max(len(samples), 1)}, episodes, tokens)
-        samples, counts = assign_advantages(samples, recipe.advantage)
-        row |= {f"groups/{name}": float(value) for name, value in asdict(counts).items()}
+        in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
+        if in_reward and samples:
+            samples = self.learner.with_logp(samples)
+        samples, counts = assign_advantages(samples, recipe.advantage, in_reward)
+        row |= {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
+        row |= {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
         return _Draw(samples, row, episodes, tokens)
+
+    def _attempts(self, picks: Sequence[int]) -> tuple[list[Episode], list[list[Sample]]]:
+        """Returns the attempts at some questions, and the samples of each that can be learnt from."""
+        attempts, step = self.recipe.rollout.attempts, self.progress.step
+        assert self._rollout is not None
+        episodes = self._rollout([self.questions[i] for i in picks], attempts, step, False)
+        if len(episodes) != len(picks) * attempts:
+            wanted = f"{attempts} attempts at {len(picks)} questions"
+            raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
+        return episodes, [samples_from(e) if e.stop_reason != "retriever_error" else [] for e in episodes]
+
+    def _resample(self, picks: list[int], episodes: list[Episode], by_episode: list[list[Sample]]) -> Row:
+        """Attempts other questions until as many groups as the step has questions hold signal, or the rounds are spent.
+
+        Each round draws, by a generator of its own, as many questions as groups are missing, none twice in a step.
+        What was drawn is added to the arguments: metrics describe, and budgets count, groups without signal too.
+
+        Returns:
+            How many rounds and questions more it took, and how many groups are still missing.
+        """
+        recipe, step, wanted, rounds = self.recipe, self.progress.step, len(picks), 0
+        while True:
+            samples = [sample for own in by_episode for sample in own]
+            missing = wanted - len(groups_with_signal(samples, recipe.advantage))
+            order = np.random.default_rng([recipe.seed, step, rounds]).permutation(len(self.questions))
+            fresh = [int(i) for i in order if i not in picks][:missing]
+            if not fresh or rounds == recipe.rollout.resample:
+                return {
+                    "rollout/resample_rounds": float(rounds),
+                    "rollout/resampled": float(len(picks) - wanted),
+                    "rollout/groups_missing": float(missing),
+                }
+            more, own = self._attempts(fresh)
+            picks += fresh
+            episodes += more
+            by_episode += own
+            rounds += 1
 
     def _draw_demonstrations(self) -> _Draw:
         """Returns the step's demonstrations."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from searchgym.train.recipe import LossOptions, Reduction
+from searchgym.train.recipe import KL, LossOptions, Reduction
 from searchgym.train.samples import Sample
 
 
@@ -38,23 +38,81 @@ def token_logp(
     return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
 
 
-def clipped_ratio_loss(logp: Tensor, old_logp: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
-    """Computes PPO's clipped loss per token: ``-min(r A, clip(r, 1 - low, 1 + high) A)``, ``r = exp(logp - old_logp)``.
+def sequence_log_ratio(log_ratio: Tensor, rows: Sequence[int]) -> Tensor:
+    """Computes GSPO's log-ratio: the mean over a sequence's trained tokens, given to each of them.
 
-    Source: PPO, arXiv 1707.06347, equation 7; separate bounds are DAPO's clip-higher, arXiv 2503.14476.
+    Source: GSPO, arXiv 2507.18071, equation 7. A sequence is one sample: an episode of several contexts has several.
 
     Args:
-        logp: (N,) under the weights that learn.
-        old_logp: (N,) under the weights before the step's first update.
+        log_ratio: (N,) of single tokens.
+        rows: Trained tokens of each sequence; they add up to N.
+
+    Returns:
+        (N,) log-ratios.
+    """
+    parts = [part.mean().expand(len(part)) for part in torch.split(log_ratio, list(rows)) if len(part)]
+    return torch.cat([log_ratio[:0], *parts])
+
+
+def clipped_ratio_loss(
+    log_ratio: Tensor, advantage: Tensor, low: float, high: float, dual: float | None = None
+) -> Tensor:
+    """Computes PPO's clipped loss per token: ``-min(r A, clip(r, 1 - low, 1 + high) A)``, ``r = exp(log_ratio)``.
+
+    With `dual` c, where A is negative: ``-max(min(r A, clip(r) A), c A)``; tokens beyond c have no gradient.
+
+    Source: PPO, arXiv 1707.06347, equation 7; separate bounds are DAPO's clip-higher, arXiv 2503.14476; the second clip
+    is Dual-clip PPO, arXiv 1912.09729, equation 5.
+
+    Args:
+        log_ratio: (N,) log-prob under the weights that learn, less that before the step's first update.
         advantage: (N,).
         low: Clip below 1.
         high: Clip above 1.
+        dual: Bound on the ratio where the advantage is negative, above 1 + `high`; None: no bound.
 
     Returns:
         (N,) losses.
     """
-    ratio = torch.exp(logp - old_logp)
-    return -torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    ratio = torch.exp(log_ratio)
+    gain = torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    if dual is not None:
+        gain = torch.where(advantage < 0, torch.max(gain, dual * advantage), gain)
+    return -gain
+
+
+def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Tensor:
+    """Computes ``min(exp(old_logp - sampler_logp), cap)``: what a token weighs because another engine sampled it.
+
+    Source: truncated importance sampling, F. Yao et al., "Your efficient RL framework secretly brings you off-policy RL
+    training" (2025). Taken token by token and without gradient.
+
+    Returns:
+        (N,) weights in [0, cap].
+    """
+    return torch.exp(old_logp - sampler_logp).clamp(max=cap).detach()
+
+
+def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
+    """Computes LLDS per token: ``gate max(0, -log_ratio) 1[A >= 0]``, the log-likelihood that should not have fallen.
+
+    The gate is 1 where the summed log-likelihood of the token's unit has fallen.
+
+    Source: Lazy Likelihood-Displacement regulariser, arXiv 2512.04220, from the released code; its weight is 0.2, and
+    calls as units did best. Deviation: averaged with the weights of the policy loss over the step's one denominator,
+    there over the tokens of a micro-batch. Its variants that spare the answer are left out.
+
+    Args:
+        log_ratio: (N,) of single tokens, with gradient.
+        advantage: (N,).
+        runs: Trained tokens of each unit, a call or a response; they add up to N.
+
+    Returns:
+        (N,) penalties, at least 0.
+    """
+    fallen = [(part.sum() < 0).expand(len(part)) for part in torch.split(log_ratio.detach(), list(runs)) if len(part)]
+    gate = torch.cat([advantage[:0] > 0, *fallen]) & (advantage >= 0)
+    return gate * torch.relu(-log_ratio)
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
@@ -69,6 +127,24 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """
     difference = ref_logp - logp
     return torch.exp(difference) - difference - 1
+
+
+def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Computes one of Schulman's three estimates of KL(policy || reference) per token, ``d = ref_logp - logp``.
+
+    * ``k1``: ``-d``. Unbiased. Its place is the reward: in the loss, its gradient has mean 0 on the policy's own
+      tokens and holds nothing back.
+    * ``k2``: ``d^2 / 2``. Biased, but its gradient is unbiased for that of the KL.
+    * ``k3``: see `kl_k3`. Unbiased and never negative; its gradient is that of KL(reference || policy).
+
+    Source: J. Schulman, "Approximating KL divergence" (2020).
+
+    Returns:
+        (N,) estimates in nats.
+    """
+    if estimator == "k1":
+        return logp - ref_logp
+    return 0.5 * (logp - ref_logp).square() if estimator == "k2" else kl_k3(logp, ref_logp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +165,12 @@ def policy_sums(
     weight: Tensor,
     ref_logp: Tensor | None,
     options: LossOptions,
+    *,
+    sampler_logp: Tensor | None = None,
+    rows: Sequence[int] = (),
+    runs: Sequence[int] = (),
 ) -> PolicySums:
-    """Sums the policy loss of a micro-batch: ``w (clipped ratio + kl_coef k3 - entropy_coef H)``.
+    """Sums the policy loss: ``w (importance x clipped ratio + kl_coef KL + llds_coef LLDS - entropy_coef H)``.
 
     Args:
         logp: (N,) with gradient.
@@ -100,10 +180,15 @@ def policy_sums(
         weight: (N,) of `token_weights`.
         ref_logp: (N,) under the reference model; None where `kl_coef` is 0.
         options: Clips and coefficients.
+        sampler_logp: (N,), for `importance_cap`.
+        rows: Trained tokens of each sequence, for ``ratio: sequence`` and ``llds_unit: response``.
+        runs: Trained tokens of each call, for ``llds_unit: call``.
     """
-    loss = clipped_ratio_loss(logp, old_logp, advantage, options.clip_low, options.clip_high)
+    single = logp - old_logp
+    log_ratio = single if options.ratio == "token" else sequence_log_ratio(single, rows)
+    loss = clipped_ratio_loss(log_ratio, advantage, options.clip_low, options.clip_high, options.dual_clip)
     with torch.no_grad():
-        ratio = torch.exp(logp - old_logp)
+        ratio = torch.exp(log_ratio)
         statistics = {
             "ratio": ratio.sum(),
             "clipped_low": ((ratio < 1 - options.clip_low) & (advantage < 0)).sum(),
@@ -111,17 +196,31 @@ def policy_sums(
             "old_kl": kl_k3(old_logp, logp).sum(),
             "entropy": entropy.sum(),
         }
+        if options.dual_clip is not None:
+            statistics["clipped_dual"] = ((ratio > options.dual_clip) & (advantage < 0)).sum()
+    if options.importance_cap is not None:
+        assert sampler_logp is not None
+        importance = importance_weight(old_logp, sampler_logp, options.importance_cap)
+        loss = importance * loss
+        statistics["importance"] = importance.sum()
+        statistics["importance_capped"] = (importance == options.importance_cap).sum()
     if ref_logp is not None:
-        kl = kl_k3(logp, ref_logp)
-        loss = loss + options.kl_coef * kl
+        kl = kl_estimate(options.kl_estimator, logp, ref_logp)
         statistics["ref_kl"] = kl.detach().sum()
+        if options.kl_in == "loss":
+            loss = loss + options.kl_coef * kl
+    if options.llds_coef:
+        fallen = llds(single, advantage, runs if options.llds_unit == "call" else rows)
+        loss = loss + options.llds_coef * fallen
+        statistics["llds"] = fallen.detach().sum()
+        statistics["llds_acting"] = (fallen.detach() > 0).sum()
     if options.entropy_coef:
         loss = loss - options.entropy_coef * entropy
     return PolicySums((weight * loss).sum(), {name: float(value) for name, value in statistics.items()})
 
 
 def token_weights(
-    samples: Sequence[Sample], reduction: Reduction = "token-mean"
+    samples: Sequence[Sample], reduction: Reduction = "token-mean", constant_length: int | None = None
 ) -> tuple[list[npt.NDArray[np.float32]], float]:
     """Returns what each trained token weighs, and the one denominator of the whole step.
 
@@ -130,18 +229,24 @@ def token_weights(
 
     * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode weighs
       more than a short one);
-    * ``sequence-mean``: weights w / n, denominator ``sum of w`` (DeepSeekMath, arXiv 2402.03300, equation 3).
+    * ``sequence-mean``: weights w / n, denominator ``sum of w`` (DeepSeekMath, arXiv 2402.03300, equation 3);
+    * ``constant``: weights w, denominator ``sum of w x constant_length`` (Dr.GRPO, arXiv 2503.20783;
+      neither a long episode nor a long step weakens a token).
 
     Args:
         samples: Every sample of the step.
         reduction: See above.
+        constant_length: Tokens that a sequence counts as, with ``constant``.
 
     Returns:
         One (n,) float32 array per sample, and the denominator.
     """
     counts = [int(sample.mask.sum()) for sample in samples]
     own = [
-        s.weight if reduction == "token-mean" else s.weight / max(n, 1) for s, n in zip(samples, counts, strict=True)
+        s.weight / max(n, 1) if reduction == "sequence-mean" else s.weight for s, n in zip(samples, counts, strict=True)
     ]
     weights = [np.full(n, w, np.float32) for n, w in zip(counts, own, strict=True)]
+    if reduction == "constant":
+        assert constant_length is not None
+        return weights, sum(own) * constant_length
     return weights, sum(w * n for n, w in zip(counts, own, strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 
 from searchgym.errors import ScoringError
 from searchgym.records import Episode, Question
+from searchgym.train.samples import Sample, is_overlong
 
 
 def generated_tokens(episodes: Sequence[Episode]) -> int:
@@ -21,8 +22,8 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
     Returns:
         Means over episodes: ``reward``, each score, ``searches``, ``turns``, ``generated_tokens``,
-        ``observation_words``; shares: ``answered``, ``context_full``, ``retriever_error`` of episodes, ``invalid`` of
-        actions, ``illegal`` of calls; ``reward_std`` (over n) and ``max_generated_tokens``.
+        ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``, ``retriever_error`` of episodes,
+        ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n) and ``max_generated_tokens``.
     """
     rewards = [episode.reward for episode in episodes]
     lengths = [generated_tokens([episode]) for episode in episodes]
@@ -37,11 +38,30 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "observation_words": float(np.mean([episode.observation_words for episode in episodes])),
         "answered": float(np.mean([episode.stop_reason == "answer" for episode in episodes])),
         "context_full": float(np.mean([episode.stop_reason == "context" for episode in episodes])),
+        "overlong": float(np.mean([is_overlong(episode) for episode in episodes])),
         "retriever_error": float(np.mean([episode.stop_reason == "retriever_error" for episode in episodes])),
         "invalid": sum(episode.invalid for episode in episodes) / max(sum(episode.turns for episode in episodes), 1),
         "illegal": float(np.mean([not call.legal for call in calls])) if calls else 0.0,
         "generated_tokens": float(np.mean(lengths)),
         "max_generated_tokens": float(max(lengths)),
+    }
+
+
+def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Describes the advantages of trained tokens: ``mean``, ``std`` (over n), ``min``, ``max``, share ``positive``.
+
+    Returns:
+        Nothing if there is no trained token.
+    """
+    values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
+    if not len(values):
+        return {}
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "positive": float((values > 0).mean()),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +18,12 @@ import yaml
 
 from searchgym.cards import build, find_card, parse_yaml
 from searchgym.errors import CardError, UnknownNameError
+from searchgym.train.combinations import combination_problems
 
 Method = Literal["grpo", "rejection", "supervised"]
-Reduction = Literal["token-mean", "sequence-mean"]
+Estimator = Literal["grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified"]
+Reduction = Literal["token-mean", "sequence-mean", "constant"]
+KL = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +40,17 @@ class RolloutOptions:
     """Nucleus of the sampler. Below 1 only where no probability ratio is taken (``method: rejection``)."""
     concurrency: int = 64
     """Episodes under way at once."""
+    resample: int = 0
+    """Rounds, at most, in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
+    2503.14476, section 3.2). 1 to 3 keep a step's batch nearly full; each costs its episodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageOptions:
     """How rewards of a group become advantages; see `searchgym.train.advantages`."""
 
+    estimator: Estimator = "grpo"
+    """With whom an episode is compared, and how."""
     std: Literal["sample", "population", "none"] = "sample"
     """Deviation that the centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: float = 1e-6
@@ -53,6 +61,11 @@ class AdvantageOptions:
     """Groups with fewer episodes get advantage 0."""
     drop_zero_variance: bool = True
     """Leave groups without signal out of the batch, its denominator too; False keeps them with advantage 0."""
+    drop_overlong: bool = False
+    """Leave episodes that ended by a full context or a turn's token limit out of the batch, its denominator too. Their
+    group is compared with them first (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
+    alpha: float = 0.5
+    """``stratified``: share of the comparison within the stratum, from 0 (GRPO) to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +76,31 @@ class LossOptions:
     """Ratios below 1 - this are clipped where the advantage is negative."""
     clip_high: float = 0.2
     """Ratios above 1 + this are clipped where the advantage is positive."""
+    dual_clip: float | None = None
+    """Ratios above this, where the advantage is negative, count as this: a bound on the loss of one token. Usually 3
+    (arXiv 1912.09729); more than 1 + `clip_high`."""
+    ratio: Literal["token", "sequence"] = "token"
+    """Of each token, or the geometric mean over its sequence (GSPO, arXiv 2507.18071, with ``reduction: sequence-mean``
+    and clips around 3e-4)."""
+    importance_cap: float | None = None
+    """Each token's loss is weighted by its probability under the trainer over that under the sampler, at most this.
+    Usually 2, for a sampler that computes otherwise than the trainer."""
     kl_coef: float = 0.0
-    """Weight of the KL estimate (k3) to the model as it was at step 0; 0 keeps no reference model."""
+    """Weight of the KL estimate to the model as it was at step 0; 0 keeps no reference model."""
+    kl_estimator: KL = "k3"
+    """See `searchgym.train.losses.kl_estimate`."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """A term of the loss, or a penalty on the return before episodes are compared (with k1)."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    llds_coef: float = 0.0
+    """Weight of the penalty on likelihoods that fall although the advantage is not negative (LLDS, usually 0.2)."""
+    llds_unit: Literal["call", "response"] = "call"
+    """What must have fallen as a whole for LLDS to act on its tokens."""
     reduction: Reduction = "token-mean"
-    """Every token of the step weighs the same, or every sequence does."""
+    """Every token of the step weighs the same, or every sequence does, or every token weighs the same in every step."""
+    constant_length: int | None = None
+    """``constant``: tokens that every sequence counts as in the denominator (Dr.GRPO: the most it can have)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +281,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     Raises:
         CardError: Names every problem found.
     """
-    problems = [*_range_problems(recipe), *_combination_problems(recipe)]
+    problems = [*_range_problems(recipe), *combination_problems(recipe)]
     if problems:
         raise CardError(f"{where}: " + "; ".join(problems))
 
@@ -282,13 +314,18 @@ _AT_LEAST: dict[str, float] = {
     "rollout.questions": 1,
     "rollout.attempts": 1,
     "rollout.concurrency": 1,
+    "rollout.resample": 0,
     "advantage.eps": 0,
     "advantage.std_floor": 0,
     "advantage.min_group": 2,
+    "advantage.alpha": 0,
     "loss.clip_low": 0,
     "loss.clip_high": 0,
     "loss.kl_coef": 0,
     "loss.entropy_coef": 0,
+    "loss.importance_cap": 1,
+    "loss.llds_coef": 0,
+    "loss.constant_length": 1,
     "supervised.batch": 1,
     "optimizer.lr": 0,
     "optimizer.eps": 0,
@@ -305,25 +342,3 @@ _AT_LEAST: dict[str, float] = {
     "checkpoint.keep_last": 1,
     "log.episodes_every": 0,
 }
-
-
-def _combination_problems(recipe: Recipe) -> Sequence[str]:
-    """Returns one line per combination of values that cannot work."""
-    rollout, found = recipe.rollout, []
-    if recipe.method == "grpo":
-        if rollout.attempts < recipe.advantage.min_group:
-            found.append(
-                f"rollout.attempts is {rollout.attempts}: no group reaches advantage.min_group, "
-                f"{recipe.advantage.min_group}, and every advantage would be 0"
-            )
-        if rollout.top_p < 1:
-            found.append(f"rollout.top_p is {rollout.top_p}: a ratio needs the whole distribution, set it to 1")
-        if recipe.loss.clip_low >= 1:
-            found.append(f"loss.clip_low is {recipe.loss.clip_low}: a ratio is never below 0, so it must be below 1")
-    if recipe.method != "grpo" and (recipe.loss.kl_coef or recipe.loss.entropy_coef):
-        found.append(f"loss.kl_coef and loss.entropy_coef act in method grpo only, not in {recipe.method}")
-    if recipe.method == "supervised" and recipe.supervised.demonstrations is None:
-        found.append("method supervised needs supervised.demonstrations")
-    if recipe.optimizer.warmup_steps > recipe.steps:
-        found.append(f"optimizer.warmup_steps is {recipe.optimizer.warmup_steps} of {recipe.steps} steps")
-    return found

@@ -56,6 +56,14 @@ class Sample:
     """Key of the episodes it is compared with."""
     policy_version: int
     """Optimizer steps behind the oldest weights that sampled one of its calls."""
+    searches: int = 0
+    """Searches of the episode."""
+    overlong: bool = False
+    """See `is_overlong`."""
+    old_logp: npt.NDArray[np.float32] | None = None
+    """(T,) under the trainer's weights before the step's first update; None: not computed ahead."""
+    ref_logp: npt.NDArray[np.float32] | None = None
+    """(T,) under the reference model; None: not computed ahead."""
     weight: float = 1.0
     """What it counts in sums and denominators; 0 for a padding row."""
     kind: SampleKind = "policy"
@@ -104,6 +112,12 @@ def samples_from(episode: Episode, kind: SampleKind = "policy") -> list[Sample]:
         claimed |= own
         samples.append(_sample(episode, context, mine, foreign, kind))
     return samples
+
+
+def is_overlong(episode: Episode) -> bool:
+    """Returns whether an episode was ended by a full context, or without an answer after a call cut at its limit."""
+    cut = bool(episode.calls) and episode.calls[-1].cut and episode.stop_reason != "answer"
+    return episode.stop_reason == "context" or cut
 
 
 def with_all_targets(sample: Sample) -> Sample:
@@ -157,6 +171,8 @@ def _sample(
         attempt=episode.attempt,
         group_uid=episode.group_uid,
         policy_version=min(call.policy_version for _, call in mine),
+        searches=len(episode.searches),
+        overlong=is_overlong(episode),
         kind=kind,
     )
 

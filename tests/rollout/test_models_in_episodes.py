@@ -84,14 +84,14 @@ def test_an_episode_is_one_chain_of_spans(protocol, search, finish):
     for call, span in zip(episode.calls, (context.spans[1], context.spans[3]), strict=True):
         np.testing.assert_array_equal(ids[call.start : call.end], span.ids)
         assert (call.role, call.model_key, call.policy_version, call.legal) == ("searcher", "tiny", 7, True)
-    assert [call.turn for call in episode.calls] == [1, 2]
+    assert [(call.turn, call.cut) for call in episode.calls] == [(1, False), (2, False)]
     assert episode.calls[0].text == search
 
 
 def test_an_unread_action_is_not_legal_and_costs_a_turn():
     model, _ = scripted(["no action at all", "<answer>x</answer>"], finish="length")
     episode = run(model, QUESTIONS[:1])[0]
-    assert [call.legal for call in episode.calls] == [False, True]
+    assert [(call.legal, call.cut) for call in episode.calls] == [(False, True), (True, True)]
     assert (episode.invalid, episode.turns) == (1, 2)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from searchgym.errors import DataError
-from searchgym.train.advantages import assign_advantages, group_advantages
+from searchgym.train.advantages import assign_advantages, group_advantages, groups_with_signal, grpo, rloo, stratified
 from searchgym.train.recipe import AdvantageOptions
 from searchgym.train.samples import Sample
 
@@ -94,3 +94,167 @@ def test_a_group_that_mixes_questions_is_refused():
 def test_a_sample_without_a_group_is_refused():
     with pytest.raises(DataError, match="episode e has no group_uid"):
         assign_advantages([sample(1, group=None)], AdvantageOptions())
+
+
+# -- estimators by hand --------------------------------------------------------------------------------------------
+
+
+def test_rloo_by_hand():
+    # The others of 1, 0, 0, 2 have the means 2/3, 1, 1, 1/3.
+    assert rloo(np.array([1.0, 0.0, 0.0, 2.0])) == pytest.approx([1 / 3, -1, -1, 5 / 3], rel=1e-12)
+    advantages, counts = group_advantages(
+        np.array([1.0, 5.0, 0.0, 5.0, 7.0]), ["a", "b", "a", "b", "c"], AdvantageOptions(estimator="rloo")
+    )
+    assert advantages.tolist() == [1, 0, -1, 0, 0]
+    assert (counts.groups, counts.small, counts.zero_variance, counts.strata) == (3, 1, 1, None)
+
+
+SIX, COUNTS = np.array([1, 0, 0, 1, 0, 0.5]), np.array([1, 1, 2, 2, 2, 3])
+
+
+def test_stratified_grpo_by_hand():
+    # In the group: mean 5/12, squared deviations 1.208333, deviation 0.448764. In the strata: means 1/2 and 1/3,
+    # deviations 1/2 and sqrt(2)/3; the last stratum is a singleton and falls back to the group.
+    group = (SIX - 5 / 12) / np.sqrt(1.2083333333333333 / 6)
+    strata = [1, -1, -(0.5**0.5), 2**0.5, -(0.5**0.5), group[5]]
+    options = AdvantageOptions(estimator="stratified", std="population", eps=0, alpha=0.25)
+    advantages, counts = group_advantages(SIX, ["g"] * 6, options, searches=COUNTS.tolist())
+    assert advantages == pytest.approx(0.25 * np.array(strata) + 0.75 * group, rel=1e-12)
+    assert advantages[3] == pytest.approx(1.328453, abs=1e-6)
+    assert (counts.strata, counts.lone) == (3, 1)
+
+
+def test_the_two_ends_of_the_blend():
+    only = AdvantageOptions(estimator="stratified", alpha=1.0, eps=0)
+    within = stratified(SIX, COUNTS, only)
+    for count in (1, 2):
+        own = within[np.equal(COUNTS, count)]
+        assert (own.mean(), own.std(ddof=1)) == (pytest.approx(0, abs=1e-12), pytest.approx(1, rel=1e-12))
+    none = AdvantageOptions(estimator="stratified", alpha=0.0)
+    assert stratified(SIX, COUNTS, none).tolist() == grpo(SIX, none).tolist()
+    assert stratified(SIX, np.full(6, 4), only).tolist() == grpo(SIX, only).tolist()
+
+
+def test_a_stratum_of_equal_rewards_is_exactly_zero():
+    rewards, searches = np.array([0.1, 0.1, 0.1, 0.7]), np.array([1, 1, 1, 2])
+    assert stratified(rewards, searches, AdvantageOptions(estimator="stratified", alpha=1.0))[:3].tolist() == [0, 0, 0]
+
+
+def advantages_of(samples):
+    return np.concatenate([s.advantage[s.mask] for s in samples])
+
+
+def test_reinforce_plus_plus_by_hand():
+    # Tokens 1, 1, 0: mean 2/3, deviation sqrt(2)/3. Each question was drawn once: no group is needed.
+    samples = [sample(1, "a", "p"), sample(0, "b", "q", "f", tokens=2)]
+    options = AdvantageOptions(estimator="reinforce++", std="population", eps=0)
+    found, counts = assign_advantages(samples, options)
+    assert advantages_of(found) == pytest.approx([0.5**0.5, 0.5**0.5, -(2**0.5)], rel=1e-6)
+    assert (counts.groups, counts.small, counts.zero_variance) == (1, 0, 0)
+    equal = [sample(1, "a", "p"), sample(1, "b", "q", "f")]
+    assert assign_advantages(equal, options)[0] == []
+    kept, counts = assign_advantages(equal, dataclasses.replace(options, drop_zero_variance=False))
+    assert (advantages_of(kept).tolist(), counts.zero_variance) == ([0] * 4, 1)
+
+
+def test_reinforce_plus_plus_with_a_group_baseline_by_hand():
+    # Centred: 0.5 twice, -0.5; 1 twice, -1 twice. Mean of seven tokens 1/14, of their squares 4.75 / 7.
+    samples = [sample(1, episode="0"), sample(0, episode="1", tokens=2)]
+    samples += [sample(3, "h", "p", "2"), sample(1, "h", "p", "3")]
+    options = AdvantageOptions(estimator="reinforce++-baseline", std="population", eps=0)
+    flat = [sample(4, "same", "r", "4"), sample(4, "same", "r", "5")]
+    found, counts = assign_advantages([*samples, *flat, sample(9, "alone", "s", "6")], options)
+    centred = np.array([0.5, 0.5, -0.5, 1, 1, -1, -1])
+    expected = (centred - 1 / 14) / np.sqrt(4.75 / 7 - 1 / 14**2)
+    assert advantages_of(found) == pytest.approx(expected, rel=1e-6)
+    assert (counts.groups, counts.small, counts.zero_variance) == (4, 1, 1)
+    # Kept, an equal group is part of what is whitened; a group of one never is.
+    kept, _ = assign_advantages(
+        [*samples, *flat, sample(9, "alone", "s", "6")], dataclasses.replace(options, drop_zero_variance=False)
+    )
+    mean, square = 0.5 / 11, 4.75 / 11
+    expected = (np.append(centred, [0] * 4) - mean) / np.sqrt(square - mean**2)
+    assert advantages_of(kept) == pytest.approx([*expected, 0, 0], rel=1e-6)
+
+
+# -- KL in the reward ----------------------------------------------------------------------------------------------
+
+
+def with_k1(own, *k1):
+    """The sample with old and reference log-probs whose differences on the mask are `k1`."""
+    ref = np.array([9.0, -1.5, -1.8], np.float32)[: len(own.ids)]
+    old = ref.copy()
+    old[own.mask] += np.array(k1, np.float32)
+    return dataclasses.replace(own, old_logp=old, ref_logp=ref)
+
+
+def test_kl_in_the_reward_is_taken_off_the_return_of_an_episode():
+    # k1 sums 0.3 and 0.1 at 0.1 each: returns 0.97 and -0.01, mean 0.48.
+    pair = [with_k1(sample(1, episode="0"), 0.5, -0.2), with_k1(sample(0, episode="1", tokens=2), 0.1)]
+    found, _ = assign_advantages(pair, AdvantageOptions(std="none"), kl_coef=0.1)
+    assert advantages_of(found) == pytest.approx([0.49, 0.49, -0.49], abs=1e-6)
+    leave_one_out, _ = assign_advantages(pair, AdvantageOptions(estimator="rloo"), kl_coef=0.1)
+    assert advantages_of(leave_one_out) == pytest.approx([0.98, 0.98, -0.98], abs=1e-6)
+    # Two sequences of one episode: its return takes off both sums.
+    second = with_k1(sample(1, episode="0", tokens=2), 0.4)
+    found, _ = assign_advantages([*pair, second], AdvantageOptions(std="none"), kl_coef=0.1)
+    assert advantages_of(found) == pytest.approx([0.47, 0.47, -0.47, 0.47], abs=1e-6)
+
+
+def test_reinforce_plus_plus_gives_each_token_the_kl_from_itself_on():
+    # k1 to go: 0.3, -0.2 and 0.3; returns 0.97, 1.02, -0.03 with mean 0.653333.
+    pair = [with_k1(sample(1, "a", "p"), 0.5, -0.2), with_k1(sample(0, "b", "q", "f", tokens=2), 0.3)]
+    found, _ = assign_advantages(pair, AdvantageOptions(estimator="reinforce++", std="none"), kl_coef=0.1)
+    assert advantages_of(found) == pytest.approx([0.316667, 0.366667, -0.683333], abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "stratified", "reinforce++-baseline", "reinforce++"])
+def test_kl_alone_is_no_signal(estimator):
+    pair = [with_k1(sample(1, episode="0"), 0.5, -0.2), with_k1(sample(1, episode="1"), 0.1, 0.3)]
+    options = AdvantageOptions(estimator=estimator)
+    found, counts = assign_advantages(pair, options, kl_coef=0.1)
+    assert (found, counts.zero_variance) == ([], 1)
+    kept, _ = assign_advantages(pair, dataclasses.replace(options, drop_zero_variance=False), kl_coef=0.1)
+    assert advantages_of(kept).tolist() == [0] * 4
+
+
+def test_kl_in_the_reward_without_log_probs_is_refused():
+    with pytest.raises(DataError, match="episode e: KL in the reward needs old_logp and ref_logp"):
+        assign_advantages([sample(1)], AdvantageOptions(), kl_coef=0.1)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "stratified", "reinforce++-baseline", "reinforce++"])
+def test_garbage_outside_the_mask_changes_no_bit(estimator):
+    rng = np.random.default_rng(0)
+    rewards = [1.0, 0.0, 0.5, 0.0]
+    own = [with_k1(sample(r, episode=str(i)), *rng.normal(size=2)) for i, r in enumerate(rewards)]
+    own = [dataclasses.replace(s, searches=i // 2) for i, s in enumerate(own)]
+
+    def noise(array, mask):
+        return np.where(mask, array, rng.normal(size=len(mask)) * 1e6).astype(np.float32)
+
+    names = ("reward", "advantage", "sampler_logp", "old_logp", "ref_logp")
+    dirty = [dataclasses.replace(s, **{n: noise(getattr(s, n), s.mask) for n in names}) for s in own]
+    options = AdvantageOptions(estimator=estimator)
+    clean, noisy = (assign_advantages(x, options, kl_coef=0.1)[0] for x in (own, dirty))
+    assert [s.advantage.tobytes() for s in clean] == [s.advantage.tobytes() for s in noisy]
+    assert advantages_of(clean).any()
+    assert not any(s.advantage[~s.mask].any() for s in noisy)
+
+
+# -- what leaves the batch -----------------------------------------------------------------------------------------
+
+
+def test_overlong_episodes_leave_after_their_group_was_compared_with_them():
+    samples = [sample(1, episode="0"), dataclasses.replace(sample(0, episode="1"), overlong=True)]
+    options = AdvantageOptions(std="none", drop_overlong=True)
+    found, counts = assign_advantages(samples, options)
+    assert [s.episode_id for s in found] == ["0"]
+    assert (advantages_of(found).tolist(), counts.zero_variance) == ([0.5, 0.5], 0)
+    assert len(assign_advantages(samples, dataclasses.replace(options, drop_overlong=False))[0]) == 2
+
+
+def test_groups_with_signal_are_large_enough_and_differ():
+    samples = [sample(1, "a", episode="0"), sample(0, "a", episode="1"), sample(1, "b"), sample(1, "c", episode="2")]
+    samples.append(dataclasses.replace(samples[3], episode_id="3"))
+    assert groups_with_signal(samples, AdvantageOptions()) == {"a"}

@@ -7,7 +7,7 @@ import torch
 from models import tiny_qwen2
 
 from searchgym.errors import TrainingError, UsageError
-from searchgym.train.batching import collate, pack, trained_logits
+from searchgym.train.batching import collate, pack, run_lengths, trained_logits
 from searchgym.train.learner import Learner, lr_scale
 from searchgym.train.losses import token_weights
 from searchgym.train.recipe import LossOptions, OptimizerOptions
@@ -178,6 +178,118 @@ def test_random_numbers_outside_the_mask_change_no_bit():
     first.policy_step(samples, 0)
     second.policy_step(noisy, 0)
     assert torch.equal(weights_of(first), weights_of(second))
+
+
+EVERYTHING = LossOptions(
+    dual_clip=1.5,
+    ratio="sequence",
+    importance_cap=2.0,
+    kl_coef=0.05,
+    kl_estimator="k2",
+    entropy_coef=0.01,
+    llds_coef=0.2,
+    reduction="constant",
+    constant_length=40,
+)
+
+
+def test_the_runs_of_a_mask():
+    assert run_lengths(np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 1], bool)) == [2, 1, 3]
+    assert run_lengths(np.array([1, 1], bool)) == [2]
+    assert run_lengths(np.zeros(3, bool)) == []
+
+
+def test_micro_batches_add_up_with_every_part_of_the_loss():
+    samples = random_samples()
+    # Whole sequences lie on both sides of every clip.
+    old = [own + np.float32(0.8 if i % 4 < 2 else -0.8) for i, own in enumerate(old_logp(samples))]
+    ref = old_logp(samples, seed=2)
+    weights, denominator = token_weights(samples, "constant", 40)
+    assert denominator == 9 * 40
+    per_token = values(samples, old)[0] | {"ref_logp": ref, "weight": weights}
+    per_token["sampler_logp"] = [own + np.float32(np.log(4)) * (i % 2) for i, own in enumerate(old)]
+    found = []
+    for tokens in (10**6, 64, 256):
+        own = learner(loss=EVERYTHING, micro_batch_tokens=tokens)
+        found.append((own.accumulate(samples, per_token, denominator), gradients(own)))
+    (whole, gradient), *cuts = found
+    assert min(whole[name] for name in ("clipped_low", "clipped_high", "clipped_dual", "llds_acting")) > 5
+    assert whole["importance_capped"] == 0
+    assert 0.5 < whole["importance"] / whole["tokens_trained"] < 0.8  # half the sequences weigh a quarter
+    for total, other in cuts:
+        assert total["micro_batches"] > whole["micro_batches"]
+        assert total["loss"] == pytest.approx(whole["loss"], abs=1e-6)
+        assert total["llds"] == pytest.approx(whole["llds"], rel=1e-4)
+        torch.testing.assert_close(other, gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_random_numbers_outside_the_mask_change_no_bit_of_any_part():
+    rng, reference = np.random.default_rng(5), model(seed=3)
+    samples = [
+        dataclasses.replace(s, old_logp=s.sampler_logp, ref_logp=s.sampler_logp - np.float32(0.1))
+        for s in random_samples()
+    ]
+    names = ("advantage", "sampler_logp", "old_logp", "ref_logp", "reward")
+    noisy = [
+        dataclasses.replace(
+            s,
+            **{
+                name: np.where(s.mask, getattr(s, name), rng.normal(size=len(s.ids)) * 1e6).astype(np.float32)
+                for name in names
+            },
+        )
+        for s in samples
+    ]
+    first, second = (learner(loss=EVERYTHING, reference=reference, minibatches=2) for _ in range(2))
+    assert first.policy_step(samples, 0) == second.policy_step(noisy, 0)
+    assert torch.equal(weights_of(first), weights_of(second))
+
+
+def test_log_probs_computed_ahead_are_the_ones_that_are_used():
+    samples, reference = random_samples(), model(seed=3)
+    loss = LossOptions(kl_coef=0.1)
+    own, other = (learner(loss=loss, reference=reference, minibatches=2) for _ in range(2))
+    ahead = own.with_logp(samples)
+    for sample, logp in zip(ahead, learner(reference).logp(samples), strict=True):
+        assert np.array_equal(sample.ref_logp[sample.mask], logp)
+        assert not sample.ref_logp[~sample.mask].any()
+        assert not np.array_equal(sample.ref_logp, sample.old_logp)
+    assert own.policy_step(ahead, 0) == other.policy_step(samples, 0)
+    assert torch.equal(weights_of(own), weights_of(other))
+    assert learner().with_logp(samples)[0].ref_logp is None
+    shifted = [dataclasses.replace(s, old_logp=s.old_logp + np.float32(0.5)) for s in ahead]
+    metrics = learner(loss=loss, reference=reference, minibatches=2, lr=0.0).policy_step(shifted, 0)
+    assert metrics["ratio"] == pytest.approx(math.exp(-0.5), rel=1e-4)
+
+
+@pytest.mark.parametrize("unit", ["call", "response"])
+def test_llds_by_calls_and_by_responses(unit):
+    samples = random_samples()
+    old, own = old_logp(samples), learner(loss=LossOptions(llds_coef=0.2, llds_unit=unit), micro_batch_tokens=256)
+    expected = 0.0
+    for sample, before, now in zip(samples, old, own.logp(samples), strict=True):
+        lengths = run_lengths(sample.mask) if unit == "call" else [len(now)]
+        assert len(lengths) == (2 if unit == "call" else 1)
+        for part in np.split(now - before, np.cumsum(lengths)[:-1]):
+            if part.sum() < 0 and sample.advantage[sample.mask][0] >= 0:
+                expected += np.maximum(-part, 0).sum()
+    per_token, denominator = values(samples, old)
+    assert own.accumulate(samples, per_token, denominator)["llds"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_llds_acts_from_the_second_update_on():
+    samples = random_samples()
+    plain, once = learner(), learner(loss=LossOptions(llds_coef=0.2))
+    assert once.policy_step(samples, 0)["llds"] == 0
+    plain.policy_step(samples, 0)
+    assert torch.equal(weights_of(plain), weights_of(once))
+    liked = dataclasses.replace(samples[0], advantage=samples[0].mask.astype(np.float32) * np.float32(0.1))
+    hated = dataclasses.replace(samples[0], advantage=samples[0].mask.astype(np.float32) * -3)  # the same tokens
+    fallen = [
+        learner(loss=LossOptions(llds_coef=coef), lr=3e-3, epochs=3).policy_step([liked, hated], 0)
+        for coef in (1e-9, 20.0)
+    ]
+    assert fallen[0]["llds"] > fallen[1]["llds"] > 0
 
 
 # -- steps ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,17 @@ import pytest
 import torch
 from test_advantages import sample
 
-from searchgym.train.losses import clipped_ratio_loss, kl_k3, policy_sums, token_logp, token_weights
+from searchgym.train.losses import (
+    clipped_ratio_loss,
+    importance_weight,
+    kl_estimate,
+    kl_k3,
+    llds,
+    policy_sums,
+    sequence_log_ratio,
+    token_logp,
+    token_weights,
+)
 from searchgym.train.recipe import LossOptions
 
 
@@ -28,13 +38,13 @@ def test_low_precision_logits_are_summed_in_float32():
 def test_the_clip_by_hand_in_its_six_cases():
     ratio = torch.tensor([0.5, 1.0, 1.5, 0.5, 1.0, 1.5])
     advantage = torch.tensor([2.0, 2.0, 2.0, -2.0, -2.0, -2.0])
-    loss = clipped_ratio_loss(ratio.log(), torch.zeros(6), advantage, low=0.2, high=0.3)
+    loss = clipped_ratio_loss(ratio.log(), advantage, low=0.2, high=0.3)
     torch.testing.assert_close(loss, torch.tensor([-1.0, -2.0, -2.6, 1.6, 2.0, 3.0]))
 
 
 def test_only_clipped_tokens_have_no_gradient():
     logp = torch.tensor([0.5, 1.5, 0.5, 1.5]).log().requires_grad_()
-    clipped_ratio_loss(logp, torch.zeros(4), torch.tensor([1.0, 1.0, -1.0, -1.0]), 0.2, 0.2).sum().backward()
+    clipped_ratio_loss(logp, torch.tensor([1.0, 1.0, -1.0, -1.0]), 0.2, 0.2).sum().backward()
     # d(-r A) / d logp = -r A where the ratio acts.
     torch.testing.assert_close(logp.grad, torch.tensor([-0.5, 0.0, 0.0, 1.5]))
 
@@ -80,3 +90,110 @@ def test_token_weights_of_both_reductions():
     weights, denominator = token_weights(samples, "sequence-mean")
     assert ([w.tolist() for w in weights], denominator) == ([[0.5, 0.5], [1.0]], 2.0)
     assert all(w.dtype == np.float32 for w in weights)
+
+
+def test_the_constant_reduction_divides_by_a_number_that_no_length_changes():
+    samples = [sample(0), sample(0, tokens=2)]
+    weights, denominator = token_weights(samples, "constant", 10)
+    assert ([w.tolist() for w in weights], denominator) == ([[1.0, 1.0], [1.0]], 20.0)
+
+
+def test_the_dual_clip_by_hand():
+    logp = torch.tensor([4.0, 2.0, 0.5, 4.0]).log().requires_grad_()
+    advantage = torch.tensor([-2.0, -2.0, -2.0, 2.0])
+    loss = clipped_ratio_loss(logp, advantage, 0.2, 0.2, dual=3.0)
+    torch.testing.assert_close(loss, torch.tensor([6.0, 4.0, 1.6, -2.4]))
+    loss.sum().backward()
+    torch.testing.assert_close(logp.grad, torch.tensor([0.0, 4.0, 0.0, 0.0]))
+    torch.testing.assert_close(clipped_ratio_loss(logp, advantage, 0.2, 0.2), torch.tensor([8.0, 4.0, 1.6, -2.4]))
+
+
+def test_the_sequence_ratio_by_hand():
+    single = torch.tensor([0.1, 0.3, -0.2], requires_grad=True)
+    together = sequence_log_ratio(single, [2, 0, 1])
+    torch.testing.assert_close(together, torch.tensor([0.2, 0.2, -0.2]))
+    (-torch.exp(together) * torch.tensor([2.0, 2.0, -1.0])).sum().backward()
+    # A sequence's tokens share its -s A n, one n-th each.
+    torch.testing.assert_close(single.grad, torch.tensor([-2 * math.exp(0.2)] * 2 + [math.exp(-0.2)]))
+    assert len(sequence_log_ratio(torch.zeros(0), [0])) == 0
+
+
+def test_importance_is_cut_at_the_cap_and_has_no_gradient():
+    old = torch.tensor([3.0, 0.5, 1.0]).log().requires_grad_()
+    weight = importance_weight(old, torch.zeros(3), 2.0)
+    torch.testing.assert_close(weight, torch.tensor([2.0, 0.5, 1.0]))
+    assert not weight.requires_grad
+
+
+def test_the_three_estimates_of_the_kl_and_their_gradients():
+    theta = torch.tensor([0.3, -0.5, 0.1, 0.9], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([0.4, 0.1, 0.3, 0.2], dtype=torch.float64)
+
+    logp = torch.log_softmax(theta, 0)
+    p = logp.exp()
+    here, there = (p * (logp - q.log())).sum(), (q * (q.log() - logp)).sum()
+    drawn = p.detach()  # the tokens are the policy's own
+    k1, k2, k3 = ((drawn * kl_estimate(name, logp, q.log())).sum() for name in ("k1", "k2", "k3"))
+    torch.testing.assert_close(k1, here)
+    torch.testing.assert_close(k2, (drawn * (logp - q.log()) ** 2 / 2).sum())
+    torch.testing.assert_close(k3, here)
+
+    def gradient(value):
+        return torch.autograd.grad(value, theta, retain_graph=True)[0]
+
+    torch.testing.assert_close(gradient(k1), torch.zeros(4, dtype=torch.float64))
+    torch.testing.assert_close(gradient(k2), gradient(here))
+    torch.testing.assert_close(gradient(k3), gradient(there))
+
+
+def test_llds_by_hand():
+    # Calls of 2, 2, 1 and 1 tokens: fell by 0.3, rose by 0.3, fell but the advantage is negative, fell by 0.4.
+    log_ratio = torch.tensor([-0.5, 0.2, -0.1, 0.4, -0.3, -0.4], requires_grad=True)
+    advantage = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, 0.0])
+    penalty = llds(log_ratio, advantage, [2, 2, 0, 1, 1])
+    torch.testing.assert_close(penalty, torch.tensor([0.5, 0.0, 0.0, 0.0, 0.0, 0.4]))
+    penalty.sum().backward()
+    torch.testing.assert_close(log_ratio.grad, torch.tensor([-1.0, 0, 0, 0, 0, -1.0]))
+    # As two responses: the first four tokens together did not fall.
+    torch.testing.assert_close(llds(log_ratio, advantage, [4, 2]), torch.tensor([0.0, 0, 0, 0, 0, 0.4]))
+
+
+def test_llds_of_unchanged_weights_is_nothing():
+    log_ratio = torch.zeros(3, requires_grad=True)
+    llds(log_ratio, torch.ones(3), [3]).sum().backward()
+    assert log_ratio.grad.tolist() == [0, 0, 0]
+
+
+def test_all_parts_of_the_policy_loss_add_up():
+    logp = torch.tensor([-1.0, -2.0, -0.5]).requires_grad_()
+    old, ref = torch.tensor([-1.5, -1.8, -0.1]), torch.tensor([-1.2, -1.0, -0.5])
+    advantage, weight = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([1.0, 0.5, 2.0])
+    sampler = torch.tensor([-1.5 - math.log(3), -1.8, -0.1 + math.log(2)])
+    options = LossOptions(
+        clip_low=0.2,
+        clip_high=0.2,
+        dual_clip=1.5,
+        ratio="sequence",
+        importance_cap=2.0,
+        kl_coef=0.1,
+        kl_estimator="k2",
+        llds_coef=0.2,
+    )
+    sums = policy_sums(
+        logp, torch.zeros(3), old, advantage, weight, ref, options, sampler_logp=sampler, rows=[2, 1], runs=[1, 1, 1]
+    )
+    first, second = math.exp(0.15), math.exp(-0.4)
+    policy = [-first * 2, -first, 0.8 * 0.5]
+    kl, fallen = [0.2**2 / 2, 1 / 2, 0], [0, 0.2, 0]
+    expected = sum(w * (p + 0.1 * k + 0.2 * f) for w, p, k, f in zip([1, 0.5, 2], policy, kl, fallen, strict=True))
+    assert sums.loss.item() == pytest.approx(expected, abs=1e-6)
+    found = {name: sums.statistics[name] for name in ("importance", "importance_capped", "llds", "llds_acting")}
+    assert found == pytest.approx({"importance": 3.5, "importance_capped": 1, "llds": 0.2, "llds_acting": 1}, abs=1e-6)
+    assert sums.statistics["ratio"] == pytest.approx(2 * first + second, abs=1e-6)
+    assert sums.statistics["clipped_dual"] == 0
+    in_reward = policy_sums(
+        logp, torch.zeros(3), old, advantage, weight, ref, LossOptions(kl_coef=0.1, kl_in="reward", kl_estimator="k1")
+    )
+    without = policy_sums(logp, torch.zeros(3), old, advantage, weight, None, LossOptions())
+    assert in_reward.loss.item() == without.loss.item()
+    assert in_reward.statistics["ref_kl"] == pytest.approx(0.2 - 1.0 + 0, abs=1e-6)

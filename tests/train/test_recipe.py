@@ -83,12 +83,68 @@ def test_the_names_of_all_values():
         ("advantage.min_group=1", CardError, "advantage.min_group is 1: expected at least 2"),
         ("loss.clip_low=1", CardError, "loss.clip_low is 1.0: a ratio is never below 0"),
         ("method=supervised", CardError, "method supervised needs supervised.demonstrations"),
+        ("advantage.estimator=gae", CardError, "advantage: estimator: got 'gae'"),
+        ("advantage.alpha=0.7", CardError, "advantage.alpha is 0.7: grpo does not read it"),
+        ("loss.dual_clip=1.1", CardError, "loss.dual_clip is 1.1: it bounds ratios beyond the clip"),
+        ("loss.importance_cap=0.9", CardError, "loss.importance_cap is 0.9: expected at least 1"),
+        ("loss.reduction=constant", CardError, "loss.reduction constant needs loss.constant_length"),
+        ("loss.constant_length=9", CardError, "loss.constant_length acts with loss.reduction constant only"),
+        ("loss.kl_in=reward", CardError, "loss.kl_estimator is k3 in the reward"),
+        (
+            "loss.llds_coef=0.2",
+            CardError,
+            "loss.llds_coef is 0.2: with one update per rollout no likelihood has fallen",
+        ),
+        ("rollout.resample=-1", CardError, "rollout.resample is -1: expected at least 0"),
         ("optimizer.warmup_steps=6", CardError, "optimizer.warmup_steps is 6 of 5 steps"),
     ],
 )
 def test_what_cannot_work_is_refused(small, override, error, message):
     with pytest.raises(error, match=re.escape(message)):
         load_recipe(str(small), [override])
+
+
+REINFORCE = "advantage.estimator=reinforce++"
+STRATIFIED = "advantage.estimator=stratified"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["advantage.estimator=rloo", "advantage.std=none"], "advantage.std is none: rloo does not read it"),
+        ([STRATIFIED, "advantage.alpha=1.5"], "advantage.alpha is 1.5: a share is at most 1"),
+        ([STRATIFIED, "rollout.attempts=1"], "rollout.attempts is 1: no group reaches advantage.min_group"),
+        (
+            [REINFORCE, "rollout.attempts=1", "rollout.questions=1"],
+            "rollout.questions x rollout.attempts is 1: no group reaches",
+        ),
+        ([REINFORCE, "rollout.resample=1"], "rollout.resample replaces groups without signal; reinforce++ compares"),
+        (["rollout.resample=1", "advantage.drop_zero_variance=false"], "drop_zero_variance false keeps: choose one"),
+        (
+            [REINFORCE, "loss.ratio=sequence", "loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
+            "loss.ratio sequence takes one advantage per sequence",
+        ),
+        (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method grpo only, not in rejection"),
+        (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method grpo only, not in rejection"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused(small, overrides, message):
+    with pytest.raises(CardError, match=re.escape(message)):
+        load_recipe(str(small), overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [REINFORCE, "rollout.attempts=1"],
+        [STRATIFIED, "advantage.alpha=0.8"],
+        ["loss.llds_coef=0.2", "optimizer.epochs=2"],
+        ["loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
+        ["loss.reduction=constant", "loss.constant_length=100", "advantage.std=none"],
+    ],
+)
+def test_combinations_that_work_are_let_through(small, overrides):
+    load_recipe(str(small), overrides)
 
 
 def test_a_coefficient_that_cannot_act_is_refused(small):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchgym.errors import DataError
-from searchgym.records import Call, Context, Episode, Span
-from searchgym.train.samples import retokenisation_mismatches, samples_from, with_all_targets
+from searchgym.records import Call, Context, Episode, Searched, Span
+from searchgym.train.samples import is_overlong, retokenisation_mismatches, samples_from, with_all_targets
 
 
 def span(kind, *ids, logp=True):
@@ -48,6 +48,28 @@ def test_a_chain_becomes_one_sequence_with_every_model_token_in_the_mask():
     assert sample.call_ids == ("q#0@3/0", "q#0@3/1")
     assert (sample.model_key, sample.group_uid, sample.question_id, sample.attempt) == ("policy", "g", "q", 0)
     assert (sample.policy_version, sample.weight, sample.kind) == (4, 1.0, "policy")
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "cut", "overlong"),
+    [
+        ("answer", (False, False), False),
+        ("context", (False, False), True),
+        ("turns", (False, False), False),
+        ("turns", (True, False), False),  # it went on after the cut
+        ("turns", (False, True), True),
+        ("answer", (False, True), False),  # what was cut off came after the answer
+    ],
+)
+def test_an_episode_is_overlong_if_a_limit_ended_it(stop_reason, cut, overlong):
+    own = chain()
+    own.stop_reason = stop_reason
+    own.calls = [dataclasses.replace(call, cut=short) for call, short in zip(own.calls, cut, strict=True)]
+    assert is_overlong(own) == overlong
+    own.searches = [Searched(1, "a", ()), Searched(2, "b", ())]
+    (sample,) = samples_from(own)
+    assert (sample.overlong, sample.searches) == (overlong, 2)
+    assert not is_overlong(episode([], []))
 
 
 def test_a_team_becomes_one_sequence_per_context():

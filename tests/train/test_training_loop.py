@@ -114,6 +114,77 @@ def test_rejection_sampling_learns_from_right_answers_only(tmp_path):
         assert trained == round(row["rollout/em"] * 32) == round(row["rejection/kept"] * 32)
 
 
+@pytest.mark.parametrize("estimator", ["rloo", "reinforce++", "reinforce++-baseline", "stratified"])
+def test_every_estimator_learns_the_bandit(estimator, tmp_path):
+    recipe = toy_recipe(steps=25, advantage={"estimator": estimator}, validation={"every": 0}, checkpoint={"every": 0})
+    found = toy_trainer(tmp_path / "run", recipe).run().rows[1:]
+    assert np.mean([row["rollout/reward"] for row in found[:3]]) < 0.4
+    assert np.mean([row["rollout/reward"] for row in found[-4:]]) > 0.8
+    assert {row["groups/groups"] for row in found} == {1 if estimator == "reinforce++" else 4}
+    assert ("groups/strata" in found[0]) == (estimator == "stratified")
+
+
+def test_groups_without_signal_are_replaced_by_other_questions(tmp_path):
+    class Counting(ToyRollout):
+        def __call__(self, questions, attempts, step, greedy):
+            asked.append([question.id for question in questions])
+            return super().__call__(questions, attempts, step, greedy)
+
+        def episode(self, question, attempt, step, arm, logp):
+            self.reward = lambda question, arm: attempt % 2 if question.id in mixed else 1.0
+            return super().episode(question, attempt, step, arm, logp)
+
+    rollout = {"questions": 2, "resample": 2}
+    base = {"steps": 1, "validation": {"every": 0}, "advantage": {"std": "none"}}
+    asked, mixed = [], {"q0", "q1", "q2", "q3"}
+    (row,) = (
+        toy_trainer(tmp_path / "full", toy_recipe(**base, rollout=rollout), **with_rollout(Counting)).run().rows[1:]
+    )
+    assert (len(asked), row["rollout/resample_rounds"], row["rollout/groups_missing"]) == (1, 0, 0)
+    first = asked[0]
+    mixed = set(first[:1])  # nothing that could come in has signal
+    asked = []
+    result = toy_trainer(tmp_path / "one", toy_recipe(**base, rollout=rollout), **with_rollout(Counting)).run()
+    row = result.rows[1]
+    assert [len(ids) for ids in asked] == [2, 1, 1]
+    assert sorted(id for ids in asked for id in ids) == ["q0", "q1", "q2", "q3"]
+    assert (row["rollout/resample_rounds"], row["rollout/resampled"], row["rollout/groups_missing"]) == (2, 2, 1)
+    assert (row["groups/groups"], row["groups/zero_variance"], row["learner/tokens_trained"]) == (4, 3, 8)
+    assert result.progress.generated_tokens == row["rollout/tokens"] == 32
+    again, asked = asked, []
+    toy_trainer(tmp_path / "two", toy_recipe(**base, rollout=rollout), **with_rollout(Counting)).run()
+    assert asked == again
+    mixed = {"q0", "q1", "q2", "q3"} - set(first[1:])  # the first round brings what is missing
+    asked = []
+    row = toy_trainer(tmp_path / "three", toy_recipe(**base, rollout=rollout), **with_rollout(Counting)).run().rows[1]
+    assert [len(ids) for ids in asked] == [2, 1]
+    assert (row["rollout/groups_missing"], row["learner/tokens_trained"]) == (0, 16)
+
+
+def test_overlong_episodes_leave_the_batch_and_are_counted(tmp_path):
+    class Cut(ToyRollout):
+        def __call__(self, questions, attempts, step, greedy):
+            episodes = super().__call__(questions, attempts, step, greedy)
+            for number, episode in enumerate(episodes):
+                episode.reward = float(number % 2)
+                if number < 3:
+                    episode.stop_reason, episode.answer = "turns", None
+                    episode.calls = [dataclasses.replace(episode.calls[0], cut=number < 2)]
+                if number == 3:
+                    episode.stop_reason = "context"
+            return episodes
+
+    recipe = toy_recipe(steps=1, validation={"every": 0}, advantage={"drop_overlong": True, "std": "none"})
+    row = toy_trainer(tmp_path / "run", recipe, **with_rollout(Cut)).run().rows[1]
+    assert row["rollout/overlong"] == pytest.approx(3 / 32)
+    assert row["learner/tokens_trained"] == 29
+    advantages = read_advantages(tmp_path / "run/episodes.advantages.jsonl")
+    assert {abs(float(value[0])) for value in advantages.values()} == {0.5}  # compared with all eight
+    assert row["advantage/mean"] == pytest.approx((14 - 15) * 0.5 / 29)
+    assert (row["advantage/min"], row["advantage/max"]) == (-0.5, 0.5)
+    assert row["advantage/positive"] == pytest.approx(14 / 29)
+
+
 def test_the_warm_start_learns_demonstrations(tmp_path):
     rollout = ToyRollout(toy_model())
     episodes = [rollout.episode(q, i, 0, int(q.answers[0]), 0.0) for q in QUESTIONS for i in range(3)]
@@ -163,6 +234,64 @@ def test_n_steps_and_a_resume_equal_an_uninterrupted_run(tmp_path, at):
     assert equal(weights(resumed.best), weights(whole.best))
     for name in ("episodes.jsonl", "episodes.tokens.bin", "episodes.advantages.jsonl"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_resume_is_exact_with_every_part_in_use(tmp_path):
+    recipe = toy_recipe(
+        steps=6,
+        rollout={"questions": 2, "resample": 1},
+        advantage={"estimator": "stratified", "alpha": 0.7, "drop_overlong": True},
+        loss={
+            "dual_clip": 2.0,
+            "ratio": "sequence",
+            "importance_cap": 2.0,
+            "kl_coef": 0.01,
+            "kl_in": "reward",
+            "kl_estimator": "k1",
+            "llds_coef": 0.2,
+            "reduction": "constant",
+            "constant_length": 2,
+        },
+        optimizer={"minibatches": 2},
+    )
+    whole = toy_trainer(tmp_path / "whole", recipe).run()
+    given = with_rollout(Interrupted)
+    given["rollout"].at = 3
+    with pytest.raises(KeyboardInterrupt):
+        toy_trainer(tmp_path / "parts", recipe, **given).run()
+    resumed = toy_trainer(tmp_path / "parts", recipe, resume=True).run()
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+    assert equal(weights(resumed.checkpoint), weights(whole.checkpoint))
+    assert {"learner/llds", "learner/importance", "learner/ref_kl", "groups/strata"} <= set(whole.rows[-1])
+
+
+def test_kl_in_the_reward_changes_the_advantages_by_the_policy_s_distance(tmp_path):
+    recipe = toy_recipe(
+        steps=4,
+        validation={"every": 0},
+        advantage={"std": "none"},
+        loss={"kl_coef": 0.5, "kl_in": "reward", "kl_estimator": "k1"},
+    )
+    trainer = toy_trainer(tmp_path / "run", recipe)
+    trainer.run()
+    reference = trainer.learner.reference
+    episodes = [e for e in read_episodes(tmp_path / "run/episodes.jsonl") if e.group_uid.startswith("3/")]
+    advantages = read_advantages(tmp_path / "run/episodes.advantages.jsonl")
+    groups = {}
+    for episode in episodes:
+        (sample,) = samples_from(episode)
+        with torch.no_grad():
+            logits = reference(torch.tensor(sample.ids[None].astype(np.int64))).logits[0, 0]
+        k1 = sample.sampler_logp[1] - torch.log_softmax(logits, -1)[int(sample.ids[1])].item()
+        groups.setdefault(episode.group_uid, []).append((episode, episode.reward - 0.5 * k1))
+    checked = 0
+    for group in groups.values():
+        mean = np.mean([value for _, value in group])
+        for episode, value in group:
+            if f"{episode.id}/0" in advantages:
+                assert advantages[f"{episode.id}/0"][0] == pytest.approx(value - mean, abs=1e-5)
+                checked += 1
+    assert checked >= 8
 
 
 def test_the_kl_term_refers_to_the_weights_of_step_zero(tmp_path):

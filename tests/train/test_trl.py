@@ -101,12 +101,26 @@ class Case:
     std: str
     beta: float
     temperature: float
+    trl: dict = dataclasses.field(default_factory=dict)
+    ours: dict = dataclasses.field(default_factory=dict)
 
 
 CASES = [
     Case("dapo", "token-mean", "group", "sample", 0.0, 1.0),
     Case("dapo", "token-mean", "none", "none", 0.1, 0.8),
     Case("grpo", "sequence-mean", "group", "sample", 0.1, 1.0),
+    Case("dr_grpo", "constant", "none", "none", 0.0, 1.0, ours={"constant_length": 128}),
+    Case(
+        "grpo",
+        "sequence-mean",
+        "group",
+        "sample",
+        0.1,
+        1.0,
+        trl={"importance_sampling_level": "sequence"},
+        ours={"ratio": "sequence"},
+    ),
+    Case("dapo", "token-mean", "group", "sample", 0.0, 1.0, trl={"delta": 1.5}, ours={"dual_clip": 1.5}),
 ]
 
 
@@ -141,6 +155,7 @@ def run_trl(case, folder):
         logging_strategy="no",
         disable_tqdm=True,
         remove_unused_columns=False,
+        **case.trl,
     )
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     recorder = Recorder()
@@ -163,7 +178,7 @@ def run_trl(case, folder):
 
 
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func', which is an experimental feature:UserWarning")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.loss_type} {case.scale} beta {case.beta}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.loss_type} {case.scale} beta {case.beta} {case.trl}")
 def test_loss_and_gradient_equal_trls(case, tmp_path):
     updates = run_trl(case, tmp_path)
     samples = [sample for episode in EPISODES for sample in samples_from(episode)]
@@ -172,13 +187,13 @@ def test_loss_and_gradient_equal_trls(case, tmp_path):
     start = tiny_qwen2(sharp=0.1)
     learner = Learner(
         copy.deepcopy(start),
-        LossOptions(clip_low=0.2, clip_high=0.28, kl_coef=case.beta, reduction=case.reduction),
+        LossOptions(clip_low=0.2, clip_high=0.28, kl_coef=case.beta, reduction=case.reduction, **case.ours),
         OptimizerOptions(micro_batch_tokens=256),
         steps=2,
         temperature=case.temperature,
         reference=start,
     )
-    weight, denominator = token_weights(samples, case.reduction)
+    weight, denominator = token_weights(samples, case.reduction, case.ours.get("constant_length"))
     values = {
         "advantage": [s.advantage[s.mask] for s in samples],
         "sampler_logp": [s.sampler_logp[s.mask] for s in samples],
@@ -187,15 +202,17 @@ def test_loss_and_gradient_equal_trls(case, tmp_path):
     }
     if case.beta:
         values["ref_logp"] = learner.logp(samples, start)
-    clipped = []
+    clipped, dual = [], []
     for weights, gradients, loss in updates:
         learner.model.load_state_dict(weights)
         learner.optimizer.zero_grad()
         statistics = learner.accumulate(samples, values, denominator)
         clipped.append(statistics["clipped_low"] + statistics["clipped_high"])
+        dual.append(statistics.get("clipped_dual", 0))
         assert statistics["micro_batches"] >= 2
         assert statistics["loss"] == pytest.approx(loss, abs=1e-5)
         for name, parameter in learner.model.named_parameters():
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-5, atol=1e-5, msg=name)
     assert clipped[0] == 0
     assert clipped[1] > 20
+    assert (dual[1] > 10) == ("dual_clip" in case.ours)

@@ -1,0 +1,104 @@
+"""Combinations of a recipe's values that cannot work, each with the reason and what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from searchgym.train.recipe import Recipe
+
+USED = {
+    "grpo": {"std", "eps", "std_floor"},
+    "rloo": set[str](),
+    "reinforce++": {"std", "eps", "std_floor"},
+    "reinforce++-baseline": {"std", "eps", "std_floor"},
+    "stratified": {"std", "eps", "std_floor", "alpha"},
+}
+"""Which of the options that not all estimators read each of them reads."""
+
+
+def combination_problems(recipe: Recipe) -> list[str]:
+    """Returns one line per combination of values that cannot work."""
+    found = []
+    if recipe.method == "grpo":
+        found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
+    else:
+        found += _unused(recipe)
+    loss = recipe.loss
+    if loss.reduction == "constant" and loss.constant_length is None:
+        found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
+    if loss.reduction != "constant" and loss.constant_length is not None:
+        found.append(f"loss.constant_length acts with loss.reduction constant only, not with {loss.reduction}")
+    if recipe.method == "supervised" and recipe.supervised.demonstrations is None:
+        found.append("method supervised needs supervised.demonstrations")
+    if recipe.optimizer.warmup_steps > recipe.steps:
+        found.append(f"optimizer.warmup_steps is {recipe.optimizer.warmup_steps} of {recipe.steps} steps")
+    return found
+
+
+def _rollout_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with what is sampled, given what it is for."""
+    rollout, advantage, found = recipe.rollout, recipe.advantage, []
+    batch = advantage.estimator == "reinforce++"
+    if rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
+        group = f"rollout.questions x rollout.attempts is {rollout.questions * rollout.attempts}"
+        group = group if batch else f"rollout.attempts is {rollout.attempts}"
+        found.append(
+            f"{group}: no group reaches advantage.min_group, {advantage.min_group}, and every advantage would be 0"
+        )
+    if rollout.top_p < 1:
+        found.append(f"rollout.top_p is {rollout.top_p}: a ratio needs the whole distribution, set it to 1")
+    if rollout.resample and batch:
+        found.append("rollout.resample replaces groups without signal; reinforce++ compares the whole batch")
+    if rollout.resample and not advantage.drop_zero_variance:
+        found.append("rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one")
+    return found
+
+
+def _advantage_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with the estimator's options."""
+    advantage, found = recipe.advantage, []
+    defaults = type(advantage)()
+    for name in sorted(set.union(*USED.values()) - USED[advantage.estimator]):
+        if getattr(advantage, name) != getattr(defaults, name):
+            found.append(f"advantage.{name} is {getattr(advantage, name)}: {advantage.estimator} does not read it")
+    if advantage.alpha > 1:
+        found.append(f"advantage.alpha is {advantage.alpha}: a share is at most 1")
+    return found
+
+
+def _loss_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with the policy loss."""
+    loss, found = recipe.loss, []
+    if loss.clip_low >= 1:
+        found.append(f"loss.clip_low is {loss.clip_low}: a ratio is never below 0, so it must be below 1")
+    if loss.dual_clip is not None and loss.dual_clip <= 1 + loss.clip_high:
+        bound = f"it bounds ratios beyond the clip, so it must be above 1 + loss.clip_high, {1 + loss.clip_high:g}"
+        found.append(f"loss.dual_clip is {loss.dual_clip}: {bound}")
+    if loss.kl_in == "reward" and loss.kl_estimator != "k1":
+        why = "the mean of k1 is the KL, and a reward needs no more; set it to k1"
+        found.append(f"loss.kl_estimator is {loss.kl_estimator} in the reward: {why}")
+    by_token = recipe.advantage.estimator == "reinforce++" and loss.kl_in == "reward" and loss.kl_coef > 0
+    if loss.ratio == "sequence" and by_token:
+        found.append("loss.ratio sequence takes one advantage per sequence; reinforce++ with KL in the reward has many")
+    if loss.llds_coef and recipe.optimizer.minibatches * recipe.optimizer.epochs == 1:
+        why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
+        found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; raise optimizer.minibatches or optimizer.epochs")
+    return found
+
+
+def _unused(recipe: Recipe) -> list[str]:
+    """Returns which values of the policy gradient are set although the method is another."""
+    loss, method, found = recipe.loss, recipe.method, []
+    if loss.kl_coef or loss.entropy_coef:
+        found.append(f"loss.kl_coef and loss.entropy_coef act in method grpo only, not in {method}")
+    set_though = {
+        "loss.dual_clip": loss.dual_clip is not None,
+        "loss.importance_cap": loss.importance_cap is not None,
+        "loss.llds_coef": loss.llds_coef > 0,
+        "loss.ratio": loss.ratio != "token",
+        "advantage.estimator": recipe.advantage.estimator != "grpo",
+        "advantage.drop_overlong": recipe.advantage.drop_overlong,
+        "rollout.resample": recipe.rollout.resample > 0,
+    }
+    return found + [f"{name} acts in method grpo only, not in {method}" for name, there in set_though.items() if there]
