@@ -60,8 +60,8 @@ def main() -> None:
     emit_rows(rows, args.json, "results", f"greedy EM on {len(task.questions)} held-out questions of {ENV}")
     if not args.json:
         for method in ("grpo", "rejection"):
-            gains = [row["gain"] for row in rows if row["method"] == method]
-            print(f"{method}: mean gain {np.mean(gains):.3f}, standard deviation {np.std(gains, ddof=1):.3f}")
+            gains = np.array([row["gain"] for row in rows if row["method"] == method], np.float64)
+            print(f"{method}: mean gain {gains.mean():.3f}, standard deviation {gains.std(ddof=1):.3f}")
 
 
 def trained(task: Task, method: str, overrides: list[str], out: Path, before: dict[str, Any]) -> dict[str, Any]:

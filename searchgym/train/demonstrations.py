@@ -93,7 +93,7 @@ def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) 
         known = f"{asked} {quotes[number]}"
     if question.kind in ("comparison", "bridge-comparison") and not early:
         known = " ".join([known, *quotes[:-1]])
-    answer = facts[0].object if early else question.answers[0]
+    answer = next(iter(facts)).object if early else question.answers[0]
     turns.append(f"{_thought(known)}<answer> {answer}</answer>")
     return Demonstration(question, tuple(turns), early)
 

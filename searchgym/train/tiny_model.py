@@ -41,6 +41,8 @@ TAGS: Final = tuple(
 )
 """Ordinary tokens of their own: text that spells one is one."""
 
+ROPE_THETA: Final = 10_000.0
+"""Base of the rotary embedding."""
 LEAD: Final = 6.0
 """Lead of the token that a head looks back to over its neighbours, in nats before the softmax."""
 SLOWEST: Final = 0.05
@@ -183,7 +185,7 @@ def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
         world = build_world(WorldSpec(level, size=settings.world_size, seed=number, split="train"))
         texts = [f"Doc 1(Title: {p.title}) {p.text}" for p in world.passages]
         texts += [f" {q.text}" for q in world.questions] + [
-            f" {hop.question}" for q in world.questions for hop in q.hops
+            f" {hop.question}" for q in world.questions for hop in q.hops or ()
         ]
         yield from (invented.sub("", text) for text in texts)
 
@@ -205,6 +207,7 @@ def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> Pr
         num_key_value_heads=settings.heads,
         max_position_embeddings=settings.positions,
         attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=ids[END],
@@ -215,7 +218,7 @@ def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> Pr
         model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     attention = model.model.layers[0].self_attn
     for number in range(settings.heads - 1):
-        _look_back(attention, number, distance=number + 1, theta=config.rope_parameters["rope_theta"])
+        _look_back(attention, number, distance=number + 1, theta=ROPE_THETA)
     return cast(PreTrainedModel, model.to(settings.device).eval())
 
 
