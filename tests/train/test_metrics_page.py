@@ -41,13 +41,18 @@ def runs(recipe, tmp_path):
     """Names of metrics by run: GRPO on an environment, and each other method on the bandit."""
     options = ["loss.kl_coef=0.01", "optimizer.minibatches=2", "advantage.drop_zero_variance=false"]
     train(load_recipe(str(recipe), options), tmp_path / "grpo")
+    family = [
+        "advantage.estimator=stratified", "rollout.resample=1", "loss.dual_clip=3.0", "loss.importance_cap=2.0",
+        "loss.llds_coef=0.2", "optimizer.minibatches=2",
+    ]  # fmt: skip
+    train(load_recipe(str(recipe), family), tmp_path / "family")
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
     rollout = ToyRollout(toy_model())
     episodes = [rollout.episode(q, 0, 0, int(q.answers[0]), 0.0) for q in QUESTIONS]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
     supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
     toy_trainer(tmp_path / "supervised", supervised, demonstrations=demonstrations).run()
-    return {name: written(tmp_path / name) for name in ("grpo", "rejection", "supervised")}
+    return {name: written(tmp_path / name) for name in ("grpo", "family", "rejection", "supervised")}
 
 
 def test_the_page_has_every_metric_and_no_other(runs):
@@ -69,7 +74,7 @@ def test_every_metric_has_unit_formula_and_range():
 def test_what_the_page_mentions_exists():
     """Names in running text and cells: metrics of the page, keys of a recipe, values of a card."""
     text = PAGE.read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:rollout|validation|learner|groups|time|rejection)/[a-z_0-9]+)`", text))
+    named = set(re.findall(r"`((?:rollout|validation|learner|groups|advantage|time|rejection)/[a-z_0-9]+)`", text))
     assert sorted(named - documented().keys()) == []
     given = load_recipe("tiny-grpo")
     dotted = re.findall(r"`((?:rollout|advantage|loss|supervised|optimizer|validation)\.[a-z_]+)`", text)
@@ -109,6 +114,7 @@ def test_the_formulas_of_episodes():
             "observation_words": 32 / 4,
             "answered": 2 / 4,
             "context_full": 1 / 4,
+            "overlong": 1 / 4,
             "retriever_error": 1 / 4,
             "invalid": 2 / 8,
             "illegal": 1 / 4,
