@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from models import tiny_qwen2, tiny_tokenizer
+from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cli import main
 from searchgym.envs.data import bundled_file

@@ -163,10 +163,10 @@ class Trainer:
 
 
 def rate_scale(progress: float, settings: TinySettings) -> float:
-    """Returns what the learning rates are multiplied by: the stage's own; a linear rise, a plateau, a linear fall."""
+    """Returns what the learning rates are multiplied by: a linear rise, a plateau, a linear fall."""
     rise = min(1.0, progress / settings.warmup + 0.1) if settings.warmup else 1.0
     fall = min(1.0, (1 - progress) / settings.decay) if settings.decay else 1.0
-    return settings.stages[stage_at(settings.stages, progress)].rate * min(rise, max(fall, 0.0))
+    return min(rise, max(fall, 0.0))
 
 
 @dataclass(slots=True)

@@ -75,19 +75,16 @@ class Stage:
     """Whether demonstrations are mixed with exercises on their world's pages, so that reading is practised on."""
     strange_names: float = 0.5
     """Share of the exercises whose names are letters drawn at random."""
-    rate: float = 1.0
-    """What the learning rates are multiplied by."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early."""
 
 
 STAGES: Final = (
-    Stage(share=1.6, lesson="exercise", pages=1),
-    Stage(share=2.4, lesson="exercise", pages=3),
-    Stage(share=2.0, lesson="exercise", pages=3, rate=0.3),
-    Stage(share=1.0, lesson="single", pages=3, review=True, rate=0.3),
-    Stage(share=3.4, lesson="episode", pages=3, review=True, rate=0.3),
-    Stage(share=2.4, lesson="episode", early_stops=0.65, rate=0.3),
+    Stage(share=1.2, lesson="exercise", pages=1),
+    Stage(share=4.8, lesson="exercise", pages=3),
+    Stage(share=1.5, lesson="single", pages=3, review=True),
+    Stage(share=7.5, lesson="episode", pages=3, review=True),
+    Stage(share=5.0, lesson="episode", early_stops=0.65),
 )
 """Shares are millions of tokens of the default run."""
 
@@ -97,7 +94,7 @@ class TinySettings:
     """Every number of a run."""
 
     seed: int = 0
-    tokens: int = 12_800_000
+    tokens: int = 20_000_000
     """Tokens read in training, padding apart."""
     stages: tuple[Stage, ...] = STAGES
     world_size: int = 60
@@ -111,14 +108,14 @@ class TinySettings:
     positions: int = 8192
     batch_tokens: int = 2048
     """Tokens of an update."""
-    matrix_lr: float = 0.02
+    matrix_lr: float = 0.01
     """Of Muon, for the matrices of the layers."""
-    other_lr: float = 3e-3
+    other_lr: float = 2e-3
     """Of AdamW, for embeddings, biases and norms."""
     weight_decay: float = 0.01
-    warmup: float = 0.0125
+    warmup: float = 0.01
     """Share of the tokens over which the rates rise."""
-    decay: float = 0.55
+    decay: float = 0.85
     """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
     max_grad_norm: float = 1.0
     evaluations: int = 4

@@ -4,9 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
+from made_models import save_tiny, tiny_qwen2, tiny_tokenizer
 from support import CARD, QUESTIONS, TitleRetriever
 
-from models import save_tiny, tiny_qwen2, tiny_tokenizer
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.roles import Role, load_role
 from searchgym.cards import RoleCard

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import save_tiny, tiny_qwen2, tiny_tokenizer
+from made_models import save_tiny, tiny_qwen2, tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from searchgym.errors import DataError, DataMissingError, ModelError, UnknownNameError, UsageError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import STYLES, tiny_tokenizer
+from made_models import STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from models import tiny_tokenizer
+from made_models import tiny_tokenizer
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 

@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from made_models import tiny_qwen2
 
-from models import tiny_qwen2
 from searchgym.errors import TrainingError, UsageError
 from searchgym.train.batching import collate, pack, run_lengths, trained_logits
 from searchgym.train.learner import Learner, lr_scale

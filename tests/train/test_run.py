@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from models import tiny_qwen2, tiny_tokenizer
+from made_models import tiny_qwen2, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from searchgym.cli import main

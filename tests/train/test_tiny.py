@@ -289,11 +289,11 @@ def test_the_same_seed_gives_the_same_bits():
 
 
 def test_stages_and_rates_by_hand():
-    stages = (Stage(share=1, lesson="exercise"), Stage(share=3, lesson="episode", rate=0.5))
+    stages = (Stage(share=1, lesson="exercise"), Stage(share=3, lesson="episode"))
     assert [stage_at(stages, progress) for progress in (0, 0.24, 0.25, 0.9, 1.0, 1.1)] == [0, 0, 1, 1, 1, 1]
-    rates = dataclasses.replace(MICRO, stages=stages, warmup=0.1, decay=0.2)
+    rates = dataclasses.replace(MICRO, warmup=0.1, decay=0.2)
     scales = [round(rate_scale(p, rates), 3) for p in (0.0, 0.04, 0.2, 0.5, 0.9, 1.0, 1.1)]
-    assert scales == [0.1, 0.5, 1, 0.5, 0.25, 0, 0]
+    assert scales == [0.1, 0.5, 1, 1, 0.5, 0, 0]
 
 
 def test_updates_hold_all_samples_once_and_enough_tokens():
@@ -365,7 +365,7 @@ def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
         assert loaded(text)["input_ids"] == auto(text)["input_ids"] == run.tokenizer(text)["input_ids"]
     summary = json.loads((tmp_path / "tiny" / "summary.json").read_text())
     assert summary["tokens"] == run.tokens
-    assert [row["stage"] for row in summary["history"]] == [2, 5]
+    assert [row["stage"] for row in summary["history"]] == [3, 4]
     last = summary["history"][-1]["validation"]
     assert set(last) == {"reading", "search"}
     assert set(last["reading"]) == {"1", "2", "3", "4", "all"}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from made_models import tiny_qwen2, tiny_tokenizer
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from models import tiny_qwen2, tiny_tokenizer
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.train.advantages import assign_advantages
 from searchgym.train.learner import Learner

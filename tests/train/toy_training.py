@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from models import tiny_qwen2, tiny_tokenizer
+from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cards import build
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
