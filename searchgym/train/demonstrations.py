@@ -233,6 +233,31 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
 
 
+def opening(
+    demonstration: Demonstration, form: TokenFormat, rng: random.Random, strange_names: float = 0.0
+) -> Sample:
+    """Returns a lesson in beginning: a question and the first turn of its demonstration, which no page precedes.
+
+    Args:
+        demonstration: Of a question with evidences.
+        form: Of the model.
+        rng: Draws names.
+        strange_names: As in `exercise`.
+
+    Returns:
+        A sample whose mask is the turn.
+    """
+    question, turn = demonstration.question, demonstration.turns[0]
+    if rng.random() < strange_names:
+        facts = question.evidences or ()
+        named = {fact.subject for fact in facts} | {fact.object for fact in facts if not fact.object.isdecimal()}
+        (text, _), (turn, _) = _renamed([(question.text, False), (turn, True)], sorted(named), rng)
+        question = replace(question, text=text)
+    prompt, ids = first_prompt(load_agent(AGENT), form, question), _text_ids(turn, form)
+    mask = np.arange(len(prompt) + len(ids)) >= len(prompt)
+    return _sample(np.concatenate([prompt, ids]), mask, f"opening-{question.id}")
+
+
 def _renamed(parts: Sequence[tuple[str, bool]], names: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
     """Returns texts with new names of random letters, none of which begins as a name of a held-out split does."""
     held_out = tuple(head for heads in HEADS[1:] for head in heads)
@@ -294,6 +319,13 @@ def exercise_samples(world: World, pages: int, form: TokenFormat, strange_names:
     """Returns as many exercises as show each of a world's pages once on average."""
     rng = random.Random(f"exercises {world.spec.seed} {pages}")
     return [exercise(world, pages, form, rng, strange_names) for _ in range(len(world.passages) // pages)]
+
+
+def opening_samples(world: World, form: TokenFormat, strange_names: float = 0.0) -> list[Sample]:
+    """Returns the opening of each of a world's multi-hop questions."""
+    rng = random.Random(f"openings {world.spec.seed}")
+    shown = [own for own in demonstrate_all(world, 0.0, rng) if len(own.turns) > 2]
+    return [opening(own, form, rng, strange_names) for own in shown]
 
 
 def with_one_page(world: World) -> World:

@@ -36,6 +36,7 @@ from searchgym.train.batching import collate, trained_logits
 from searchgym.train.demonstrations import (
     demonstration_samples,
     exercise_samples,
+    opening_samples,
     with_one_page,
     worlds,
 )
@@ -74,7 +75,9 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int,
         else:
             chosen = with_one_page(world) if stage.lesson == "single" else world
             samples = demonstration_samples(chosen, stage.early_stops, form)
-            samples += exercise_samples(world, stage.pages, form, stage.strange_names) if stage.review else []
+            if stage.review:
+                samples += exercise_samples(world, stage.pages, form, stage.strange_names)
+                samples += opening_samples(world, form, stage.strange_names)
         updates = batches(sorted(samples, key=lambda sample: len(sample.ids)), tokens)
         yield from (updates[i] for i in np.random.default_rng([seed, world.spec.seed]).permutation(len(updates)))
 

@@ -72,19 +72,19 @@ class Stage:
     pages: int = 1
     """Pages of an exercise."""
     review: bool = False
-    """Whether demonstrations are mixed with exercises on their world's pages, so that reading is practised on."""
+    """Whether exercises on the world's pages and openings of its multi-hop questions are mixed in, to practise both."""
     strange_names: float = 0.5
-    """Share of the exercises whose names are letters drawn at random."""
+    """Share of exercises and openings whose names are letters drawn at random."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early."""
 
 
 STAGES: Final = (
     Stage(share=1.2, lesson="exercise", pages=1),
-    Stage(share=4.8, lesson="exercise", pages=3),
-    Stage(share=1.5, lesson="single", pages=3, review=True),
-    Stage(share=7.5, lesson="episode", pages=3, review=True),
-    Stage(share=5.0, lesson="episode", early_stops=0.65),
+    Stage(share=4.0, lesson="exercise", pages=3),
+    Stage(share=2.0, lesson="single", pages=3, review=True),
+    Stage(share=7.3, lesson="episode", pages=3, review=True),
+    Stage(share=4.5, lesson="episode", early_stops=0.65),
 )
 """Shares are millions of tokens of the default run."""
 
@@ -94,7 +94,7 @@ class TinySettings:
     """Every number of a run."""
 
     seed: int = 0
-    tokens: int = 20_000_000
+    tokens: int = 19_000_000
     """Tokens read in training, padding apart."""
     stages: tuple[Stage, ...] = STAGES
     world_size: int = 60
@@ -120,7 +120,7 @@ class TinySettings:
     max_grad_norm: float = 1.0
     evaluations: int = 4
     """Evaluations over the run; the last one at its end."""
-    evaluation_questions: int = 200
+    evaluation_questions: int = 100
     device: str = "cpu"
     autocast: bool = True
     """Matrix products in bfloat16."""
