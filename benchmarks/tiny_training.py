@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 
 from searchgym.agents.base import load_agent
-from searchgym.cli.demo import ENV
+from searchgym.cli.demo import ENV, em_by_question, evaluate_model
 from searchgym.cli.output import emit_rows
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.runner import evaluate
-from searchgym.rollout.models import load_models
-from searchgym.rollout.storage import read_episodes
+from searchgym.train.demonstrations import AGENT
 from searchgym.train.recipe import load_recipe
 from searchgym.train.run import train
 
@@ -91,16 +89,8 @@ def trained(task: Task, method: str, overrides: list[str], out: Path, before: di
 
 def scores_of(task: Task, model: str, out: Path) -> dict[str, Any]:
     """Returns a model's scores, and its EM by question id in the place of the mean."""
-    agent = load_agent("search-r1")
-    models = load_models(dict.fromkeys(agent.roles, Path(model)), task.rules.protocol)
-    done = (out / "scores.json").is_file()
-    scores = (
-        json.loads((out / "scores.json").read_text(encoding="utf-8"))
-        if done
-        else evaluate(task, agent, out, models, resume=out.exists())
-    )
-    em = {episode.question_id: episode.scores["em"] for episode in read_episodes(out / "episodes.jsonl")}
-    return dict(scores) | {"em": em}
+    scores = evaluate_model(task, load_agent(AGENT), model, out)
+    return scores | {"em": em_by_question(out)}
 
 
 def means(scores: dict[str, Any]) -> dict[str, float]:

@@ -66,14 +66,14 @@ def run_demo(
     with _own_folder(out):
         say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")
         scores = {floor: evaluate(task, load_agent(floor), out / floor) for floor in FLOORS}
-        scores["before"] = _evaluate(task, agent, recipe.model, out / "before")
+        scores["before"] = evaluate_model(task, agent, recipe.model, out / "before")
         ceiling = reading_ceiling(task, recipe.model)
         say(f"training it by {recipe.name} ...")
         started = time.perf_counter()
         result = train(recipe, out / "train", report=report)
         seconds = time.perf_counter() - started
         say("evaluating it again ...")
-        scores["after"] = _evaluate(task, agent, str(result.checkpoint), out / "after")
+        scores["after"] = evaluate_model(task, agent, str(result.checkpoint), out / "after")
         summary = _summary(task, out, scores, ceiling) | {
             "seconds": round(seconds, 1),
             "recipe": recipe.name,
@@ -104,20 +104,20 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
     return by_hops(zip(test.task.questions, test.scores(sampler), strict=True))
 
 
-def _evaluate(task: Task, agent: LoadedAgent, model: str, out: Path) -> dict[str, Any]:
-    """Returns the scores of greedy episodes."""
+def evaluate_model(task: Task, agent: LoadedAgent, model: str, out: Path) -> dict[str, Any]:
+    """Returns the scores of a model's greedy episodes; an evaluation in `out` that was stopped is gone on with."""
     models = load_models(dict.fromkeys(agent.roles, Path(model)), task.rules.protocol)
-    return evaluate(task, agent, out, models)
+    return evaluate(task, agent, out, models, resume=out.exists())
 
 
-def _em(out: Path) -> dict[str, float]:
+def em_by_question(out: Path) -> dict[str, float]:
     """Returns EM by question id of an evaluation."""
     return {episode.question_id: episode.scores["em"] for episode in read_episodes(out / "episodes.jsonl")}
 
 
 def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[str, float]) -> dict[str, Any]:
     """Returns the evaluations side by side, with the 95 % interval of the paired gain in EM."""
-    before, after = _em(out / "before"), _em(out / "after")
+    before, after = em_by_question(out / "before"), em_by_question(out / "after")
     summary: dict[str, Any] = {"n": len(before)}
     for name in ("before", "after"):
         own = scores[name]
@@ -128,7 +128,7 @@ def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[
     summary["em_by_hops"] = {
         name: by_hops((task.by_id[key], value) for key, value in values.items())
         for name, values in (
-            *((floor, _em(out / floor)) for floor in FLOORS),
+            *((floor, em_by_question(out / floor)) for floor in FLOORS),
             ("before", before),
             ("after", after),
         )

@@ -233,9 +233,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
 
 
-def opening(
-    demonstration: Demonstration, form: TokenFormat, rng: random.Random, strange_names: float = 0.0
-) -> Sample:
+def opening(demonstration: Demonstration, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
     """Returns a lesson in beginning: a question and the first turn of its demonstration, which no page precedes.
 
     Args:

@@ -1,0 +1,191 @@
+"""The episode engine: its own time beside the sampler's, and what running out of lock-step brings.
+
+    python benchmarks/rollout_engine.py [--model tiny] [--episodes 256] [--runs 5] [--json]
+
+*Own time.* Episodes of the monolithic agent are sampled once, at temperature 1, and recorded with the seconds that the
+sampler took. Then the same episodes run on a sampler that answers from the recording at once: what that run takes is
+the engine's own time, searches in an index in process included.
+
+*Schedules.* The same model and the same questions, with a retriever that takes ``--latency`` seconds per call, as one
+behind a network would. In lock-step, as in Search-R1's loop, some episodes begin together; all generate, all search,
+and so on; the next ones begin when the last one has ended. Out of lock-step as many episodes are under way, and none
+waits for another. Wall seconds of both, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from searchgym.agents.base import load_agent
+from searchgym.cli.output import emit, emit_rows
+from searchgym.corpora.retriever import Retriever
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import Task, load_task
+from searchgym.records import Episode, Hit
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
+from searchgym.train.demonstrations import AGENT, ROLE
+
+ENV = "searchgym/World-v0"
+
+
+class Recorder:
+    """A sampler that keeps what another one answered, and its seconds."""
+
+    def __init__(self, sampler: TransformersSampler) -> None:
+        self.sampler, self.max_context, self.version = sampler, sampler.max_context, sampler.version
+        self.replies: dict[tuple[bytes, int], Sampled] = {}
+        self.seconds, self.calls = 0.0, 0
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Samples."""
+        started = time.perf_counter()
+        replies = self.sampler.sample(requests)
+        self.seconds, self.calls = self.seconds + time.perf_counter() - started, self.calls + 1
+        self.replies |= {(r.ids.tobytes(), r.seed): reply for r, reply in zip(requests, replies, strict=True)}
+        return replies
+
+    def update(self, state: Any, version: int) -> None:
+        """Refuses: what was recorded is of these weights."""
+        raise NotImplementedError
+
+
+class Replay(Recorder):
+    """A sampler that answers from a recording, at once."""
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Returns the recorded responses."""
+        return [self.replies[request.ids.tobytes(), request.seed] for request in requests]
+
+
+class Slow:
+    """A retriever whose calls take a while.
+
+    Args:
+        index: What is searched.
+        latency: Seconds of a call.
+    """
+
+    def __init__(self, index: Retriever, latency: float) -> None:
+        self._index, self._latency = index, latency
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns the index's hits, later."""
+        time.sleep(self._latency)
+        return self._index.search(queries, k)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="folder or name")
+    parser.add_argument("--episodes", type=int, default=256, help="episodes per run")
+    parser.add_argument("--concurrent", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="episodes under way")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each, after one that is not counted")
+    parser.add_argument("--latency", type=float, default=0.1, help="seconds of a retriever's call")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per table")
+    args = parser.parse_args()
+    task = load_task(find_env(ENV))
+    task = dataclasses.replace(task, questions=task.questions[: args.episodes])
+    sampler, tokenizer = load_sampler(args.model)
+    emit(own_time(task, sampler, tokenizer, args.concurrent[-1], args.runs), args.json, "the engine's own time")
+    rows = [schedules(task, sampler, tokenizer, count, args) for count in args.concurrent]
+    emit_rows(rows, args.json, "schedules", f"a retriever's call takes {args.latency:g} s; medians of {args.runs} runs")
+
+
+def run(
+    task: Task, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, lockstep: bool = False
+) -> tuple[float, list[Episode]]:
+    """Runs all questions of a task; returns wall seconds and episodes."""
+    if isinstance(sampler, TransformersSampler):
+        sampler.update(sampler.model.state_dict(), 0)  # forgets the prefixes of the last run
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    engine = Engine(
+        task,
+        load_agent(AGENT),
+        {ROLE: Model.over("benchmark", sampler, form)},
+        concurrency=concurrent,
+        temperature=1.0,
+        canonical=lockstep,
+    )
+    episodes: list[Episode] = []
+    together = concurrent if lockstep else len(task.questions)
+
+    async def all_questions() -> None:
+        for at in range(0, len(task.questions), together):
+            await engine.run(task.questions[at : at + together], episodes.append)
+
+    started = time.perf_counter()
+    asyncio.run(all_questions())
+    return time.perf_counter() - started, episodes
+
+
+def own_time(
+    task: Task, sampler: TransformersSampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, runs: int
+) -> dict[str, Any]:
+    """Returns the engine's own seconds beside the sampler's."""
+    ratios, own, sampling = [], [], []
+    for number in range(runs + 1):
+        print(f"own time, run {number} of {runs} ...", file=sys.stderr)
+        recorder = Recorder(sampler)
+        sampler.update(sampler.model.state_dict(), 0)
+        _, episodes = run(task, recorder, tokenizer, concurrent)
+        replay = Replay(sampler)
+        replay.replies = recorder.replies
+        seconds, again = run(task, replay, tokenizer, concurrent)
+        if sorted(e.id for e in again if e.answer) != sorted(e.id for e in episodes if e.answer):
+            raise RuntimeError("the replayed episodes are not those recorded")
+        if number:
+            own.append(seconds)
+            sampling.append(recorder.seconds)
+            ratios.append(seconds / recorder.seconds)
+    return {
+        "episodes": len(episodes),
+        "concurrent": concurrent,
+        "generated tokens": sum(call.end - call.start for e in episodes for call in e.calls),
+        "sampler's seconds": statistics.median(sampling),
+        "engine's own seconds": statistics.median(own),
+        "ratio": statistics.median(ratios),
+        "smallest and largest": [min(ratios), max(ratios)],
+    }
+
+
+def schedules(
+    task: Task, sampler: TransformersSampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, args: Any
+) -> dict[str, Any]:
+    """Returns seconds in and out of lock-step with a slow retriever, and their ratio."""
+    assert isinstance(task.retriever, Retriever)
+    slow = dataclasses.replace(task, retriever=Slow(task.retriever, args.latency))
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(args.runs + 1):
+        print(f"{concurrent} episodes under way, run {number} of {args.runs} ...", file=sys.stderr)
+        for lockstep in (True, False):
+            took, episodes = run(slow, sampler, tokenizer, concurrent, lockstep)
+            if number:
+                seconds[lockstep].append(took)
+    ratios = np.array(seconds[True]) / np.array(seconds[False])
+    return {
+        "concurrent": concurrent,
+        "mean turns": statistics.mean(episode.turns for episode in episodes),
+        "lock-step s": statistics.median(seconds[True]),
+        "asynchronous s": statistics.median(seconds[False]),
+        "speed-up": float(np.median(ratios)),
+        "smallest and largest": [float(ratios.min()), float(ratios.max())],
+    }
+
+
+if __name__ == "__main__":
+    main()
