@@ -208,7 +208,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
 
     Args:
         world: A `simple` world of the split ``train``.
-        pages: Pages shown, drawn from the world.
+        pages: Pages shown, half of the time such as one search finds together.
         form: Of the model.
         rng: Draws pages, order and wordings.
         strange_names: Probability that every name is replaced by a string of letters drawn at random, which can be
@@ -217,7 +217,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     Returns:
         A sample whose mask is the answers, in the form of an episode's last turn.
     """
-    shown = rng.sample(world.passages, min(pages, len(world.passages)))
+    shown = _pages(world, pages, rng)
     titles = {passage.title for passage in shown}
     facts = [fact for fact in world.triples if fact.subject in titles]
     rng.shuffle(facts)
@@ -231,6 +231,17 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     ids = [_text_ids(text, form) for text, _ in parts]
     mask = np.concatenate([np.full(len(own), said) for own, (_, said) in zip(ids, parts, strict=True)])
     return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
+
+
+def _pages(world: World, count: int, rng: random.Random) -> list[Passage]:
+    """Draws pages at random, or half of the time a page and pages that it names or that name it."""
+    order = rng.sample(world.passages, len(world.passages))
+    if rng.random() < 0.5:
+        title = order[0].title
+        near = {fact.object for fact in world.triples if fact.subject == title}
+        near |= {fact.subject for fact in world.triples if fact.object == title}
+        order[1:] = sorted(order[1:], key=lambda page: page.title not in near)
+    return rng.sample(order[:count], min(count, len(order)))
 
 
 def opening(demonstration: Demonstration, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:

@@ -83,8 +83,8 @@ STAGES: Final = (
     Stage(share=1.2, lesson="exercise", pages=1),
     Stage(share=4.0, lesson="exercise", pages=3),
     Stage(share=2.0, lesson="single", pages=3, review=True),
-    Stage(share=7.3, lesson="episode", pages=3, review=True),
-    Stage(share=4.5, lesson="episode", early_stops=0.65),
+    Stage(share=6.3, lesson="episode", pages=3, review=True),
+    Stage(share=5.5, lesson="episode", pages=3, review=True, early_stops=0.65),
 )
 """Shares are millions of tokens of the default run."""
 
@@ -118,7 +118,7 @@ class TinySettings:
     decay: float = 0.85
     """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
     max_grad_norm: float = 1.0
-    evaluations: int = 4
+    evaluations: int = 2
     """Evaluations over the run; the last one at its end."""
     evaluation_questions: int = 100
     device: str = "cpu"
