@@ -16,7 +16,7 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.tiny_exam import Examiner
 
 WORLDS: Final = {
-    f"{level}/{split}": WorldSpec(level, size=200, seed=0, split=split)
+    f"{level}/{split}": WorldSpec(level, size=500, seed=0, split=split)
     for level in ("simple", "full")
     for split in ("validation", "test")
 }
