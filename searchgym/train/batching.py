@@ -7,7 +7,7 @@ no attention mask is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from searchgym.train.samples import Sample
+from searchgym.train.samples import Sample, Targets, model_targets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,6 +76,7 @@ def collate(
     values: Mapping[str, Sequence[npt.NDArray[np.float32]]],
     rows: Sequence[int],
     device: torch.device,
+    targets: Targets = model_targets,
 ) -> MicroBatch:
     """Builds the tensors of a micro-batch.
 
@@ -84,46 +85,53 @@ def collate(
         values: Numbers per trained token: for each name one (n,) array per sample.
         rows: Indices of the samples in this micro-batch.
         device: Where the tensors go.
+        targets: Which tokens are learnt from.
     """
+    places = [targets(samples[i]) for i in rows]
     width = max(padded_length(len(samples[i].ids)) for i in rows)
     ids = np.zeros((len(rows), width), np.int64)
     keep = np.zeros((len(rows), width), np.bool_)
     for row, i in enumerate(rows):
         ids[row, : len(samples[i].ids)] = samples[i].ids
-        keep[row, : len(samples[i].ids) - 1] = samples[i].mask[1:]
-    targets = np.concatenate([samples[i].ids[samples[i].mask] for i in rows]).astype(np.int64)
+        keep[row, places[row] - 1] = True
+    tokens = np.concatenate([samples[i].ids[own] for i, own in zip(rows, places, strict=True)]).astype(np.int64)
     flat = {name: np.concatenate([per_sample[i] for i in rows]) for name, per_sample in values.items()}
     return MicroBatch(
         torch.from_numpy(ids).to(device),
         torch.from_numpy(keep).to(device),
-        torch.from_numpy(targets).to(device),
+        torch.from_numpy(tokens).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in flat.items()},
-        [int(samples[i].mask.sum()) for i in rows],
-        [length for i in rows for length in run_lengths(samples[i].mask)],
+        [len(own) for own in places],
+        [length for own in places for length in run_lengths(own)],
     )
 
 
-def run_lengths(mask: npt.NDArray[np.bool_]) -> list[int]:
-    """Returns the lengths of the unbroken runs of True in a mask, from left to right."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    return [int(length) for length in edges[1::2] - edges[::2]]
+def run_lengths(places: npt.NDArray[np.int64]) -> list[int]:
+    """Returns the lengths of the unbroken runs of ascending places."""
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    return [len(run) for run in runs if len(run)]
 
 
-def trained_logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    """Runs a model and returns the logits that predict the trained tokens, and no others.
+def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[..., Any] | None = None) -> Tensor:
+    """Runs a model and returns its outputs for the tokens that are learnt from, and no others.
 
     The output layer is given the kept positions only (a hook on it drops the rest): observations and padding cost no
     product with the vocabulary, which is what a small model spends most on.
 
+    Args:
+        model: A language model, or a token classifier.
+        batch: What it reads.
+        run: Runs it, where something stands around it; the model itself if not given.
+
     Returns:
-        (N, V) logits.
+        (N, V) logits, or (N, labels).
     """
-    head: torch.nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head: torch.nn.Module = model.get_output_embeddings() or model.score  # type: ignore[no-untyped-call]
 
     def kept_only(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
         return (arguments[0][batch.keep].unsqueeze(0),)
 
     hook: AbstractContextManager[Any] = head.register_forward_pre_hook(kept_only)
     with hook:
-        logits: Tensor = model(input_ids=batch.ids, use_cache=False).logits
+        logits: Tensor = (run or model)(input_ids=batch.ids, use_cache=False).logits
     return logits[0]

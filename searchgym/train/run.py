@@ -6,7 +6,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,10 +21,16 @@ from searchgym.rollout.models import Model
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.train.critic import load_critic
+from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer, TrainResult
 from searchgym.train.recipe import Recipe
+from searchgym.train.remote import RemoteLearner
 from searchgym.train.run_folder import Row
 from searchgym.train.samples import Sample, samples_from
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def train(
@@ -47,24 +53,34 @@ def train(
     agent = load_agent(recipe.agent)
     if len(agent.roles) != 1:
         raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
-    model, tokenizer = load_model(recipe.model)
+    model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
     # The sampler has weights of its own: what it samples from changes when a version is published, and not before.
     sampler = TransformersSampler(copy.deepcopy(model), tokenizer)
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     rollout = EngineRollout(recipe, agent, Model.over("policy", sampler, form), task, validation)
+    learner = _learner(recipe, model, out)
     return Trainer(
         recipe,
         out,
-        model=model,
+        learner=learner,
         tokenizer=tokenizer,
         rollout=rollout,
         questions=task.questions,
         validation=validation.questions,
         demonstrations=_demonstrations(recipe),
-        publish=lambda version: sampler.update(model.state_dict(), version),
+        publish=lambda version: sampler.update(learner.weights(), version),
         report=report,
         resume=resume,
     ).run()
+
+
+def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
+    """Returns the learner that a recipe asks for."""
+    if recipe.learner.backend == "deepspeed":
+        return RemoteLearner(recipe, out / "ranks", recipe.deadline.learn)
+    gae = recipe.method == "policy" and recipe.advantage.estimator == "gae"
+    critic = load_critic(recipe.critic.model, recipe.learner.dtype) if gae and recipe.critic.model else None
+    return LocalLearner(recipe, model, critic)
 
 
 class EngineRollout:

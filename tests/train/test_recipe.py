@@ -7,7 +7,7 @@ from searchgym.cards import list_cards
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.train.recipe import Recipe, dump_recipe, load_recipe, read_recipe, recipe_keys
 
-SMALL = "{name: n, summary: s, method: grpo, model: m, env: e, agent: a, steps: 5}"
+SMALL = "{name: n, summary: s, method: policy, model: m, env: e, agent: a, steps: 5}"
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ STRATIFIED = "advantage.estimator=stratified"
             [REINFORCE, "loss.ratio=sequence", "loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
             "loss.ratio sequence takes one advantage per sequence",
         ),
-        (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method grpo only, not in rejection"),
-        (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method grpo only, not in rejection"),
+        (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method policy only, not in rejection"),
+        (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method policy only, not in rejection"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused(small, overrides, message):
@@ -148,7 +148,7 @@ def test_combinations_that_work_are_let_through(small, overrides):
 
 
 def test_a_coefficient_that_cannot_act_is_refused(small):
-    with pytest.raises(CardError, match="act in method grpo only, not in rejection"):
+    with pytest.raises(CardError, match="act in method policy only, not in rejection"):
         load_recipe(str(small), ["method=rejection", "loss.kl_coef=0.1"])
 
 

@@ -274,7 +274,7 @@ def test_kl_in_the_reward_changes_the_advantages_by_the_policy_s_distance(tmp_pa
     )
     trainer = toy_trainer(tmp_path / "run", recipe)
     trainer.run()
-    reference = trainer.learner.reference
+    reference = trainer.learner.policy.reference
     episodes = [e for e in read_episodes(tmp_path / "run/episodes.jsonl") if e.group_uid.startswith("3/")]
     advantages = read_advantages(tmp_path / "run/episodes.advantages.jsonl")
     groups = {}
@@ -300,7 +300,7 @@ def test_the_kl_term_refers_to_the_weights_of_step_zero(tmp_path):
     kl = [row["learner/ref_kl"] for row in trainer.run().rows[1:]]
     assert kl[0] == pytest.approx(0, abs=1e-9)
     assert kl[2] > kl[1] > 1e-4
-    assert equal(trainer.learner.reference.state_dict(), toy_model().state_dict())
+    assert equal(trainer.learner.policy.reference.state_dict(), toy_model().state_dict())
 
 
 def test_a_resume_of_a_finished_run_changes_nothing(tmp_path):
@@ -429,7 +429,7 @@ def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
             sample.ids[1] = (sample.ids[1] + 1) % 10
         return own
 
-    monkeypatch.setattr("searchgym.train.loop.samples_from", retokenised)
+    monkeypatch.setattr("searchgym.train.draw.samples_from", retokenised)
     result = toy_trainer(tmp_path / "run", toy_recipe(steps=1)).run()
     assert result.rows[1]["retokenisation_mismatch"] == 32
 

@@ -11,6 +11,7 @@ from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cards import build
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.train.learner import LocalLearner
 from searchgym.train.loop import Trainer
 from searchgym.train.recipe import Recipe
 
@@ -72,7 +73,7 @@ def toy_recipe(**changes: Any) -> Recipe:
     base: dict[str, Any] = {
         "name": "toy",
         "summary": "a bandit",
-        "method": "grpo",
+        "method": "policy",
         "model": "toy",
         "env": "toy",
         "agent": "toy",
@@ -90,17 +91,18 @@ def toy_recipe(**changes: Any) -> Recipe:
 
 def toy_trainer(out: Any, recipe: Recipe | None = None, **changes: Any) -> Trainer:
     """A trainer of the bandit; `changes` go to it."""
-    model = toy_model()
+    recipe = recipe or toy_recipe()
+    model = changes.pop("model", None) or toy_model()
     rollout = ToyRollout(model)
     given: dict[str, Any] = {
-        "model": model,
+        "learner": LocalLearner(recipe, model),
         "tokenizer": tiny_tokenizer(),
         "rollout": rollout,
         "questions": QUESTIONS,
         "validation": QUESTIONS,
         "publish": rollout.publish,
     }
-    return Trainer(recipe or toy_recipe(), out, **(given | changes))
+    return Trainer(recipe, out, **(given | changes))
 
 
 def exact(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
