@@ -67,7 +67,7 @@ class Critic(TrainedModel):
             places = self.targets(sample)
             old.append(sample.value[places])
             returns.append(sample.returns[places])
-        metrics = self.update(samples, {"old_value": old, "return": returns}, step, self._value_loss)
+        metrics = self.update(samples, {"old_value": old, "return": returns}, step, self.value_loss)
         return metrics | {"explained_variance": explained_variance(np.concatenate(old), np.concatenate(returns))}
 
     def _forward(self, batch: MicroBatch) -> Tensor:
@@ -75,7 +75,7 @@ class Critic(TrainedModel):
         with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.options.autocast == "bfloat16"):
             return trained_logits(self.model, batch, self.updater)[:, 0].float()
 
-    def _value_loss(self, batch: MicroBatch) -> tuple[Tensor, Metrics]:
+    def value_loss(self, batch: MicroBatch) -> tuple[Tensor, Metrics]:
         """Returns the summed value loss of a micro-batch and its statistics."""
         values = batch.values
         return value_sums(

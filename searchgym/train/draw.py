@@ -112,20 +112,9 @@ class Drawer:
             good = [s for s in samples if float(s.reward.sum()) >= recipe.supervised.min_reward]
             row["rejection/kept"] = len(good) / max(len(samples), 1)
             return Draw(good, row, drawn.episodes, tokens)
-        samples, groups = self._with_advantages(samples)
+        samples, groups = with_advantages(samples, recipe, self.learner)
         row |= groups | {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
         return Draw(samples, row, drawn.episodes, tokens)
-
-    def _with_advantages(self, samples: Sequence[Sample]) -> tuple[list[Sample], Row]:
-        """Returns the samples with advantages, and what became of the groups."""
-        recipe = self.recipe
-        in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-        samples = self.learner.prepare(samples)
-        if recipe.advantage.estimator == "gae":
-            return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward), {}
-        made, counts = assign_advantages(samples, recipe.advantage, in_reward)
-        row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
-        return made, row | {"groups/zero_variance_share": counts.zero_variance / max(counts.groups, 1)}
 
     def _attempt(self, picks: Sequence[int], step: int) -> _Attempts:
         """Returns the attempts at some questions."""
@@ -164,6 +153,17 @@ class Drawer:
             drawn.episodes += more.episodes
             drawn.samples += more.samples
             rounds += 1
+
+
+def with_advantages(samples: Sequence[Sample], recipe: Recipe, learner: Learner) -> tuple[list[Sample], Row]:
+    """Returns a step's samples with the advantages that a recipe asks for, and what became of the groups."""
+    in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
+    samples = learner.prepare(samples)
+    if recipe.advantage.estimator == "gae":
+        return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward), {}
+    made, counts = assign_advantages(samples, recipe.advantage, in_reward)
+    row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
+    return made, row | {"groups/zero_variance_share": counts.zero_variance / max(counts.groups, 1)}
 
 
 def batch_of(count: int, batch: int, step: int, seed: int) -> list[int]:

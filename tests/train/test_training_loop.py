@@ -13,7 +13,8 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.checkpoint import list_checkpoints
-from searchgym.train.loop import batch_of, interrupt_held_back
+from searchgym.train.draw import batch_of
+from searchgym.train.loop import interrupt_held_back
 from searchgym.train.recipe import read_recipe
 from searchgym.train.run_folder import read_advantages
 from searchgym.train.samples import samples_from
@@ -98,8 +99,8 @@ def test_checkpoints_load_by_name_and_only_the_last_and_the_best_are_kept(tmp_pa
     assert best == min(step for step, score in scores.items() if score == max(scores.values()))
     assert list(list_checkpoints(folder)) == [best, 20]
     assert sorted(p.name for p in folder.iterdir()) == ["best", "last", f"step-{best:06d}", "step-000020"]
-    assert equal(weights(folder / "last"), trainer.model.state_dict())
-    assert not equal(weights(folder / "best"), trainer.model.state_dict())
+    assert equal(weights(folder / "last"), trainer.learner.weights())
+    assert not equal(weights(folder / "best"), trainer.learner.weights())
     assert (result.checkpoint, result.best) == (folder / "step-000020", folder / f"step-{best:06d}")
     loaded = AutoTokenizer.from_pretrained(folder / "last")
     assert loaded.encode("Who founded Beta?") == trainer.tokenizer.encode("Who founded Beta?")
