@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_run
-from toy_training import QUESTIONS, ToyRollout, toy_model, toy_recipe, toy_trainer
+from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
@@ -47,7 +47,7 @@ def runs(recipe, tmp_path):
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
-    rollout = ToyRollout(toy_model())
+    rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, 0, 0, int(q.answers[0]), 0.0) for q in QUESTIONS]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
     supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
