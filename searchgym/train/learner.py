@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CRITIC = "critic"
-"""Folder of the critic in a checkpoint."""
+"""Folder of the critic in a checkpoint, and before the names of its metrics."""
+SAME = {"tokens_read", "tokens_padded", "micro_batches"}
+"""Metrics that say the same of the critic as of the policy, or nearly."""
 
 
 class Learner(Protocol):
@@ -132,7 +134,8 @@ class LocalLearner:
         if self.critic is None or step >= recipe.critic.warmup_steps:
             metrics = self.policy.policy_step(samples, step)
         if self.critic is not None:
-            metrics |= {f"critic/{name}": value for name, value in self.critic.value_step(samples, step).items()}
+            own = self.critic.value_step(samples, step)
+            metrics |= {f"{CRITIC}/{name}": value for name, value in own.items() if name not in SAME}
         return metrics
 
     def weights(self) -> Mapping[str, Tensor]:

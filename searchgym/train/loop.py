@@ -164,7 +164,7 @@ class Trainer:
         metrics = self.learner.learn(samples, self.progress.step)
         if self._publish is not None:
             self._publish(self.learner.version)
-        return {f"learner/{name}": value for name, value in metrics.items()}
+        return {name if "/" in name else f"learner/{name}": value for name, value in metrics.items()}
 
     def _finish_step(self, row: Row) -> None:
         """Validates where it is due, writes the step's metrics, and a checkpoint where one is due."""

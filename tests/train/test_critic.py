@@ -210,7 +210,7 @@ def test_ppo_learns_the_bandit(tmp_path):
     assert rows[0]["validation/em"] < 0.5
     assert rows[-1]["validation/em"] == 1
     assert [row["learner/updates"] for row in rows[1:4]] == [0, 0, 1]  # the critic alone at first
-    assert {"learner/critic/explained_variance", "learner/critic/loss", "learner/critic/gradient_norm"} <= set(rows[-1])
+    assert {"critic/explained_variance", "critic/loss", "critic/gradient_norm"} <= set(rows[-1])
     assert "groups/groups" not in rows[-1]
 
 
