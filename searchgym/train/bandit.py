@@ -44,7 +44,13 @@ def bandit_model(seed: int = 0) -> Any:
 
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
     """Returns a recipe's method on the bandit: its estimator, loss and cuts, with rates that fit the small model."""
-    rates = {"lr": 1e-2, "betas": [0.9, 0.95], "warmup_steps": 0, "schedule": "constant", "autocast": None}
+    rates: dict[str, Any] = {
+        "lr": 1e-2,
+        "betas": [0.9, 0.95],
+        "warmup_steps": 0,
+        "schedule": "constant",
+        "autocast": None,
+    }
     critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=replace(recipe.critic.optimizer, **rates))
     return replace(
         recipe,

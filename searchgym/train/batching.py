@@ -126,7 +126,7 @@ def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[...,
     Returns:
         (N, V) logits, or (N, labels).
     """
-    head: torch.nn.Module = model.get_output_embeddings() or model.score  # type: ignore[no-untyped-call]
+    head: Any = model.get_output_embeddings() or model.score  # type: ignore[no-untyped-call]
 
     def kept_only(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
         return (arguments[0][batch.keep].unsqueeze(0),)

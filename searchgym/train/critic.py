@@ -114,7 +114,7 @@ def make_critic(model: PreTrainedModel) -> PreTrainedModel:
 
     config = type(model.config).from_dict(model.config.to_dict() | {"num_labels": 1, "classifier_dropout": 0.0})
     with torch.random.fork_rng(devices=[]):
-        made: Any = AutoModelForTokenClassification.from_config(config, dtype=model.dtype)
+        made: Any = AutoModelForTokenClassification.from_config(config, dtype=model.dtype)  # type: ignore[no-untyped-call]
     made.base_model.load_state_dict(model.base_model.state_dict())
     with torch.no_grad():
         for parameter in made.score.parameters():

@@ -37,7 +37,7 @@ class DeepSpeedUpdater(Updater):
     """
 
     def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int, learner: LearnerOptions) -> None:
-        import deepspeed
+        import deepspeed  # type: ignore[import-untyped]
 
         super().__init__(model, options, steps)
         self._zero, self._norm = learner.zero, 0.0

@@ -35,8 +35,10 @@ SAME = {"tokens_read", "tokens_padded", "micro_batches"}
 class Learner(Protocol):
     """Learns from samples."""
 
-    version: int
-    """Updates of the policy made so far."""
+    @property
+    def version(self) -> int:
+        """Updates of the policy made so far."""
+        ...
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with what their advantages are made of: log-probs for KL in the reward, values."""
@@ -166,6 +168,7 @@ def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     if recipe.learner.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
+        module: Any
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0

@@ -76,7 +76,9 @@ def test_every_metric_has_unit_formula_and_range():
 def test_what_the_page_mentions_exists():
     """Names in running text and cells: metrics of the page, keys of a recipe, values of a card."""
     text = PAGE.read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:rollout|validation|learner|groups|advantage|critic|time|rejection)/[a-z_0-9]+)`", text))
+    named = set(
+        re.findall(r"`((?:rollout|validation|learner|groups|advantage|critic|time|rejection)/[a-z_0-9]+)`", text)
+    )
     assert sorted(named - documented().keys()) == []
     given = load_recipe("tiny-grpo")
     dotted = re.findall(r"`((?:rollout|advantage|loss|supervised|optimizer|critic|guard|validation)\.[a-z_]+)`", text)
