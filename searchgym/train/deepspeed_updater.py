@@ -39,6 +39,7 @@ class DeepSpeedUpdater(Updater):
     def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int, learner: LearnerOptions) -> None:
         import deepspeed  # type: ignore[import-untyped]
 
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled first; gloo does without
         super().__init__(model, options, steps)
         self._zero, self._norm = learner.zero, 0.0
         if self._zero == 0:  # DeepSpeed leaves norm and cut to its caller where nothing is sharded

@@ -130,6 +130,8 @@ class OptimizerOptions:
     """Passes over a step's samples."""
     micro_batch_tokens: int = 8192
     """Padded tokens of one forward pass at most; a longer sample is alone in its own."""
+    packing: Literal["auto", "always", "never"] = "auto"
+    """Samples of a forward pass in one row, one after the other, or in padded rows; auto: packed on a GPU."""
     autocast: Literal["bfloat16"] | None = None
     """Type of the matrix products; weights and losses stay as they are."""
 

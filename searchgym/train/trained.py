@@ -175,9 +175,11 @@ class TrainedModel:
         self, samples: Sequence[Sample], values: Mapping[str, Flat]
     ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
         """Yields (indices of samples, tensors, whether they count) of this rank; see `shares`."""
-        batches = pack([len(sample.ids) for sample in samples], self.options.micro_batch_tokens)
+        auto = self.options.packing == "auto" and self.model.device.type == "cuda"
+        packed = auto or self.options.packing == "always"
+        batches = pack([len(sample.ids) for sample in samples], self.options.micro_batch_tokens, packed)
         for rows, counts in shares(batches, self.ranks):
-            batch = collate(samples, values, rows, self.model.device, self.targets)
+            batch = collate(samples, values, rows, self.model.device, self.targets, packed)
             if not counts and "weight" in batch.values:
                 batch.values["weight"].zero_()
             yield rows, batch, counts
