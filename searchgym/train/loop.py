@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+LATER = 30.0
+"""Seconds after the learner's own deadline until the watchdog's."""
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a run is."""
@@ -149,7 +153,8 @@ class Trainer:
         drawn = time.perf_counter()
         with self._whole_step():
             self.folder.write_episodes(self.progress.step + 1, draw.episodes, draw.samples)
-            with self._watchdog.phase("learning", self.progress.step + 1, limits.learn):
+            # later than a learner of several ranks, which knows which of them hangs
+            with self._watchdog.phase("learning", self.progress.step + 1, limits.learn + LATER):
                 learnt = self._learn(draw.samples)
             times = {"time/draw": drawn - started, "time/learn": time.perf_counter() - drawn}
             self.progress.step += 1
