@@ -431,11 +431,11 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
 
 def test_weights_that_are_not_finite_are_named():
     own = learner()
-    own.check_weights()
+    own.updater.check_weights()
     with torch.no_grad():
         own.model.model.norm.weight[3] = math.inf
     with pytest.raises(TrainingError, match=r"model\.norm\.weight holds a weight that is not finite"):
-        own.check_weights()
+        own.updater.check_weights()
 
 
 def test_samples_without_a_trained_token_are_refused():
