@@ -13,7 +13,7 @@ from searchgym.train.samples import samples_from
 from searchgym.train.selfcheck import selfcheck
 from searchgym.train.trained import TrainedModel
 
-SMALL = ["env_options.world={split: train, size: 40, seed: 1}", "rollout.questions=4"]
+SMALL = ["env_options={world: {split: train, size: 40, seed: 1}}", "rollout.questions=4"]
 
 
 def failed(tmp_path, *overrides, recipe="tiny-grpo"):
