@@ -13,6 +13,8 @@
     ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
     ├── EpisodeError            an environment used out of order (step before reset, step after the end)
     ├── TrainingError           training that must not go on (a loss that is not finite)
+    │   ├── HangError           a phase that did not end by its deadline
+    │   └── GuardError          a metric that left the range that the recipe allows
     └── RunExistsError          an output folder that already holds a run
 
 A malformed *action* is never an error: the environment answers it with a notice. A retriever that fails is never an
@@ -99,6 +101,14 @@ class EpisodeError(SearchGymError):
 
 class TrainingError(SearchGymError):
     """Raised when training must not go on: a loss, gradient or weight that is not finite, a checkpoint that fails."""
+
+
+class HangError(TrainingError):
+    """Raised when a phase of training did not end by its deadline."""
+
+
+class GuardError(TrainingError):
+    """Raised when a metric left the range that a recipe's guards allow."""
 
 
 class RunExistsError(SearchGymError):

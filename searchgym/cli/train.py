@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,6 +55,27 @@ def train(
         "best_checkpoint": str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def selfcheck(
+    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    json: Json = False,
+) -> None:
+    """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.train.recipe import load_recipe
+        from searchgym.train.selfcheck import selfcheck as run
+
+        with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
+            checks = run(load_recipe(recipe, overrides or []), Path(folder), say)
+    rows = [dataclasses.asdict(check) for check in checks]
+    if json:
+        emit({"recipe": recipe, "checks": rows}, True)
+    else:
+        table(("check", "", "seen"), [(row["name"], "ok" if row["ok"] else "FAILED", row["said"]) for row in rows])
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
 
 
 def demo(

@@ -1,7 +1,8 @@
 """Advantages: what each trained token is worth, from the rewards of the episodes that are compared.
 
 One estimator is one small function on the returns r of one group (`grpo`, `rloo`, `stratified`, `centred`), or on the
-tokens of the whole batch (`whiten`); `assign_advantages` puts them on samples. What holds for all of them:
+tokens of the whole batch (`whiten`); `assign_advantages` puts them on samples. GAE, which asks a critic and compares
+nothing, is in `searchgym.train.gae`. What holds for all of these:
 
 * *Without signal.* Episodes whose rewards are all equal teach nothing and get exactly 0, and so does a group of one or
   below `min_group` (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted,
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import DataError
-from searchgym.train.recipe import AdvantageOptions
+from searchgym.train.options import AdvantageOptions
 from searchgym.train.samples import Sample
 
 Floats = npt.NDArray[np.float64]
@@ -226,7 +227,7 @@ def assign_advantages(
     episodes = _episodes(samples)
     keys = [BATCH if options.estimator == "reinforce++" else group for group, _ in episodes]
     rewards = _rewards(episodes.values())
-    penalties = [kl_coef * _k1(sample) if kl_coef else np.zeros(int(sample.mask.sum())) for sample in samples]
+    penalties = [kl_coef * k1_of(sample) if kl_coef else np.zeros(int(sample.mask.sum())) for sample in samples]
     sums = dict.fromkeys(episodes, 0.0)
     for sample, own in zip(samples, penalties, strict=True):
         sums[_key(sample)] += float(own.sum())
@@ -248,7 +249,7 @@ def assign_advantages(
         for i, own in zip(whitened, whiten([values[i] for i in whitened], options), strict=True):
             values[i] = own
     kept = [i for i in kept if not (options.drop_overlong and samples[i].overlong)]
-    return [_with_advantage(samples[i], values[i]) for i in kept], counts
+    return [with_advantage(samples[i], values[i]) for i in kept], counts
 
 
 def groups_with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str]:
@@ -282,14 +283,14 @@ def _rewards(samples: Iterable[Sample]) -> Floats:
     return np.array([float(sample.reward[sample.mask].sum()) for sample in samples])
 
 
-def _k1(sample: Sample) -> Floats:
+def k1_of(sample: Sample) -> Floats:
     """Returns ``old_logp - ref_logp`` of each trained token, (n,) float64: its mean is the KL to the reference."""
     if sample.old_logp is None or sample.ref_logp is None:
         raise DataError(f"episode {sample.episode_id}: KL in the reward needs old_logp and ref_logp")
     return (sample.old_logp[sample.mask] - sample.ref_logp[sample.mask]).astype(np.float64)
 
 
-def _with_advantage(sample: Sample, values: Floats) -> Sample:
+def with_advantage(sample: Sample, values: Floats) -> Sample:
     """Returns the sample with advantages on its mask and 0 elsewhere."""
     advantage = np.zeros(len(sample.ids), np.float32)
     advantage[sample.mask] = values.astype(np.float32)

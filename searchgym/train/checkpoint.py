@@ -1,7 +1,8 @@
 """Checkpoints: a folder that `from_pretrained` loads, and beside the weights what a resume needs.
 
-``step-000040/`` holds the model and the tokenizer in Hugging Face format, ``optimizer.pt`` (moments) and
-``trainer.json`` (counters). It has another name until it is whole and on disk. ``last`` and ``best`` are links.
+``step-000040/`` holds the model and the tokenizer in Hugging Face format, the optimizer's moments (``optimizer.pt``, or
+DeepSpeed's files), the same of a critic in ``critic/``, and ``trainer.json`` (counters). It has another name until it
+is whole and on disk. ``last`` and ``best`` are links.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 import transformers
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, TrainingError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
+
+    from searchgym.train.learner import Learner
 
 PART = ".part"
 
@@ -39,31 +41,25 @@ def list_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def save_checkpoint(
-    path: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    state: Mapping[str, Any],
-    progress: Mapping[str, Any],
+    path: Path, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any]
 ) -> None:
     """Writes a checkpoint, all or nothing.
 
     Args:
         path: Its folder, which must not be there.
-        model: Weights and configuration.
+        learner: Writes models and optimizers.
         tokenizer: Saved beside them.
-        state: The learner's; tensors and plain data.
         progress: Counters and positions; plain JSON.
 
     Raises:
-        TrainingError: It cannot be written; nothing is left of it.
+        TrainingError: It cannot be written, or a weight is not finite; nothing is left of it.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
     try:
         part.mkdir(parents=True)
         with _no_progress_bars():
-            model.save_pretrained(part)
+            learner.save(part)
         tokenizer.save_pretrained(part)
-        torch.save(dict(state), part / "optimizer.pt")
         (part / "trainer.json").write_text(json.dumps(progress, indent=1) + "\n", encoding="utf-8")
         for file in [*part.rglob("*"), part]:
             _sync(file)
@@ -77,23 +73,21 @@ def save_checkpoint(
         shutil.rmtree(part, ignore_errors=True)
 
 
-def load_checkpoint(path: Path, model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Puts a checkpoint's weights into a model of the same shape.
+def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
+    """Puts a checkpoint's weights and optimizers into a learner of the same shape.
 
     Returns:
-        The learner's state and the progress, as they were saved.
+        The progress, as it was saved.
 
     Raises:
         DataError: A file is missing or damaged, or the model has another shape.
     """
     try:
         with _no_progress_bars():
-            saved = type(model).from_pretrained(path, dtype=model.dtype)
-        model.load_state_dict(saved.state_dict())
-        state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+            learner.load(path)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise DataError(f"not a checkpoint of this model: {error}", path) from error
-    return state, read_json(path / "trainer.json")
+    return dict(read_json(path / "trainer.json"))
 
 
 def link_checkpoint(link: Path, step: int) -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from searchgym.train.recipe import Recipe
 
 USED = {
+    "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten"},
     "grpo": {"std", "eps", "std_floor"},
     "rloo": set[str](),
     "reinforce++": {"std", "eps", "std_floor"},
@@ -20,10 +21,11 @@ USED = {
 def combination_problems(recipe: Recipe) -> list[str]:
     """Returns one line per combination of values that cannot work."""
     found = []
-    if recipe.method == "grpo":
+    if recipe.method == "policy":
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
     else:
         found += _unused(recipe)
+    found += _learner_problems(recipe)
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
         found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
@@ -39,8 +41,8 @@ def combination_problems(recipe: Recipe) -> list[str]:
 def _rollout_problems(recipe: Recipe) -> list[str]:
     """Returns what is wrong with what is sampled, given what it is for."""
     rollout, advantage, found = recipe.rollout, recipe.advantage, []
-    batch = advantage.estimator == "reinforce++"
-    if rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
+    batch = advantage.estimator in ("reinforce++", "gae")
+    if advantage.estimator != "gae" and rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
         group = f"rollout.questions x rollout.attempts is {rollout.questions * rollout.attempts}"
         group = group if batch else f"rollout.attempts is {rollout.attempts}"
         found.append(
@@ -49,7 +51,7 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
     if rollout.top_p < 1:
         found.append(f"rollout.top_p is {rollout.top_p}: a ratio needs the whole distribution, set it to 1")
     if rollout.resample and batch:
-        found.append("rollout.resample replaces groups without signal; reinforce++ compares the whole batch")
+        found.append(f"rollout.resample replaces groups without signal; {advantage.estimator} has none")
     if rollout.resample and not advantage.drop_zero_variance:
         found.append("rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one")
     return found
@@ -62,8 +64,13 @@ def _advantage_problems(recipe: Recipe) -> list[str]:
     for name in sorted(set.union(*USED.values()) - USED[advantage.estimator]):
         if getattr(advantage, name) != getattr(defaults, name):
             found.append(f"advantage.{name} is {getattr(advantage, name)}: {advantage.estimator} does not read it")
-    if advantage.alpha > 1:
-        found.append(f"advantage.alpha is {advantage.alpha}: a share is at most 1")
+    for name in ("alpha", "gamma", "lam"):
+        if getattr(advantage, name) > 1:
+            found.append(f"advantage.{name} is {getattr(advantage, name)}: expected at most 1")
+    if advantage.estimator != "gae" and recipe.critic != type(recipe.critic)():
+        found.append(f"critic: only advantage.estimator gae asks one, not {advantage.estimator}")
+    if recipe.critic.warmup_steps >= recipe.steps:
+        found.append(f"critic.warmup_steps is {recipe.critic.warmup_steps} of {recipe.steps} steps: nothing is learnt")
     return found
 
 
@@ -78,12 +85,37 @@ def _loss_problems(recipe: Recipe) -> list[str]:
     if loss.kl_in == "reward" and loss.kl_estimator != "k1":
         why = "the mean of k1 is the KL, and a reward needs no more; set it to k1"
         found.append(f"loss.kl_estimator is {loss.kl_estimator} in the reward: {why}")
-    by_token = recipe.advantage.estimator == "reinforce++" and loss.kl_in == "reward" and loss.kl_coef > 0
-    if loss.ratio == "sequence" and by_token:
-        found.append("loss.ratio sequence takes one advantage per sequence; reinforce++ with KL in the reward has many")
+    kl_by_token = recipe.advantage.estimator == "reinforce++" and loss.kl_in == "reward" and loss.kl_coef > 0
+    if loss.ratio == "sequence" and (kl_by_token or recipe.advantage.estimator == "gae"):
+        many = "gae has" if recipe.advantage.estimator == "gae" else "reinforce++ with KL in the reward has"
+        found.append(f"loss.ratio sequence takes one advantage per sequence; {many} many")
     if loss.llds_coef and recipe.optimizer.minibatches * recipe.optimizer.epochs == 1:
         why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
         found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; raise optimizer.minibatches or optimizer.epochs")
+    return found
+
+
+def _learner_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with where models are trained."""
+    learner, found = recipe.learner, []
+    if learner.backend == "torch":
+        asked = {"ranks": learner.ranks > 1, "zero": learner.zero > 0}
+        asked |= {"offload_optimizer": learner.offload_optimizer, "offload_parameters": learner.offload_parameters}
+        found += [f"learner.{name} needs learner.backend deepspeed" for name, there in asked.items() if there]
+        if learner.dtype == "bfloat16":
+            why = "small updates are lost in bfloat16; keep float32 and set optimizer.autocast to bfloat16"
+            found.append(
+                f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32: {why}"
+            )
+        return found
+    if learner.zero > 3:
+        found.append(f"learner.zero is {learner.zero}: expected 0 to 3")
+    if learner.offload_optimizer and learner.zero == 0:
+        found.append("learner.offload_optimizer needs learner.zero from 1 on")
+    if learner.offload_parameters and learner.zero != 3:
+        found.append("learner.offload_parameters needs learner.zero 3")
+    if learner.dtype == "bfloat16" and learner.zero == 0:
+        found.append("learner.dtype bfloat16 needs learner.zero from 1 on, which keeps a copy in float32")
     return found
 
 
@@ -91,7 +123,7 @@ def _unused(recipe: Recipe) -> list[str]:
     """Returns which values of the policy gradient are set although the method is another."""
     loss, method, found = recipe.loss, recipe.method, []
     if loss.kl_coef or loss.entropy_coef:
-        found.append(f"loss.kl_coef and loss.entropy_coef act in method grpo only, not in {method}")
+        found.append(f"loss.kl_coef and loss.entropy_coef act in method policy only, not in {method}")
     set_though = {
         "loss.dual_clip": loss.dual_clip is not None,
         "loss.importance_cap": loss.importance_cap is not None,
@@ -100,5 +132,8 @@ def _unused(recipe: Recipe) -> list[str]:
         "advantage.estimator": recipe.advantage.estimator != "grpo",
         "advantage.drop_overlong": recipe.advantage.drop_overlong,
         "rollout.resample": recipe.rollout.resample > 0,
+        "critic": recipe.critic != type(recipe.critic)(),
     }
-    return found + [f"{name} acts in method grpo only, not in {method}" for name, there in set_though.items() if there]
+    return found + [
+        f"{name} acts in method policy only, not in {method}" for name, there in set_though.items() if there
+    ]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from searchgym.train.recipe import KL, LossOptions, Reduction
-from searchgym.train.samples import Sample
+from searchgym.train.options import KL, LossOptions, Reduction
+from searchgym.train.samples import Sample, Targets, model_targets
 
 
 def token_logp(
@@ -219,8 +219,39 @@ def policy_sums(
     return PolicySums((weight * loss).sum(), {name: float(value) for name, value in statistics.items()})
 
 
+def value_sums(
+    values: Tensor, old_values: Tensor, returns: Tensor, weight: Tensor, clip: float | None
+) -> tuple[Tensor, dict[str, float]]:
+    """Sums the critic's loss: ``w max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2``.
+
+    Source: PPO's reference code (baselines), arXiv 1707.06347, equation 9 for the square; Search-R1 and verl clip at
+    0.5.
+
+    Args:
+        values: (N,) with gradient.
+        old_values: (N,) before the step's first update.
+        returns: (N,).
+        weight: (N,) of `token_weights`.
+        clip: c; None: no clip.
+
+    Returns:
+        The weighted sum, not yet divided, and unweighted sums over tokens for metrics.
+    """
+    squared = (values - returns).square()
+    statistics = {"value": values.detach().sum(), "return": returns.sum(), "squared_error": squared.detach().sum()}
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        clipped = (near - returns).square()
+        statistics["clipped"] = (clipped > squared).detach().sum()
+        squared = torch.max(squared, clipped)
+    return (weight * 0.5 * squared).sum(), {name: float(value) for name, value in statistics.items()}
+
+
 def token_weights(
-    samples: Sequence[Sample], reduction: Reduction = "token-mean", constant_length: int | None = None
+    samples: Sequence[Sample],
+    reduction: Reduction = "token-mean",
+    constant_length: int | None = None,
+    targets: Targets = model_targets,
 ) -> tuple[list[npt.NDArray[np.float32]], float]:
     """Returns what each trained token weighs, and the one denominator of the whole step.
 
@@ -237,11 +268,12 @@ def token_weights(
         samples: Every sample of the step.
         reduction: See above.
         constant_length: Tokens that a sequence counts as, with ``constant``.
+        targets: Which tokens are learnt from.
 
     Returns:
         One (n,) float32 array per sample, and the denominator.
     """
-    counts = [int(sample.mask.sum()) for sample in samples]
+    counts = [len(targets(sample)) for sample in samples]
     own = [
         s.weight / max(n, 1) if reduction == "sequence-mean" else s.weight for s, n in zip(samples, counts, strict=True)
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +19,61 @@ from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.train.critic import load_critic
+from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer, TrainResult
 from searchgym.train.recipe import Recipe
+from searchgym.train.remote import RemoteLearner
 from searchgym.train.run_folder import Row
 from searchgym.train.samples import Sample, samples_from
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a recipe names, loaded and wired together."""
+
+    task: Task
+    """Of training."""
+    validation: Task
+    tokenizer: PreTrainedTokenizerBase
+    sampler: Sampler
+    rollout: EngineRollout
+    learner: Learner
+
+    def publish(self, version: int) -> None:
+        """Gives the sampler the learner's weights."""
+        self.sampler.update(self.learner.weights(), version)
+
+
+def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler) -> Parts:
+    """Loads environments, agent and model of a recipe.
+
+    Args:
+        recipe: What to do.
+        out: The run folder: ranks of their own write logs there.
+        wrap: Puts something around the sampler.
+
+    Raises:
+        SearchGymError: Whatever is wrong with the recipe's environment, agent or model.
+    """
+    task = _task(recipe, recipe.env_options)
+    validation = _task(recipe, recipe.env_options | recipe.validation.env_options) if recipe.validation.every else task
+    agent = load_agent(recipe.agent)
+    if len(agent.roles) != 1:
+        raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
+    model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
+    # The sampler has weights of its own: what it samples from changes when a version is published, and not before.
+    sampler = wrap(TransformersSampler(copy.deepcopy(model), tokenizer))
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    rollout = EngineRollout(recipe, agent, Model.over("policy", sampler, form), task, validation)
+    return Parts(task, validation, tokenizer, sampler, rollout, _learner(recipe, model, out))
 
 
 def train(
@@ -42,29 +91,29 @@ def train(
         SearchGymError: Whatever is wrong with the recipe's environment, agent or model, or with the folder; see
             `Trainer`.
     """
-    task = _task(recipe, recipe.env_options)
-    validation = _task(recipe, recipe.env_options | recipe.validation.env_options) if recipe.validation.every else task
-    agent = load_agent(recipe.agent)
-    if len(agent.roles) != 1:
-        raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
-    model, tokenizer = load_model(recipe.model)
-    # The sampler has weights of its own: what it samples from changes when a version is published, and not before.
-    sampler = TransformersSampler(copy.deepcopy(model), tokenizer)
-    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
-    rollout = EngineRollout(recipe, agent, Model.over("policy", sampler, form), task, validation)
+    parts = load_parts(recipe, out)
     return Trainer(
         recipe,
         out,
-        model=model,
-        tokenizer=tokenizer,
-        rollout=rollout,
-        questions=task.questions,
-        validation=validation.questions,
+        learner=parts.learner,
+        tokenizer=parts.tokenizer,
+        rollout=parts.rollout,
+        questions=parts.task.questions,
+        validation=parts.validation.questions,
         demonstrations=_demonstrations(recipe),
-        publish=lambda version: sampler.update(model.state_dict(), version),
+        publish=parts.publish,
         report=report,
         resume=resume,
     ).run()
+
+
+def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
+    """Returns the learner that a recipe asks for."""
+    if recipe.learner.backend == "deepspeed":
+        return RemoteLearner(recipe, out / "ranks", recipe.deadline.learn)
+    gae = recipe.method == "policy" and recipe.advantage.estimator == "gae"
+    critic = load_critic(recipe.critic.model, recipe.learner.dtype) if gae and recipe.critic.model else None
+    return LocalLearner(recipe, model, critic)
 
 
 class EngineRollout:

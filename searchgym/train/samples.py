@@ -8,7 +8,7 @@ only see them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,6 +64,10 @@ class Sample:
     """(T,) under the trainer's weights before the step's first update; None: not computed ahead."""
     ref_logp: npt.NDArray[np.float32] | None = None
     """(T,) under the reference model; None: not computed ahead."""
+    value: npt.NDArray[np.float32] | None = None
+    """(T,) float32: the critic's estimates at the tokens that have one, else 0; None without a critic."""
+    returns: npt.NDArray[np.float32] | None = None
+    """(T,) float32: what the critic's estimates should have been, at the same tokens."""
     weight: float = 1.0
     """What it counts in sums and denominators; 0 for a padding row."""
     kind: SampleKind = "policy"
@@ -72,6 +76,25 @@ class Sample:
     def call_ids(self) -> tuple[str, ...]:
         """Ids of its calls, in order."""
         return tuple(f"{self.episode_id}/{call.index}" for call in self.calls)
+
+
+Targets = Callable[[Sample], npt.NDArray[np.int64]]
+"""Returns the places of the tokens of a sample that are learnt from, (n,) ascending, none the first."""
+
+
+def model_targets(sample: Sample) -> npt.NDArray[np.int64]:
+    """Returns the places of the model's tokens that are trained on."""
+    return np.flatnonzero(sample.mask)
+
+
+def response_targets(sample: Sample) -> npt.NDArray[np.int64]:
+    """Returns every place from the first trained token to the last, observations between them included."""
+    places = model_targets(sample)
+    return np.arange(places[0], places[-1] + 1) if len(places) else places
+
+
+VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targets}
+"""Which tokens have a value, by `CriticOptions.tokens`."""
 
 
 def samples_from(episode: Episode, kind: SampleKind = "policy") -> list[Sample]:

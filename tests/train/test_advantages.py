@@ -5,7 +5,7 @@ import pytest
 
 from searchgym.errors import DataError
 from searchgym.train.advantages import assign_advantages, group_advantages, groups_with_signal, grpo, rloo, stratified
-from searchgym.train.recipe import AdvantageOptions
+from searchgym.train.options import AdvantageOptions
 from searchgym.train.samples import Sample
 
 

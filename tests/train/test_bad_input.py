@@ -17,7 +17,7 @@ from searchgym.rollout.storage import read_episodes
 RECIPE = """
 name: bad-input
 summary: a step on a tiny world
-method: grpo
+method: policy
 model: model
 env: searchgym/World-v0
 agent: agent

@@ -55,7 +55,7 @@ OFTEN = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>"
 RECIPE = """
 name: chat-test
 summary: three steps of a chat model on a tiny world
-method: grpo
+method: policy
 model: {model}
 env: searchgym/World-v0
 agent: {agent}

@@ -8,10 +8,11 @@ from made_models import tiny_qwen2
 
 from searchgym.errors import TrainingError, UsageError
 from searchgym.train.batching import collate, pack, run_lengths, trained_logits
-from searchgym.train.learner import Learner, lr_scale
 from searchgym.train.losses import token_weights
-from searchgym.train.recipe import LossOptions, OptimizerOptions
+from searchgym.train.options import LossOptions, OptimizerOptions
+from searchgym.train.policy import Policy
 from searchgym.train.samples import Sample, SampleCall, with_all_targets
+from searchgym.train.updater import Updater, lr_scale
 
 
 def model(seed=0):
@@ -19,11 +20,11 @@ def model(seed=0):
 
 
 def learner(weights=None, loss=None, reference=None, steps=10, temperature=1.0, **options):
-    return Learner(
-        weights or model(),
+    optimizer = OptimizerOptions(**({"lr": 1e-3, "max_grad_norm": 0.0} | options))
+    return Policy(
+        Updater(weights or model(), optimizer, steps),
         loss or LossOptions(),
-        OptimizerOptions(**({"lr": 1e-3, "max_grad_norm": 0.0} | options)),
-        steps=steps,
+        optimizer,
         temperature=temperature,
         reference=reference,
     )
@@ -124,12 +125,12 @@ def test_micro_batches_and_shards_add_up_to_the_whole_batch(reduction):
     per_token, denominator = values(samples, old, reduction)
     per_token["ref_logp"] = old_logp(samples, seed=2)
     whole = learner(loss=loss, micro_batch_tokens=10**6)
-    total = whole.accumulate(samples, per_token, denominator)
+    total = whole.accumulate(samples, per_token, denominator, whole.policy_loss)
     assert total["clipped_low"] > 5
     assert total["clipped_high"] > 5
     for tokens in (64, 256, 512):
         cut = learner(loss=loss, micro_batch_tokens=tokens)
-        statistics = cut.accumulate(samples, per_token, denominator)
+        statistics = cut.accumulate(samples, per_token, denominator, cut.policy_loss)
         assert statistics["micro_batches"] > total["micro_batches"]
         assert statistics["loss"] == pytest.approx(total["loss"], abs=1e-6)
         torch.testing.assert_close(gradients(cut), gradients(whole), rtol=1e-5, atol=1e-6)
@@ -137,7 +138,7 @@ def test_micro_batches_and_shards_add_up_to_the_whole_batch(reduction):
     for share in (range(2), range(2, 9)):  # unequal shares of samples, one denominator
         rank = learner(loss=loss)
         own = {name: [flat[i] for i in share] for name, flat in per_token.items()}
-        sums += rank.accumulate([samples[i] for i in share], own, denominator)["loss"]
+        sums += rank.accumulate([samples[i] for i in share], own, denominator, rank.policy_loss)["loss"]
         ranks += gradients(rank)
     assert sums == pytest.approx(total["loss"], abs=1e-6)
     torch.testing.assert_close(ranks, gradients(whole), rtol=1e-5, atol=1e-6)
@@ -148,7 +149,7 @@ def test_the_token_mean_against_autograd_over_a_plain_forward_pass():
     old = old_logp(samples)
     own = learner(micro_batch_tokens=256)
     per_token, denominator = values(samples, old)
-    got = own.accumulate(samples, per_token, denominator)["loss"]
+    got = own.accumulate(samples, per_token, denominator, own.policy_loss)["loss"]
     plain = model().double()
     total = torch.zeros((), dtype=torch.float64)
     for sample, before in zip(samples, old, strict=True):
@@ -194,9 +195,9 @@ EVERYTHING = LossOptions(
 
 
 def test_the_runs_of_a_mask():
-    assert run_lengths(np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 1], bool)) == [2, 1, 3]
-    assert run_lengths(np.array([1, 1], bool)) == [2]
-    assert run_lengths(np.zeros(3, bool)) == []
+    assert run_lengths(np.array([1, 2, 4, 7, 8, 9])) == [2, 1, 3]
+    assert run_lengths(np.array([0, 1])) == [2]
+    assert run_lengths(np.zeros(0, np.int64)) == []
 
 
 def test_micro_batches_add_up_with_every_part_of_the_loss():
@@ -211,7 +212,7 @@ def test_micro_batches_add_up_with_every_part_of_the_loss():
     found = []
     for tokens in (10**6, 64, 256):
         own = learner(loss=EVERYTHING, micro_batch_tokens=tokens)
-        found.append((own.accumulate(samples, per_token, denominator), gradients(own)))
+        found.append((own.accumulate(samples, per_token, denominator, own.policy_loss), gradients(own)))
     (whole, gradient), *cuts = found
     assert min(whole[name] for name in ("clipped_low", "clipped_high", "clipped_dual", "llds_acting")) > 5
     assert whole["importance_capped"] == 0
@@ -268,13 +269,13 @@ def test_llds_by_calls_and_by_responses(unit):
     old, own = old_logp(samples), learner(loss=LossOptions(llds_coef=0.2, llds_unit=unit), micro_batch_tokens=256)
     expected = 0.0
     for sample, before, now in zip(samples, old, own.logp(samples), strict=True):
-        lengths = run_lengths(sample.mask) if unit == "call" else [len(now)]
+        lengths = run_lengths(np.flatnonzero(sample.mask)) if unit == "call" else [len(now)]
         assert len(lengths) == (2 if unit == "call" else 1)
         for part in np.split(now - before, np.cumsum(lengths)[:-1]):
             if part.sum() < 0 and sample.advantage[sample.mask][0] >= 0:
                 expected += np.maximum(-part, 0).sum()
     per_token, denominator = values(samples, old)
-    assert own.accumulate(samples, per_token, denominator)["llds"] == pytest.approx(expected, rel=1e-4)
+    assert own.accumulate(samples, per_token, denominator, own.policy_loss)["llds"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_llds_acts_from_the_second_update_on():
@@ -344,7 +345,7 @@ def test_a_step_is_one_of_adamw_with_decay_on_matrices_only():
     )
     probe = learner()
     per_token, denominator = values(samples)
-    probe.accumulate(samples, per_token, denominator)
+    probe.accumulate(samples, per_token, denominator, probe.policy_loss)
     norm = gradients(probe).norm()
     for mine, theirs in zip(twin.parameters(), probe.model.parameters(), strict=True):
         mine.grad = theirs.grad * (0.5 / norm)
@@ -430,11 +431,11 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
 
 def test_weights_that_are_not_finite_are_named():
     own = learner()
-    own.check_weights()
+    own.updater.check_weights()
     with torch.no_grad():
         own.model.model.norm.weight[3] = math.inf
     with pytest.raises(TrainingError, match=r"model\.norm\.weight holds a weight that is not finite"):
-        own.check_weights()
+        own.updater.check_weights()
 
 
 def test_samples_without_a_trained_token_are_refused():
@@ -454,12 +455,36 @@ def test_the_learning_rate_by_hand():
     assert lr_scale(3, 3, OptimizerOptions(schedule="cosine", warmup_steps=3)) == 1.0
 
 
-def test_state_makes_the_next_step_the_same():
+def test_state_makes_the_next_step_the_same(tmp_path):
     samples, first = random_samples(), learner(weight_decay=0.1)
     first.policy_step(samples, 0)
     second = learner(weight_decay=0.1)
-    second.model.load_state_dict(first.model.state_dict())
-    second.load_state_dict(first.state_dict())
+    first.updater.save(tmp_path)
+    second.updater.load(tmp_path)
     assert first.policy_step(samples, 1) == second.policy_step(samples, 1)
     assert torch.equal(weights_of(first), weights_of(second))
     assert first.version == second.version == 2
+
+
+@pytest.mark.parametrize("tokens", [128, 400, 10**6])
+def test_packed_samples_have_the_loss_and_the_gradients_of_padded_rows(tokens):
+    samples = random_samples()
+    found = []
+    for packing in ("never", "always"):
+        own = learner(loss=EVERYTHING, micro_batch_tokens=tokens, packing=packing)
+        per_token, denominator = values(samples, old_logp(samples))
+        reference = own.logp(samples, model(2))
+        found.append(
+            (own.accumulate(samples, per_token | {"ref_logp": reference}, denominator, own.policy_loss), gradients(own))
+        )
+    (padded, wanted), (packed, got) = found
+    assert packed["loss"] == pytest.approx(padded["loss"], abs=1e-5)
+    assert packed["tokens_trained"] == padded["tokens_trained"]
+    assert packed["tokens_padded"] < padded["tokens_padded"]
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_packs_are_full_and_within_their_bound():
+    lengths = [10, 70, 30, 5, 200, 64]
+    assert pack(lengths, 128, packed=True) == [[3, 0, 2, 5], [1], [4]]
+    assert pack(lengths, 10**6, packed=True) == [[3, 0, 2, 5, 1, 4]]

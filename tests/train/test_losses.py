@@ -16,7 +16,7 @@ from searchgym.train.losses import (
     token_logp,
     token_weights,
 )
-from searchgym.train.recipe import LossOptions
+from searchgym.train.options import LossOptions
 
 
 def test_log_probs_and_entropy_against_torch_distributions():

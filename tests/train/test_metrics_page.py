@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_run
-from toy_training import QUESTIONS, ToyRollout, toy_model, toy_recipe, toy_trainer
+from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
@@ -47,12 +47,14 @@ def runs(recipe, tmp_path):
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
-    rollout = ToyRollout(toy_model())
+    gae = {"estimator": "gae"}
+    toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, advantage=gae, validation={"every": 0})).run()
+    rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, 0, 0, int(q.answers[0]), 0.0) for q in QUESTIONS]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
     supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
     toy_trainer(tmp_path / "supervised", supervised, demonstrations=demonstrations).run()
-    return {name: written(tmp_path / name) for name in ("grpo", "family", "rejection", "supervised")}
+    return {name: written(tmp_path / name) for name in ("grpo", "family", "ppo", "rejection", "supervised")}
 
 
 def test_the_page_has_every_metric_and_no_other(runs):
@@ -74,10 +76,12 @@ def test_every_metric_has_unit_formula_and_range():
 def test_what_the_page_mentions_exists():
     """Names in running text and cells: metrics of the page, keys of a recipe, values of a card."""
     text = PAGE.read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:rollout|validation|learner|groups|advantage|time|rejection)/[a-z_0-9]+)`", text))
+    named = set(
+        re.findall(r"`((?:rollout|validation|learner|groups|advantage|critic|time|rejection)/[a-z_0-9]+)`", text)
+    )
     assert sorted(named - documented().keys()) == []
     given = load_recipe("tiny-grpo")
-    dotted = re.findall(r"`((?:rollout|advantage|loss|supervised|optimizer|validation)\.[a-z_]+)`", text)
+    dotted = re.findall(r"`((?:rollout|advantage|loss|supervised|optimizer|critic|guard|validation)\.[a-z_]+)`", text)
     assert len(dotted) > 5
     for name in dotted:
         part, key = name.split(".")

@@ -7,7 +7,7 @@ from searchgym.cards import list_cards
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.train.recipe import Recipe, dump_recipe, load_recipe, read_recipe, recipe_keys
 
-SMALL = "{name: n, summary: s, method: grpo, model: m, env: e, agent: a, steps: 5}"
+SMALL = "{name: n, summary: s, method: policy, model: m, env: e, agent: a, steps: 5}"
 
 
 @pytest.fixture
@@ -83,7 +83,14 @@ def test_the_names_of_all_values():
         ("advantage.min_group=1", CardError, "advantage.min_group is 1: expected at least 2"),
         ("loss.clip_low=1", CardError, "loss.clip_low is 1.0: a ratio is never below 0"),
         ("method=supervised", CardError, "method supervised needs supervised.demonstrations"),
-        ("advantage.estimator=gae", CardError, "advantage: estimator: got 'gae'"),
+        ("advantage.estimator=ga", CardError, "advantage: estimator: got 'ga'; did you mean 'gae'"),
+        ("learner.zero=4", CardError, "learner.zero needs learner.backend deepspeed"),
+        ("learner.ranks=2", CardError, "learner.ranks needs learner.backend deepspeed"),
+        ("learner.dtype=bfloat16", CardError, "set optimizer.autocast to bfloat16"),
+        ("critic.optimizer.lr=-1", CardError, "critic.optimizer.lr is -1.0: expected at least 0"),
+        ("critic.value_clip=0.1", CardError, "critic: only advantage.estimator gae asks one, not grpo"),
+        ("advantage.lam=0.9", CardError, "advantage.lam is 0.9: grpo does not read it"),
+        ("deadline.learn=0", CardError, "deadline.learn is 0.0: expected at least 0.001"),
         ("advantage.alpha=0.7", CardError, "advantage.alpha is 0.7: grpo does not read it"),
         ("loss.dual_clip=1.1", CardError, "loss.dual_clip is 1.1: it bounds ratios beyond the clip"),
         ("loss.importance_cap=0.9", CardError, "loss.importance_cap is 0.9: expected at least 1"),
@@ -104,6 +111,7 @@ def test_what_cannot_work_is_refused(small, override, error, message):
         load_recipe(str(small), [override])
 
 
+GAE, DEEPSPEED = "advantage.estimator=gae", "learner.backend=deepspeed"
 REINFORCE = "advantage.estimator=reinforce++"
 STRATIFIED = "advantage.estimator=stratified"
 
@@ -112,20 +120,32 @@ STRATIFIED = "advantage.estimator=stratified"
     ("overrides", "message"),
     [
         (["advantage.estimator=rloo", "advantage.std=none"], "advantage.std is none: rloo does not read it"),
-        ([STRATIFIED, "advantage.alpha=1.5"], "advantage.alpha is 1.5: a share is at most 1"),
+        ([STRATIFIED, "advantage.alpha=1.5"], "advantage.alpha is 1.5: expected at most 1"),
         ([STRATIFIED, "rollout.attempts=1"], "rollout.attempts is 1: no group reaches advantage.min_group"),
         (
             [REINFORCE, "rollout.attempts=1", "rollout.questions=1"],
             "rollout.questions x rollout.attempts is 1: no group reaches",
         ),
-        ([REINFORCE, "rollout.resample=1"], "rollout.resample replaces groups without signal; reinforce++ compares"),
+        ([REINFORCE, "rollout.resample=1"], "rollout.resample replaces groups without signal; reinforce++ has none"),
         (["rollout.resample=1", "advantage.drop_zero_variance=false"], "drop_zero_variance false keeps: choose one"),
         (
             [REINFORCE, "loss.ratio=sequence", "loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
             "loss.ratio sequence takes one advantage per sequence",
         ),
-        (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method grpo only, not in rejection"),
-        (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method grpo only, not in rejection"),
+        ([GAE, "advantage.gamma=1.1"], "advantage.gamma is 1.1: expected at most 1"),
+        ([GAE, "rollout.resample=1"], "rollout.resample replaces groups without signal; gae has none"),
+        ([GAE, "loss.ratio=sequence"], "loss.ratio sequence takes one advantage per sequence; gae has many"),
+        ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
+        ([DEEPSPEED, "learner.zero=4"], "learner.zero is 4: expected 0 to 3"),
+        ([DEEPSPEED, "learner.offload_optimizer=true"], "learner.offload_optimizer needs learner.zero from 1 on"),
+        (
+            [DEEPSPEED, "learner.zero=2", "learner.offload_parameters=true"],
+            "learner.offload_parameters needs learner.zero 3",
+        ),
+        ([DEEPSPEED, "learner.dtype=bfloat16"], "learner.dtype bfloat16 needs learner.zero from 1 on"),
+        (["method=rejection", "critic.value_clip=1"], "critic acts in method policy only, not in rejection"),
+        (["method=rejection", "loss.dual_clip=3"], "loss.dual_clip acts in method policy only, not in rejection"),
+        (["method=rejection", "rollout.resample=1"], "rollout.resample acts in method policy only, not in rejection"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused(small, overrides, message):
@@ -148,7 +168,7 @@ def test_combinations_that_work_are_let_through(small, overrides):
 
 
 def test_a_coefficient_that_cannot_act_is_refused(small):
-    with pytest.raises(CardError, match="act in method grpo only, not in rejection"):
+    with pytest.raises(CardError, match="act in method policy only, not in rejection"):
         load_recipe(str(small), ["method=rejection", "loss.kl_coef=0.1"])
 
 

@@ -16,7 +16,7 @@ from searchgym.rollout.storage import read_episodes
 RECIPE = """
 name: tiny-test
 summary: two steps on the bundled questions
-method: grpo
+method: policy
 model: {model}
 env: searchgym/Demo-v0
 agent: {agent}

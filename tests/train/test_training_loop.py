@@ -6,14 +6,15 @@ import signal
 import numpy as np
 import pytest
 import torch
-from toy_training import QUESTIONS, ToyRollout, exact, toy_model, toy_recipe, toy_trainer
+from toy_training import QUESTIONS, BanditRollout, exact, toy_model, toy_recipe, toy_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.checkpoint import list_checkpoints
-from searchgym.train.loop import batch_of, interrupt_held_back
+from searchgym.train.draw import batch_of
+from searchgym.train.loop import interrupt_held_back
 from searchgym.train.recipe import read_recipe
 from searchgym.train.run_folder import read_advantages
 from searchgym.train.samples import samples_from
@@ -31,7 +32,7 @@ def rows(out):
     return exact([row for _, row in iter_jsonl(out / "metrics.jsonl")])
 
 
-class Interrupted(ToyRollout):
+class Interrupted(BanditRollout):
     """Raises in the training rollout of one step, as Ctrl-C would."""
 
     at = 4
@@ -98,8 +99,8 @@ def test_checkpoints_load_by_name_and_only_the_last_and_the_best_are_kept(tmp_pa
     assert best == min(step for step, score in scores.items() if score == max(scores.values()))
     assert list(list_checkpoints(folder)) == [best, 20]
     assert sorted(p.name for p in folder.iterdir()) == ["best", "last", f"step-{best:06d}", "step-000020"]
-    assert equal(weights(folder / "last"), trainer.model.state_dict())
-    assert not equal(weights(folder / "best"), trainer.model.state_dict())
+    assert equal(weights(folder / "last"), trainer.learner.weights())
+    assert not equal(weights(folder / "best"), trainer.learner.weights())
     assert (result.checkpoint, result.best) == (folder / "step-000020", folder / f"step-{best:06d}")
     loaded = AutoTokenizer.from_pretrained(folder / "last")
     assert loaded.encode("Who founded Beta?") == trainer.tokenizer.encode("Who founded Beta?")
@@ -125,7 +126,7 @@ def test_every_estimator_learns_the_bandit(estimator, tmp_path):
 
 
 def test_groups_without_signal_are_replaced_by_other_questions(tmp_path):
-    class Counting(ToyRollout):
+    class Counting(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             asked.append([question.id for question in questions])
             return super().__call__(questions, attempts, step, greedy)
@@ -162,7 +163,7 @@ def test_groups_without_signal_are_replaced_by_other_questions(tmp_path):
 
 
 def test_overlong_episodes_leave_the_batch_and_are_counted(tmp_path):
-    class Cut(ToyRollout):
+    class Cut(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             episodes = super().__call__(questions, attempts, step, greedy)
             for number, episode in enumerate(episodes):
@@ -186,7 +187,7 @@ def test_overlong_episodes_leave_the_batch_and_are_counted(tmp_path):
 
 
 def test_the_warm_start_learns_demonstrations(tmp_path):
-    rollout = ToyRollout(toy_model())
+    rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, i, 0, int(q.answers[0]), 0.0) for q in QUESTIONS for i in range(3)]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
     recipe = toy_recipe(method="supervised", steps=12, supervised={"demonstrations": "toy", "batch": 4})
@@ -274,7 +275,7 @@ def test_kl_in_the_reward_changes_the_advantages_by_the_policy_s_distance(tmp_pa
     )
     trainer = toy_trainer(tmp_path / "run", recipe)
     trainer.run()
-    reference = trainer.learner.reference
+    reference = trainer.learner.policy.reference
     episodes = [e for e in read_episodes(tmp_path / "run/episodes.jsonl") if e.group_uid.startswith("3/")]
     advantages = read_advantages(tmp_path / "run/episodes.advantages.jsonl")
     groups = {}
@@ -300,7 +301,7 @@ def test_the_kl_term_refers_to_the_weights_of_step_zero(tmp_path):
     kl = [row["learner/ref_kl"] for row in trainer.run().rows[1:]]
     assert kl[0] == pytest.approx(0, abs=1e-9)
     assert kl[2] > kl[1] > 1e-4
-    assert equal(trainer.learner.reference.state_dict(), toy_model().state_dict())
+    assert equal(trainer.learner.policy.reference.state_dict(), toy_model().state_dict())
 
 
 def test_a_resume_of_a_finished_run_changes_nothing(tmp_path):
@@ -341,7 +342,7 @@ def test_items_of_a_step_are_distinct_and_every_epoch_is_a_new_order():
 
 
 def test_ctrl_c_while_weights_change_waits_for_the_step(tmp_path):
-    given = with_rollout(ToyRollout)
+    given = with_rollout(BanditRollout)
 
     def publish(version):
         if version == 3:
@@ -355,7 +356,7 @@ def test_ctrl_c_while_weights_change_waits_for_the_step(tmp_path):
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path):
-    given = with_rollout(ToyRollout)
+    given = with_rollout(BanditRollout)
 
     def publish(version):
         given["rollout"].publish(version)
@@ -388,7 +389,7 @@ def test_an_interrupt_held_back_is_raised_at_the_end():
 def test_all_rewards_equal_changes_no_weight_and_is_counted(tmp_path):
     model = toy_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    rollout = ToyRollout(model, reward=lambda question, arm: 0.3)
+    rollout = BanditRollout(model, reward=lambda question, arm: 0.3)
     result = toy_trainer(tmp_path / "run", toy_recipe(steps=2), model=model, rollout=rollout).run()
     assert [row["groups/zero_variance"] for row in result.rows[1:]] == [4, 4]
     assert [row["learner/updates"] for row in result.rows[1:]] == [0, 0]
@@ -396,7 +397,7 @@ def test_all_rewards_equal_changes_no_weight_and_is_counted(tmp_path):
 
 
 def test_a_group_of_one_is_counted_and_learns_nothing(tmp_path):
-    class Alone(ToyRollout):
+    class Alone(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             episodes = super().__call__(questions, attempts, step, greedy)
             return [dataclasses.replace(e, group_uid=e.id) for e in episodes]
@@ -407,7 +408,7 @@ def test_a_group_of_one_is_counted_and_learns_nothing(tmp_path):
 
 
 def test_episodes_without_a_model_token_and_with_retriever_errors_leave_training(tmp_path):
-    class Broken(ToyRollout):
+    class Broken(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             episodes = super().__call__(questions, attempts, step, greedy)
             if not greedy:
@@ -429,22 +430,22 @@ def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
             sample.ids[1] = (sample.ids[1] + 1) % 10
         return own
 
-    monkeypatch.setattr("searchgym.train.loop.samples_from", retokenised)
+    monkeypatch.setattr("searchgym.train.draw.samples_from", retokenised)
     result = toy_trainer(tmp_path / "run", toy_recipe(steps=1)).run()
     assert result.rows[1]["retokenisation_mismatch"] == 32
 
 
 def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
-    given = with_rollout(ToyRollout)
+    given = with_rollout(BanditRollout)
 
     def publish(version):
         if version == 3:
             with torch.no_grad():
                 given["model"].model.norm.weight[0] = torch.nan
 
-    class Blind(ToyRollout):  # goes on with the weights it had
+    class Blind(BanditRollout):  # goes on with the weights it had
         def __call__(self, questions, attempts, step, greedy):
-            return ToyRollout(toy_model())(questions, attempts, step, greedy)
+            return BanditRollout(toy_model())(questions, attempts, step, greedy)
 
     rollout = Blind(given["model"])
     with pytest.raises(TrainingError, match=r"the loss is nan on .*; last good checkpoint: .*step-000002$"):
@@ -454,7 +455,7 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path):
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
-    given = with_rollout(ToyRollout)
+    given = with_rollout(BanditRollout)
 
     def publish(version):
         if version == 1:
@@ -506,7 +507,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, mo
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    given = with_rollout(ToyRollout)
+    given = with_rollout(BanditRollout)
 
     def publish(version):
         given["rollout"].publish(version)
@@ -542,7 +543,7 @@ def test_a_run_that_lacks_something_is_refused(tmp_path, changes, recipe, messag
 
 
 def test_a_validation_that_misses_a_question_is_refused(tmp_path):
-    class Forgetful(ToyRollout):
+    class Forgetful(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             episodes = super().__call__(questions, attempts, step, greedy)
             return episodes[:-1] if greedy else episodes
@@ -552,7 +553,7 @@ def test_a_validation_that_misses_a_question_is_refused(tmp_path):
 
 
 def test_a_rollout_that_misses_an_attempt_is_refused(tmp_path):
-    class Forgetful(ToyRollout):
+    class Forgetful(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):
             episodes = super().__call__(questions, attempts, step, greedy)
             return episodes if greedy else episodes[:-1]

@@ -13,10 +13,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.train.advantages import assign_advantages
-from searchgym.train.learner import Learner
 from searchgym.train.losses import token_weights
-from searchgym.train.recipe import AdvantageOptions, LossOptions, OptimizerOptions
+from searchgym.train.options import AdvantageOptions, LossOptions, OptimizerOptions
+from searchgym.train.policy import Policy
 from searchgym.train.samples import samples_from
+from searchgym.train.updater import Updater
 
 ATTEMPTS = 4
 REWARDS = {"0": [1.0, 0.0, 0.25, 0.0], "1": [0.0, 1.0, 1.0, 0.5]}
@@ -185,11 +186,11 @@ def test_loss_and_gradient_equal_trls(case, tmp_path):
     samples, counts = assign_advantages(samples, AdvantageOptions(std=case.std, eps=1e-4))
     assert (counts.groups, counts.zero_variance, len({len(s.ids) for s in samples})) == (2, 0, 8)
     start = tiny_qwen2(sharp=0.1)
-    learner = Learner(
-        copy.deepcopy(start),
+    optimizer = OptimizerOptions(micro_batch_tokens=256)
+    policy = Policy(
+        Updater(copy.deepcopy(start), optimizer, steps=2),
         LossOptions(clip_low=0.2, clip_high=0.28, kl_coef=case.beta, reduction=case.reduction, **case.ours),
-        OptimizerOptions(micro_batch_tokens=256),
-        steps=2,
+        optimizer,
         temperature=case.temperature,
         reference=start,
     )
@@ -198,20 +199,20 @@ def test_loss_and_gradient_equal_trls(case, tmp_path):
         "advantage": [s.advantage[s.mask] for s in samples],
         "sampler_logp": [s.sampler_logp[s.mask] for s in samples],
         "weight": weight,
-        "old_logp": learner.logp(samples),
+        "old_logp": policy.logp(samples),
     }
     if case.beta:
-        values["ref_logp"] = learner.logp(samples, start)
+        values["ref_logp"] = policy.logp(samples, start)
     clipped, dual = [], []
     for weights, gradients, loss in updates:
-        learner.model.load_state_dict(weights)
-        learner.optimizer.zero_grad()
-        statistics = learner.accumulate(samples, values, denominator)
+        policy.model.load_state_dict(weights)
+        policy.updater.clear()
+        statistics = policy.accumulate(samples, values, denominator, policy.policy_loss)
         clipped.append(statistics["clipped_low"] + statistics["clipped_high"])
         dual.append(statistics.get("clipped_dual", 0))
         assert statistics["micro_batches"] >= 2
         assert statistics["loss"] == pytest.approx(loss, abs=1e-5)
-        for name, parameter in learner.model.named_parameters():
+        for name, parameter in policy.model.named_parameters():
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-5, atol=1e-5, msg=name)
     assert clipped[0] == 0
     assert clipped[1] > 20

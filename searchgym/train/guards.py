@@ -1,0 +1,108 @@
+"""What ends a run that goes wrong by itself: a phase past its deadline, a metric out of its range."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from searchgym.corpora.files import write_atomic
+from searchgym.errors import GuardError
+from searchgym.train.options import GuardOptions
+from searchgym.train.run_folder import Row
+
+HUNG = 3
+"""Exit status of a run that was ended because a phase passed its deadline."""
+
+BOUNDS = {
+    "min_entropy": ("learner/entropy", False),
+    "max_entropy": ("learner/entropy", True),
+    "max_kl": ("learner/old_kl", True),
+    "max_ref_kl": ("learner/ref_kl", True),
+    "max_response_tokens": ("rollout/generated_tokens", True),
+    "max_zero_variance": ("groups/zero_variance_share", True),
+}
+"""Guard to (metric, whether it bounds it from above)."""
+
+
+def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
+    """Looks at the last steps' metrics.
+
+    Args:
+        rows: Of all steps so far.
+        options: Bounds, and how many steps in a row must be out of them.
+
+    Raises:
+        GuardError: Names the metric, its values and the guard.
+    """
+    last = rows[-options.patience :]
+    for name, (metric, above) in BOUNDS.items():
+        bound = getattr(options, name)
+        if bound is None or len(last) < options.patience or not all(metric in row for row in last):
+            continue
+        values = [row[metric] for row in last]
+        if all(value > bound if above else value < bound for value in values):
+            shown = ", ".join(f"{value:.4g}" for value in values)
+            raise GuardError(f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}")
+
+
+class Watchdog:
+    """Ends the process when a phase does not end: with stacks, a checkpoint and status `HUNG`.
+
+    A thread does it, since the one that hangs cannot. What phase runs, since when and until when at the latest is in
+    ``heartbeat.json``.
+
+    Args:
+        folder: The run folder.
+        save: Writes a checkpoint of the last whole step, or returns at once where that is not possible.
+    """
+
+    def __init__(self, folder: Path, save: Callable[[], Path | None]) -> None:
+        self._folder, self._save = folder, save
+
+    @contextlib.contextmanager
+    def phase(self, name: str, step: int, seconds: float) -> Iterator[None]:
+        """Gives a block `seconds`.
+
+        Args:
+            name: For heartbeat and message.
+            step: 1-based step that is being made.
+            seconds: Until the process is ended.
+        """
+        beat = {
+            "phase": name,
+            "step": step,
+            "since": time.time(),
+            "deadline": time.time() + seconds,
+            "pid": os.getpid(),
+        }
+        with write_atomic(self._folder / "heartbeat.json") as file:
+            file.write(json.dumps(beat).encode())
+        timer = threading.Timer(seconds, self._end, (name, step, seconds))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end(self, name: str, step: int, seconds: float) -> None:
+        """Writes stacks and checkpoint, says so, and ends the process."""
+        stacks = self._folder / "stacks.txt"
+        with stacks.open("w", encoding="utf-8") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        try:
+            saved: object = self._save()
+        except Exception as error:
+            saved = error
+        sys.stderr.write(
+            f"error: {name} of step {step} did not end within {seconds:g} s; stacks: {stacks}; checkpoint: {saved}\n"
+        )
+        sys.stderr.flush()
+        os._exit(HUNG)

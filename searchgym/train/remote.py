@@ -1,0 +1,194 @@
+"""A learner of several processes: every call goes to all ranks, and none of them can hang or die unnoticed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from searchgym.errors import HangError, TrainingError
+from searchgym.train.recipe import Recipe
+from searchgym.train.samples import Sample
+from searchgym.train.trained import Metrics
+from searchgym.train.worker import STACKS, receive, send, stacks_file
+
+START: Final = 600.0
+"""Seconds that ranks have to start and load their models."""
+GRACE: Final = 2.0
+"""Seconds that ranks have to write their stacks."""
+
+
+class RemoteLearner:
+    """`Learner` over processes on this machine.
+
+    Args:
+        recipe: With ``learner.ranks``.
+        folder: For the ranks' logs and stacks; made if it is not there.
+        deadline: Seconds that a call may take.
+
+    Calls raise a TrainingError if a rank ended or the learner cannot be made, a HangError past the deadline.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, deadline: float) -> None:
+        self.version = 0
+        self._recipe, self._folder, self._deadline = recipe, folder, deadline
+        self._connections: list[Connection] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._meeting: tempfile.TemporaryDirectory[str] | None = None
+        self._closed = False
+
+    def _begin(self) -> None:
+        """Starts the ranks and makes their learner, at the first call."""
+        world = self._recipe.learner.ranks
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._meeting = tempfile.TemporaryDirectory(prefix="searchgym-")
+        try:
+            self._start(world)
+            rendezvous = f"file://{self._meeting.name}/ranks"
+            self._call("start", world, rendezvous, self._recipe, within=max(START, self._deadline))
+        except BaseException:
+            self._kill()
+            raise
+
+    def _start(self, world: int) -> None:
+        """Starts the ranks, each at the end of a pipe."""
+        threads = str(max(1, (os.cpu_count() or 1) // world))
+        environment = {"OMP_NUM_THREADS": threads, **os.environ}
+        for rank in range(world):
+            own, theirs = multiprocessing.Pipe()
+            command = [sys.executable, "-m", "searchgym.train.worker", str(theirs.fileno()), str(rank)]
+            with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
+                process = subprocess.Popen(
+                    [*command, str(self._folder)],
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            self._processes.append(process)
+            self._connections.append(own)
+
+    # -- Learner ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
+        """See `Learner`."""
+        made: list[Sample] = self._call("prepare", samples)
+        return made
+
+    def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """See `Learner`."""
+        metrics: Metrics = self._call("learn", samples, step)
+        return metrics
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """See `Learner`."""
+        weights: dict[str, Tensor] = self._call("weights")
+        return weights
+
+    def save(self, folder: Path) -> None:
+        """See `Learner`."""
+        self._call("save", folder)
+
+    def load(self, folder: Path) -> None:
+        """See `Learner`."""
+        self._call("load", folder)
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            try:
+                process.wait(GRACE if self._connections else 0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._connections, self._processes, self._closed = [], [], True
+        if self._meeting is not None:
+            self._meeting.cleanup()
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _call(self, method: str, *arguments: Any, within: float | None = None) -> Any:
+        """Asks all ranks and returns the first one's answer.
+
+        Raises:
+            TrainingError: A rank ended, or raised; the others are ended too, unless all of them raised.
+            HangError: The deadline has passed; the ranks' stacks are written.
+        """
+        if self._closed:
+            raise TrainingError("the learner's ranks have ended")
+        if not self._connections:
+            self._begin()
+        end = time.monotonic() + (within or self._deadline)
+        try:
+            for rank, connection in enumerate(self._connections):
+                self._send(rank, connection, (method, arguments))
+            answers = self._answers(end, method)
+        except BaseException:
+            self._kill()
+            raise
+        errors = [content for kind, content in answers if kind == "error"]
+        if errors:
+            if len(errors) < len(answers) or method == "start":
+                self._kill()
+            raise TrainingError(errors[0])
+        reply, self.version = answers[0][1]
+        return reply
+
+    def _send(self, rank: int, connection: Connection, message: Any) -> None:
+        try:
+            send(connection, message)
+        except OSError:
+            raise self._died(rank) from None
+
+    def _answers(self, end: float, method: str) -> list[Any]:
+        """Waits for the answer of every rank."""
+        waiting = dict(enumerate(self._connections))
+        answers: dict[int, Any] = {}
+        while waiting:
+            ready = wait(list(waiting.values()), timeout=max(0.0, end - time.monotonic()))
+            if not ready:
+                raise self._hang(sorted(waiting), method)
+            for rank in [rank for rank, connection in waiting.items() if connection in ready]:
+                try:
+                    answers[rank] = receive(waiting.pop(rank))
+                except (EOFError, OSError):
+                    raise self._died(rank) from None
+        return [answers[rank] for rank in range(len(self._connections))]
+
+    def _died(self, rank: int) -> TrainingError:
+        """Returns the error of a rank that ended."""
+        try:
+            code: int | str = self._processes[rank].wait(GRACE)
+        except subprocess.TimeoutExpired:
+            code = "unknown"
+        log = self._folder / f"rank{rank}.log"
+        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        return TrainingError(f"rank {rank} ended with exit code {code} ({' '.join(said) or 'no word'}); see {log}")
+
+    def _hang(self, ranks: Sequence[int], method: str) -> HangError:
+        """Makes the ranks write their stacks and returns the error of those that have not answered."""
+        for process in self._processes:
+            process.send_signal(STACKS)
+        time.sleep(GRACE)
+        names = ", ".join(f"rank {rank}" for rank in ranks)
+        stacks = ", ".join(str(stacks_file(self._folder, rank)) for rank in range(len(self._processes)))
+        return HangError(f"{method}: no answer from {names} within {self._deadline:g} s; stacks: {stacks}")
+
+    def _kill(self) -> None:
+        """Ends all ranks at once."""
+        for process in self._processes:
+            process.send_signal(signal.SIGKILL)
+        self.close()

@@ -1,0 +1,126 @@
+"""Trains with DeepSpeed on one rank of several: ``rank_script.py RANK WORLD MEETING OUT``.
+
+Every case of `CASES` runs in the same processes, one after the other; the first rank writes metrics and weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from made_models import tiny_qwen2
+from test_critic import critic_model
+from test_learner import random_samples
+from toy_training import toy_recipe
+
+from searchgym.train.deepspeed_updater import DeepSpeedUpdater
+from searchgym.train.draw import with_advantages
+from searchgym.train.learner import LocalLearner
+from searchgym.train.ranks import ProcessRanks
+from searchgym.train.samples import Sample
+
+SGD = {"lr": 1e10, "betas": [0.0, 0.0], "eps": 1e8, "max_grad_norm": 0.0}
+"""AdamW that moves weights by 100 times the gradient: its eps outweighs any of them."""
+ADAM = {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1, "max_grad_norm": 0.5, "warmup_steps": 2}
+
+CASES: dict[str, dict[str, Any]] = {
+    **{f"sgd, ZeRO {zero}": {"zero": zero, "optimizer": SGD} for zero in range(4)},
+    **{f"adam, ZeRO {zero}": {"zero": zero, "optimizer": ADAM} for zero in range(4)},
+    "adam, ZeRO 2, one row at a time": {"zero": 2, "optimizer": ADAM | {"micro_batch_tokens": 64}},
+    "adam, ZeRO 2, minibatches and KL": {
+        "zero": 2,
+        "optimizer": ADAM | {"minibatches": 2},
+        "loss": {"kl_coef": 0.1},
+    },
+    **{f"PPO, ZeRO {zero}": {"zero": zero, "optimizer": ADAM, "gae": True} for zero in (0, 2, 3)},
+    "ZeRO 3, offloaded": {"zero": 3, "optimizer": ADAM, "offload_optimizer": True, "offload_parameters": True},
+}
+
+
+def recipe_of(case: dict[str, Any], backend: str = "torch") -> Any:
+    """The recipe of a case: 7 samples of unequal lengths and turns are 4 and 3 for two ranks."""
+    gae = {"advantage": {"estimator": "gae"}, "critic": {"optimizer": ADAM}} if case.get("gae") else {}
+    learner: dict[str, Any] = {"backend": backend}
+    if backend == "deepspeed":
+        names = ("zero", "offload_optimizer", "offload_parameters")
+        learner |= {"ranks": 2} | {name: case[name] for name in names if name in case}
+    optimizer = {"micro_batch_tokens": 256} | case["optimizer"]
+    given = {"optimizer": optimizer, "learner": learner, "loss": case.get("loss", {}), "steps": 20} | gae
+    return toy_recipe(**given)
+
+
+def samples_of(step: int) -> list[Sample]:
+    """Recorded episodes of a step."""
+    samples = random_samples(7, seed=step)
+    for number, sample in enumerate(samples):
+        sample.reward[-1] = number % 2
+    return samples
+
+
+def steps_of(case: dict[str, Any]) -> int:
+    """One step shows a gradient, ten a trajectory."""
+    return 1 if case["optimizer"] is SGD else 10
+
+
+def advance(learner: LocalLearner, recipe: Any, steps: range) -> list[dict[str, float]]:
+    """Makes steps; returns their metrics."""
+    found = []
+    for step in steps:
+        samples = samples_of(step)
+        if recipe.advantage.estimator == "gae":
+            samples, _ = with_advantages(samples, recipe, learner)
+        found.append(learner.learn(samples, step))
+    return found
+
+
+def make(case: dict[str, Any], backend: str, **options: Any) -> tuple[LocalLearner, Any]:
+    """The learner of a case, with models that are the same everywhere."""
+    recipe = recipe_of(case, backend)
+    critic = critic_model() if case.get("gae") else None
+    return LocalLearner(recipe, tiny_qwen2(vocabulary=50, sharp=0.2), critic, **options), recipe
+
+
+def sharded(case: dict[str, Any]) -> tuple[LocalLearner, Any]:
+    """The learner of a case on this rank."""
+    updater = functools.partial(DeepSpeedUpdater, learner=recipe_of(case, "deepspeed").learner)
+    return make(case, "deepspeed", ranks=ProcessRanks(), updater=updater)
+
+
+def main() -> None:
+    rank, world, meeting, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    found: dict[str, Any] = {}
+    for name, case in CASES.items():
+        learner, recipe = sharded(case)
+        rows = advance(learner, recipe, range(steps_of(case)))
+        found[name] = {"rows": rows, "weights": learner.weights()}
+        if "offloaded" in name or name == "adam, ZeRO 2":
+            found[name] |= resumed(case, out / name, rank)
+    if rank == 0:
+        torch.save(found, out / "found.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def resumed(case: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
+    """The same steps with a stop in the middle, taken up by another learner."""
+    learner, recipe = sharded(case)
+    half = steps_of(case) // 2
+    rows = advance(learner, recipe, range(half))
+    if rank == 0:
+        folder.mkdir()
+    dist.barrier()
+    learner.save(folder)
+    other, _ = sharded(case)
+    other.load(folder)
+    rows += advance(other, recipe, range(half, 2 * half))
+    return {"resumed rows": rows, "resumed weights": other.weights(), "version": other.version}
+
+
+if __name__ == "__main__":
+    main()

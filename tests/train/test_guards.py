@@ -1,0 +1,64 @@
+"""What ends a run by itself: phases past their deadlines, metrics out of range."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
+
+from searchgym.errors import GuardError
+from searchgym.train.checkpoint import list_checkpoints
+from searchgym.train.guards import BOUNDS, HUNG, check_guards
+from searchgym.train.options import GuardOptions
+
+
+def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(tmp_path):
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, str(here / "hanging_training.py"), str(tmp_path / "run"), "2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == HUNG
+    assert "rollout of step 3 did not end within 2 s" in done.stderr
+    assert "hanging_training.py" in (tmp_path / "run/stacks.txt").read_text()
+    assert list(list_checkpoints(tmp_path / "run/checkpoints")) == [2]  # of the last whole step
+    beat = json.loads((tmp_path / "run/heartbeat.json").read_text())
+    assert (beat["phase"], beat["step"]) == ("rollout", 3)
+    model = toy_model()
+    resumed = toy_trainer(
+        tmp_path / "run",
+        toy_recipe(deadline={"rollout": 2.0}, validation={"every": 0}, checkpoint={"every": 0}),
+        model=model,
+        rollout=BanditRollout(model),
+        resume=True,
+    ).run()
+    assert resumed.progress.step == 8
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_metric_must_be_out_of_range_for_some_steps_in_a_row(name):
+    metric, above = BOUNDS[name]
+    options = GuardOptions(patience=2, **{name: 1.0})
+    good, bad = (0.5, 2.0) if above else (2.0, 0.5)
+    check_guards([{metric: bad}], options)
+    check_guards([{metric: bad}, {metric: good}], options)
+    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2))
+    check_guards([{metric: bad}, {}], options)
+    with pytest.raises(GuardError, match=rf"{metric} was {bad:g}, {bad:g} in the last steps, guard.{name} is 1"):
+        check_guards([{metric: good}, {metric: bad}, {metric: bad}], options)
+
+
+def test_a_guard_stops_the_run_and_names_the_last_good_checkpoint(tmp_path):
+    recipe = toy_recipe(steps=30, guard={"min_entropy": 1.5, "patience": 2}, checkpoint={"every": 1})
+    with pytest.raises(GuardError, match=r"learner/entropy was .* last good checkpoint: .*step-0000") as caught:
+        toy_trainer(tmp_path / "run", recipe).run()
+    last = max(list_checkpoints(tmp_path / "run/checkpoints"))
+    assert 2 < last < 30
+    assert f"step-{last:06d}" in str(caught.value)

@@ -1,0 +1,107 @@
+"""The self-check passes on shipped recipes and names each fault that is planted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.train import selfcheck as module
+from searchgym.train.losses import token_logp
+from searchgym.train.recipe import load_recipe
+from searchgym.train.samples import samples_from
+from searchgym.train.selfcheck import selfcheck
+from searchgym.train.trained import TrainedModel
+
+SMALL = ["env_options={world: {split: train, size: 40, seed: 1}}", "rollout.questions=4"]
+
+
+def failed(tmp_path, *overrides, recipe="tiny-grpo"):
+    """The names of the checks that do not pass."""
+    checks = selfcheck(load_recipe(recipe, [*SMALL, *overrides]), tmp_path / "check")
+    assert len(checks) == 9
+    return [check.name for check in checks if not check.ok]
+
+
+@pytest.mark.parametrize("recipe", ["tiny-grpo", "tiny-rejection", "tiny-ppo"])
+def test_shipped_recipes_pass(recipe, tmp_path):
+    assert failed(tmp_path, recipe=recipe) == []
+
+
+@pytest.fixture
+def no_bandit(monkeypatch):
+    """Leaves out what the planted fault does not touch."""
+    monkeypatch.setattr(module, "_bandit_checks", lambda recipe, out: [module.Check("bandit", True, "")] * 2)
+
+
+def planted(monkeypatch, change):
+    """Samples are changed by a function on their way to the learner."""
+    monkeypatch.setattr(module, "samples_from", lambda episode: [change(sample) for sample in samples_from(episode)])
+
+
+def test_an_inverted_mask(monkeypatch, tmp_path, no_bandit):
+    def invert(sample):
+        mask = ~sample.mask
+        mask[0] = False
+        return dataclasses.replace(sample, mask=mask)
+
+    planted(monkeypatch, invert)
+    assert "masks cover what was sampled" in failed(tmp_path)
+
+
+def test_a_mask_shifted_by_one(monkeypatch, tmp_path, no_bandit):
+    planted(monkeypatch, lambda sample: dataclasses.replace(sample, mask=np.roll(sample.mask, -1)))
+    assert "masks cover what was sampled" in failed(tmp_path)
+
+
+def test_a_response_that_was_tokenised_again(monkeypatch, tmp_path, no_bandit):
+    def merge(sample):
+        ids = sample.ids.copy()
+        ids[sample.calls[0].start] += 1
+        return dataclasses.replace(sample, ids=ids)
+
+    planted(monkeypatch, merge)
+    assert "tokens are those sampled" in failed(tmp_path)
+
+
+def test_mixed_groups(monkeypatch, tmp_path, no_bandit):
+    planted(monkeypatch, lambda sample: dataclasses.replace(sample, group_uid=f"g{sample.attempt}"))
+    monkeypatch.setattr(module, "with_advantages", lambda samples, recipe, learner: (samples, {}))
+    assert "groups are attempts at one question" in failed(tmp_path)
+
+
+def test_stale_weights(monkeypatch, tmp_path, no_bandit):
+    monkeypatch.setattr(TransformersSampler, "update", lambda self, state, version: None)
+    assert failed(tmp_path) == ["they agree after an update, too"]
+
+
+def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit):
+    accumulate = TrainedModel._micro_batches
+
+    def local(self, samples, values):
+        for rows, batch, counts in accumulate(self, samples, values):
+            if "weight" in batch.values:
+                batch.values["weight"] *= 100 / len(batch.targets)
+            yield rows, batch, counts
+
+    monkeypatch.setattr(TrainedModel, "_micro_batches", local)
+    assert failed(tmp_path, "optimizer.micro_batch_tokens=1024") == ["one denominator for all micro-batches"]
+
+
+def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit):
+    def ignore(logits, targets, temperature, entropy_gradient=False):
+        return token_logp(logits, targets, 1.0, entropy_gradient)
+
+    monkeypatch.setattr("searchgym.train.policy.token_logp", ignore)
+    assert failed(tmp_path) == ["log-probs of sampler and trainer agree", "they agree after an update, too"]
+
+
+def test_a_learning_rate_that_is_not_0(monkeypatch, tmp_path, no_bandit):
+    monkeypatch.setattr("searchgym.train.updater.lr_scale", lambda step, steps, options: 1.0)
+    assert "learning rate 0 moves no weight" in failed(tmp_path)
+
+
+def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path):
+    monkeypatch.setattr("searchgym.train.updater.lr_scale", lambda step, steps, options: 1e-6)
+    monkeypatch.setattr("searchgym.train.updater.Updater.load", lambda self, folder: None)
+    assert failed(tmp_path)[-2:] == ["a bandit is learnt", "a resumed run ends at the same bits"]
