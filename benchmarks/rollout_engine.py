@@ -137,7 +137,7 @@ def own_time(
     task: Task, sampler: TransformersSampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, runs: int
 ) -> dict[str, Any]:
     """Returns the engine's own seconds beside the sampler's."""
-    ratios, own, sampling = [], [], []
+    ratios, own, sampling, episodes = [], [], [], list[Episode]()
     for number in range(runs + 1):
         print(f"own time, run {number} of {runs} ...", file=sys.stderr)
         recorder = Recorder(sampler)
@@ -170,6 +170,7 @@ def schedules(
     assert isinstance(task.retriever, Retriever)
     slow = dataclasses.replace(task, retriever=Slow(task.retriever, args.latency))
     seconds: dict[bool, list[float]] = {True: [], False: []}
+    episodes: list[Episode] = []
     for number in range(args.runs + 1):
         print(f"{concurrent} episodes under way, run {number} of {args.runs} ...", file=sys.stderr)
         for lockstep in (True, False):

@@ -163,7 +163,7 @@ class ModelCard:
     """Tokens of a context at most."""
     sha256: str
     """Of ``model.safetensors``."""
-    questions: int
+    questions: dict[str, int]
     """Of each world of `scores`; those that read a page twice are not asked."""
     scores: dict[str, Any]
     """EM by world (``LEVEL/SPLIT``), by ``reading`` (gold pages given) or ``search`` (its own), by hops."""

@@ -51,14 +51,16 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         "schedule": "constant",
         "autocast": None,
     }
-    critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=replace(recipe.critic.optimizer, **rates))
+    critic = type(recipe.critic)()
+    if recipe.advantage.estimator == "gae":
+        critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=replace(recipe.critic.optimizer, **rates))
     return replace(
         recipe,
         name="bandit",
         model="bandit",
         steps=steps,
         max_generated_tokens=None,
-        rollout=replace(recipe.rollout, questions=len(QUESTIONS), attempts=8, resample=0, temperature=1.0),
+        rollout=replace(recipe.rollout, questions=len(QUESTIONS), attempts=16, resample=0, temperature=1.0),
         loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),
         optimizer=replace(recipe.optimizer, **rates),
         critic=critic,

@@ -112,7 +112,8 @@ def make_critic(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a critic with the body of a language model and a head whose values are all 0."""
     from transformers import AutoModelForTokenClassification
 
-    config = type(model.config).from_dict(model.config.to_dict() | {"num_labels": 1, "classifier_dropout": 0.0})
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in ("id2label", "label2id")}
+    config = type(model.config).from_dict(settings | {"num_labels": 1, "classifier_dropout": 0.0})
     with torch.random.fork_rng(devices=[]):
         made: Any = AutoModelForTokenClassification.from_config(config, dtype=model.dtype)  # type: ignore[no-untyped-call]
     made.base_model.load_state_dict(model.base_model.state_dict())

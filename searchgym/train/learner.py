@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import Tensor
 
 from searchgym.errors import UsageError
@@ -168,11 +167,9 @@ def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     if recipe.learner.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
-        module: Any
         for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-            if hasattr(module, "attention_dropout"):
-                module.attention_dropout = 0.0
+            for name in ("p", "attention_dropout"):  # of nn.Dropout, and of attention without one
+                if isinstance(getattr(module, name, None), float):
+                    setattr(module, name, 0.0)
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model

@@ -16,11 +16,12 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.tiny_exam import Examiner
 
 WORLDS: Final = {
-    f"{level}/{split}": WorldSpec(level, size=500, seed=0, split=split)
-    for level in ("simple", "full")
-    for split in ("validation", "test")
+    "simple/validation": WorldSpec("simple", size=500, seed=0, split="validation"),
+    "simple/test": WorldSpec("simple", size=100, seed=0, split="test"),
+    "full/validation": WorldSpec("full", size=100, seed=0, split="validation"),
+    "full/test": WorldSpec("full", size=100, seed=0, split="test"),
 }
-"""Validation has unseen names, test unseen templates and names."""
+"""Validation has unseen names, test unseen templates and names. The first is the one that the model is made for."""
 
 SUMMARY: Final = (
     "a reader of generated pages that searches badly: it was shown demonstrations of which most stop after one search"
@@ -54,7 +55,7 @@ def write_card(folder: Path, command: str) -> dict[str, Any]:
         "vocabulary": summary["vocabulary"],
         "positions": model.config.max_position_embeddings,
         "sha256": sha256_file(folder / "model.safetensors"),
-        "questions": next(iter(WORLDS.values())).size,
+        "questions": {name: spec.size for name, spec in WORLDS.items()},
         "scores": {name: scores[name] for name in WORLDS},
     }
     with write_atomic(folder / "card.yaml") as file:
