@@ -78,7 +78,8 @@ class RunFolder:
         """True for what a run left that was stopped before its first episodes: nothing is lost by beginning anew."""
         written = self.episodes.exists() and self.episodes.stat().st_size
         rows = self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
-        known = {path.name for path in (*self._appended(), self.checkpoints)} | {"recipe.yaml", "tensorboard", ".lock"}
+        known = {path.name for path in (*self._appended(), self.checkpoints)}
+        known |= {"recipe.yaml", "tensorboard", ".lock", "heartbeat.json", "ranks"}
         others = {entry.name for entry in self.path.iterdir()} - known
         return not (written or rows > 1 or others or self.newest_checkpoint())
 
