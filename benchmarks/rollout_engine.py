@@ -34,7 +34,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.records import Episode, Hit
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
+from searchgym.rollout.sampler import Deliver, Pull, Sampled, Sampler, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
 from searchgym.train.demonstrations import AGENT, ROLE
@@ -48,15 +48,28 @@ class Recorder:
     def __init__(self, sampler: TransformersSampler) -> None:
         self.sampler, self.max_context, self.version = sampler, sampler.max_context, sampler.version
         self.replies: dict[tuple[bytes, int], Sampled] = {}
-        self.seconds, self.calls = 0.0, 0
+        self.seconds = 0.0
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Refuses: the engine streams here."""
+        raise NotImplementedError
+
+    def stream(self, pull: Pull[int], deliver: Deliver[int]) -> None:
         """Samples."""
+        asked: dict[int, tuple[bytes, int]] = {}
+
+        def pull_and_note() -> Sequence[tuple[int, SampleRequest]]:
+            new = pull()
+            asked.update((key, (request.ids.tobytes(), request.seed)) for key, request in new)
+            return new
+
+        def note_and_deliver(key: int, reply: Sampled) -> None:
+            self.replies[asked.pop(key)] = reply
+            deliver(key, reply)
+
         started = time.perf_counter()
-        replies = self.sampler.sample(requests)
-        self.seconds, self.calls = self.seconds + time.perf_counter() - started, self.calls + 1
-        self.replies |= {(r.ids.tobytes(), r.seed): reply for r, reply in zip(requests, replies, strict=True)}
-        return replies
+        self.sampler.stream(pull_and_note, note_and_deliver)
+        self.seconds += time.perf_counter() - started
 
     def update(self, state: Any, version: int) -> None:
         """Refuses: what was recorded is of these weights."""
@@ -66,18 +79,22 @@ class Recorder:
 class Replay(Recorder):
     """A sampler that answers from a recording, at once."""
 
-    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the recorded responses."""
-        return [self.replies[request.ids.tobytes(), request.seed] for request in requests]
+    def stream(self, pull: Pull[int], deliver: Deliver[int]) -> None:
+        """Gives the recorded responses."""
+        while new := pull():
+            for key, request in new:
+                deliver(key, self.replies[request.ids.tobytes(), request.seed])
 
 
 class Slow:
-    """A retriever whose calls take a while.
+    """A retriever whose calls take a while, as those of a server that answers several at once.
 
     Args:
         index: What is searched.
         latency: Seconds of a call.
     """
+
+    calls_at_once = 8
 
     def __init__(self, index: Retriever, latency: float) -> None:
         self._index, self._latency = index, latency

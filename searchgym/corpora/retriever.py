@@ -27,7 +27,8 @@ class Retriever(Protocol):
     """What every retriever does.
 
     A retriever whose calls cannot hang may set ``in_process = True``: it is then called in the caller's thread, which
-    saves a thread per call.
+    saves a thread per call. One that answers several calls at the same time, as the client of a server does, may say
+    how many with ``calls_at_once``; else episodes send it one after the other.
     """
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import itertools
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -16,6 +17,9 @@ from searchgym.records import Hit
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Result = TypeVar("Result")
+Stream = Callable[[Callable[[], list[tuple[int, Request]]], Callable[[int, Reply], None]], None]
+"""Called with (pull, deliver)."""
 
 
 @dataclass(slots=True)
@@ -65,16 +69,16 @@ class Turnstile:
 class Batcher(Generic[Request, Reply]):
     """Collects the requests of all episodes that are ready into calls.
 
-    A batch leaves as soon as the last one is back, so that batches grow by themselves with the number of episodes. With
-    `linger` those whom the last call woke are waited for, a moment: where a call costs much the same for few as for
-    many, and they come back at once, two half batches in turn would take twice as long as whole ones.
+    A batch leaves as soon as a call may be made, so that batches grow by themselves with the number of episodes. Where
+    requests can be streamed there are no batches: each joins those that are under way and is answered when it is done.
 
     Args:
-        call: Answers a batch, in order; runs in a worker thread, one call at a time. What it raises reaches everyone in
-            the batch.
+        call: Answers a batch, in order; runs in a worker thread. What it raises reaches everyone in the batch.
         size: Size of a request.
         max_size: Largest sum of sizes in one call; a larger single request goes alone.
-        linger: How long to wait for those whom the last call woke, as a share of its duration; see above.
+        calls_at_once: Calls under way at the same time.
+        stream: Answers requests as they come, see `StreamingSampler.stream`; used in the place of `call` where there
+            is no turnstile. What it raises reaches everyone who is under way.
     """
 
     def __init__(
@@ -82,22 +86,20 @@ class Batcher(Generic[Request, Reply]):
         call: Callable[[list[Request]], list[Reply]],
         size: Callable[[Request], int] = lambda _: 1,
         max_size: int = 512,
-        linger: float = 0.0,
+        calls_at_once: int = 1,
+        stream: Stream[Request, Reply] | None = None,
     ) -> None:
-        self._call, self._size, self._max_size, self._linger = call, size, max_size, linger
-        self._expected = 0
-        """Of those whom the last call woke, how many have not asked again."""
-        self._pause = 0.0
-        """Seconds to wait for them at most."""
-        self._all_back: asyncio.Future[None] | None = None
-        self.waiting: list[_Waiting[Request, Reply]] = []
+        self._call, self._size, self._max_size, self._stream = call, size, max_size, stream
+        self._most_calls = 1 if stream is not None else calls_at_once
+        self.waiting: deque[_Waiting[Request, Reply]] = deque()
+        """Taken from in worker threads too."""
         self.turnstile: Turnstile | None = None
         """If there is one, it decides when batches leave, and calls run in the loop's own thread."""
-        self._flusher: asyncio.Task[None] | None = None
+        self._under_way: list[asyncio.Task[Any]] = []
         self.calls = 0
-        """Calls made."""
+        """Calls made; each stream is one."""
         self.sizes = 0
-        """Sum of the sizes of all requests sent."""
+        """Sum of the sizes of all requests that were answered."""
 
     async def ask(self, request: Request, place: tuple[str, int] = ("", 0)) -> Reply:
         """Returns the reply to one request.
@@ -108,64 +110,77 @@ class Batcher(Generic[Request, Reply]):
         """
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Waiting(request, future, place))
-        self._expected -= 1
-        if self._expected <= 0 and self._all_back is not None and not self._all_back.done():
-            self._all_back.set_result(None)
         if self.turnstile is not None:
             self.turnstile.check()
-        elif self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush())
+        elif len(self._under_way) < self._most_calls:
+            self._under_way.append(asyncio.create_task(self._send_all()))
         return await future
 
     def send_in_order(self) -> None:
         """Makes the calls of everyone who waits, in the order of their places, here and now."""
-        self.waiting.sort(key=lambda waiting: waiting.place)
-        while self.waiting:
-            batch = self._take()
+        self.waiting = deque(sorted(self.waiting, key=lambda waiting: waiting.place))
+        while batch := self._take():
             try:
                 self._settle(batch, self._call([waiting.request for waiting in batch]))
             except Exception as error:
                 self._fail(batch, error)
 
-    async def _flush(self) -> None:
-        """Sends batches until nobody waits."""
+    async def _send_all(self) -> None:
+        """Makes calls until nobody waits."""
         try:
             while self.waiting:
-                await self._gather()
-                await self._send(self._take())
+                if self._stream is not None:
+                    await self._answer_stream(self._stream)
+                elif batch := self._take():
+                    await self._send(batch)
         finally:
-            self._flusher = None
-
-    async def _gather(self) -> None:
-        """Waits for those whom the last call woke."""
-        if self._expected > 0 and self._pause > 0:
-            self._all_back = asyncio.get_running_loop().create_future()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_back, self._pause)
-            self._all_back = None
-        self._expected = 0
+            self._under_way.remove(_this_task())
 
     def _take(self) -> list[_Waiting[Request, Reply]]:
-        """Removes and returns the next batch: at least one request."""
-        total, taken = 0, 0
-        for waiting in self.waiting:
-            total += self._size(waiting.request)
-            if taken and total > self._max_size:
+        """Removes and returns the next batch: at least one request, unless nobody waits any more."""
+        total, batch = 0, list[_Waiting[Request, Reply]]()
+        while self.waiting:
+            total += self._size(self.waiting[0].request)
+            if batch and total > self._max_size:
                 break
-            taken += 1
-        batch, self.waiting = self.waiting[:taken], self.waiting[taken:]
+            if not (waiting := self.waiting.popleft()).future.done():  # it is done where an episode was ended
+                batch.append(waiting)
         return batch
 
     async def _send(self, batch: list[_Waiting[Request, Reply]]) -> None:
         """Makes one call in a thread and wakes its episodes."""
-        started = time.monotonic()
+        requests = [waiting.request for waiting in batch]
         try:
-            replies = await _in_thread(self._call, [waiting.request for waiting in batch])
-            self._pause = self._linger * (time.monotonic() - started)
-            self._expected = len(batch)
-            self._settle(batch, replies)
+            self._settle(batch, await _in_thread(lambda: self._call(requests)))
         except Exception as error:
             self._fail(batch, error)
+
+    async def _answer_stream(self, stream: Stream[Request, Reply]) -> None:
+        """Answers in a thread, one by one, those who wait and those who come meanwhile."""
+        loop = asyncio.get_running_loop()
+        under_way: dict[int, _Waiting[Request, Reply]] = {}
+        count = itertools.count()
+        self.calls += 1
+
+        def pull() -> list[tuple[int, Request]]:
+            if loop.is_closed():
+                raise RuntimeError("the episodes that asked have been given up")
+            new: list[_Waiting[Request, Reply]] = []
+            while self.waiting:
+                new.append(self.waiting.popleft())
+            keyed = [(next(count), waiting) for waiting in new if not waiting.future.done()]
+            under_way.update(keyed)
+            return [(key, waiting.request) for key, waiting in keyed]
+
+        def deliver(key: int, reply: Reply) -> None:
+            loop.call_soon_threadsafe(self._answer, under_way.pop(key), reply)
+
+        try:
+            await _in_thread(lambda: stream(pull, deliver))
+            if under_way:
+                raise RuntimeError(f"{len(under_way)} requests got no reply")
+        except Exception as error:
+            self._fail(list(under_way.values()), error)
 
     def _settle(self, batch: list[_Waiting[Request, Reply]], replies: list[Reply]) -> None:
         """Hands out the replies of one call.
@@ -174,12 +189,16 @@ class Batcher(Generic[Request, Reply]):
             RuntimeError: There is not one per request.
         """
         self.calls += 1
-        self.sizes += sum(self._size(waiting.request) for waiting in batch)
         if len(replies) != len(batch):
             raise RuntimeError(f"{len(batch)} requests got {len(replies)} replies")
         for waiting, reply in zip(batch, replies, strict=True):
-            if not waiting.future.done():
-                waiting.future.set_result(reply)
+            self._answer(waiting, reply)
+
+    def _answer(self, waiting: _Waiting[Request, Reply], reply: Reply) -> None:
+        """Wakes an episode."""
+        self.sizes += self._size(waiting.request)
+        if not waiting.future.done():
+            waiting.future.set_result(reply)
 
     @staticmethod
     def _fail(batch: list[_Waiting[Request, Reply]], error: Exception) -> None:
@@ -189,22 +208,29 @@ class Batcher(Generic[Request, Reply]):
                 waiting.future.set_exception(copy.copy(error))
 
 
-async def _in_thread(call: Callable[[list[Request]], list[Reply]], requests: list[Request]) -> list[Reply]:
+def _this_task() -> asyncio.Task[Any]:
+    """Returns the task that runs."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def _in_thread(call: Callable[[], Result]) -> Result:
     """Runs a call in a daemon thread: an interrupted program does not wait for it, as it would for ``to_thread``."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[Reply]] = loop.create_future()
+    future: asyncio.Future[Result] = loop.create_future()
 
-    def settle(replies: list[Reply] | None, error: Exception | None) -> None:
+    def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
         if not future.done():
-            future.set_exception(error) if error is not None else future.set_result(replies or [])
+            set_outcome(outcome)
 
     def run() -> None:
         try:
-            outcome: tuple[list[Reply] | None, Exception | None] = (call(requests), None)
+            ended: tuple[Callable[[Any], None], Any] = (future.set_result, call())
         except Exception as error:
-            outcome = (None, error)
+            ended = (future.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *outcome)
+            loop.call_soon_threadsafe(settle, *ended)
 
     threading.Thread(target=run, name="searchgym-batch", daemon=True).start()
     return await future
@@ -236,4 +262,5 @@ def retrieval_batcher(
         hits = iter(retrieve(retriever, ids, texts, k, deadline))
         return [[next(hits) for _ in request.texts] for request in requests]
 
-    return Batcher(call, lambda request: len(request.texts), max_queries)
+    at_once = int(getattr(retriever, "calls_at_once", 1))
+    return Batcher(call, lambda request: len(request.texts), max_queries, at_once)

@@ -6,18 +6,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
-from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
+from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest, StreamingSampler
 from searchgym.rollout.tokens import TokenFormat
-
-LINGER: Final = 0.2
-"""How long a generation call waits for the episodes that the last one woke, as a share of its duration."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +32,9 @@ class Model:
     def over(
         cls, key: str, sampler: Sampler, format: TokenFormat, *, max_requests: int = 256, sha256: str | None = None
     ) -> Model:
-        """Returns a model whose calls hold at most `max_requests` requests."""
-        batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, linger=LINGER)
+        """Returns a model whose calls hold at most `max_requests` requests, where requests are not streamed."""
+        stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
+        batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
         return cls(key, sampler, format, batcher, sha256)
 
 

@@ -6,7 +6,7 @@ import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,11 @@ class Sampled:
     finish: Finish
 
 
+Key = TypeVar("Key")
+Pull = Callable[[], Sequence[tuple[Key, SampleRequest]]]
+Deliver = Callable[[Key, Sampled], None]
+
+
 class Sampler(typing.Protocol):
     """Anything that continues token ids; one object per model."""
 
@@ -94,6 +99,20 @@ class Sampler(typing.Protocol):
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Loads weights (name to tensor) that later responses are sampled from."""
+        ...
+
+
+@typing.runtime_checkable
+class StreamingSampler(Sampler, typing.Protocol):
+    """A sampler that lets requests join those that are under way."""
+
+    def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
+        """Samples until nothing is left.
+
+        Args:
+            pull: Called again and again: requests that are new, each with a key.
+            deliver: Called with the key and the response of each request, as soon as it has ended.
+        """
         ...
 
 

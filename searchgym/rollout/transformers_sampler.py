@@ -6,8 +6,9 @@ from earlier requests, changes logits by rounding only (about 1e-7 in float32, 1
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +19,25 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.rollout.choice import choose
-from searchgym.rollout.kv_cache import ATTENTION, PrefixStore, RowCache, pack, unpack
+from searchgym.rollout.kv_cache import ATTENTION, RowCache, SlotCache
 from searchgym.rollout.loading import Dtype, load_model
-from searchgym.rollout.sampler import Finish, Sampled, SampleRequest, StopMatcher, uniforms
+from searchgym.rollout.prefix_store import PrefixStore
+from searchgym.rollout.running_batch import Row, RunningBatch
+from searchgym.rollout.sampler import Deliver, Key, Pull, Sampled, SampleRequest, StopMatcher, uniforms
 from searchgym.rollout.tokens import end_ids
 
 PREFILL_TOKENS = 2048
 """Most tokens, padding included, of one forward pass over prompts (a single longer prompt goes alone)."""
 
 
-@dataclass(slots=True, eq=False)
-class _Row:
-    """A request on its way."""
-
-    request: SampleRequest
-    limit: int
-    """Most tokens it may get: `max_tokens`, or less where the context ends before."""
-    noise: npt.NDArray[np.float64]
-    stop: StopMatcher
-    ids: list[int] = field(default_factory=list)
-    logp: list[float] = field(default_factory=list)
-    finish: Finish | None = None
-
-    @property
-    def length(self) -> int:
-        """Tokens of the request."""
-        return len(self.request.ids)
-
-    def add(self, token: int, logp: float, ends: frozenset[int]) -> None:
-        """Appends a token and decides whether it was the last."""
-        self.ids.append(token)
-        self.logp.append(logp)
-        if token in ends:
-            self.finish = "eos"
-        elif self.stop.complete(self.ids):
-            self.finish = "stop"
-        elif len(self.ids) == self.request.sampling.max_tokens:
-            self.finish = "length"
-        elif len(self.ids) == self.limit:
-            self.finish = "context"
-
-
 class TransformersSampler:
-    """A `Sampler` on a causal transformers model, on the device the model is on. Not for several threads at once.
+    """A `Sampler` on a causal transformers model, on the device the model is on. Threads take turns.
 
     Args:
         model: A decoder whose layers are all attention. Its attention is set to one that samples faster and computes
             the same.
         tokenizer: Its tokenizer: stop strings are matched on decoded text.
-        max_batch_tokens: Most tokens held by a running batch: rows times (longest request + most new tokens).
+        max_batch_tokens: Most tokens held by a running batch: rows times (longest request with its new tokens).
         reuse_tokens: Tokens of earlier requests whose keys and values are kept for requests that continue them, until
             the next update; 0 keeps none.
         max_context: Most tokens of request and response; the model's own limit if not given.
@@ -108,32 +78,49 @@ class TransformersSampler:
         self._max_batch_tokens = max_batch_tokens
         self._store = PrefixStore(reuse_tokens)
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._lock = threading.Lock()
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Samples one response per request.
-
-        Requests of like length run together, and a row leaves its batch when it is finished.
+        """Samples one response per request; see `stream`.
 
         Args:
             requests: In any order.
 
         Returns:
             One response per request, in the same order. A request that fills the context gets no tokens.
+        """
+        todo: list[tuple[int, SampleRequest]] = list(enumerate(requests))
+        replies: dict[int, Sampled] = {}
+
+        def pull() -> list[tuple[int, SampleRequest]]:
+            found = todo.copy()
+            todo.clear()
+            return found
+
+        self.stream(pull, replies.__setitem__)
+        return [replies[number] for number in range(len(requests))]
+
+    def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
+        """Samples requests as they come: between tokens, new ones join those that are under way.
+
+        Those that come together join longest first; nobody overtakes who came earlier.
+
+        Args:
+            pull: Called between tokens, once at least: requests that are new, each with a key. When there are none and
+                none is under way, this ends.
+            deliver: Called with the key and the response of each request, as soon as it has ended.
 
         Raises:
             UsageError: A token id is not in the model's vocabulary.
             ModelError: The model's output is not finite.
         """
-        rows = [self._row(request) for request in requests]
-        training = self.model.training
-        self.model.train(False)
-        try:
-            with torch.inference_mode():
-                for batch in self._batches([row for row in rows if row.finish is None]):
-                    self._run(batch)
-        finally:
-            self.model.train(training)
-        return [_sampled(row) for row in rows]
+        with self._lock, torch.inference_mode():
+            training = self.model.training
+            self.model.train(False)
+            try:
+                self._stream(pull, deliver)
+            finally:
+                self.model.train(training)
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
         """Loads weights and forgets what was remembered under the old ones.
@@ -157,13 +144,35 @@ class TransformersSampler:
         ]
         if wrong:
             raise UsageError(f"these weights do not fit {type(self.model).__name__}: {'; '.join(sorted(wrong)[:5])}")
-        self.model.load_state_dict(state)
-        self.version = version
-        self._store.clear()
+        with self._lock:
+            self.model.load_state_dict(state)
+            self.version = version
+            self._store.clear()
 
     # -- one call ------------------------------------------------------------------------------------------------
 
-    def _row(self, request: SampleRequest) -> _Row:
+    def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
+        batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
+        waiting: deque[Row[Key]] = deque()
+        while True:
+            for row in sorted((self._row(*new) for new in pull()), key=lambda row: -row.length):
+                if row.finish is None:
+                    waiting.append(row)
+                else:
+                    deliver(row.key, row.sampled())
+            self._admit(batch, waiting)
+            if not batch.rows:
+                return
+            finished = batch.choose(self.ends)
+            if not all(np.isfinite(row.logp[-1]) for row in batch.rows):
+                raise ModelError(f"the logits of {type(self.model).__name__} are not finite: training diverged?")
+            for row in finished:
+                self._store.add(*batch.leave(row))
+                deliver(row.key, row.sampled())
+            if batch.rows:
+                batch.forward(self._forward)
+
+    def _row(self, key: Key, request: SampleRequest) -> Row[Key]:
         """Makes a row of a request; one that fills the context is finished already."""
         if request.ids.min() < 0 or request.ids.max() >= self._vocabulary:
             raise UsageError(
@@ -171,10 +180,24 @@ class TransformersSampler:
             )
         sampling = request.sampling
         limit = max(0, min(sampling.max_tokens, self.max_context - len(request.ids)))
-        row = _Row(request, limit, uniforms(request.seed, limit), self._matcher(sampling.stop))
+        row = Row(key, request, limit, uniforms(request.seed, limit), self._matcher(sampling.stop))
         if not limit:
             row.finish = "context"
         return row
+
+    def _admit(self, batch: RunningBatch[Key], waiting: deque[Row[Key]]) -> None:
+        """Lets those who wait join as far as `max_batch_tokens` goes; a larger one goes alone."""
+        rows = batch.rows
+        present, longest = len(rows), max((row.length + row.limit for row in rows), default=0)
+        new: list[Row[Key]] = []
+        while waiting:
+            longest = max(longest, waiting[0].length + waiting[0].limit)
+            if (rows or new) and (present + len(new) + 1) * longest > self._max_batch_tokens:
+                break
+            new.append(waiting.popleft())
+        if new:
+            logits, caches = self._prefill([row.request.ids for row in new])
+            batch.join(new, caches, logits)
 
     def _matcher(self, stop: tuple[str, ...]) -> StopMatcher:
         if stop not in self._matchers:
@@ -183,56 +206,6 @@ class TransformersSampler:
 
     def _decode(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
-        """Groups rows of like length, longest first, within `max_batch_tokens`; a larger single row goes alone."""
-        batch: list[_Row] = []
-        new = 0
-        for row in sorted(rows, key=lambda row: -row.length):
-            new = max(new, row.limit)
-            if batch and (len(batch) + 1) * (batch[0].length + new) > self._max_batch_tokens:
-                yield batch
-                batch, new = [], row.limit
-            batch.append(row)
-        if batch:
-            yield batch
-
-    def _run(self, rows: list[_Row]) -> None:
-        """Samples a batch until every row is finished."""
-        logits, prompts = self._prefill([row.request.ids for row in rows])
-        lengths = [row.length for row in rows]
-        width, device = lengths[0], self.model.device
-        cache = pack(prompts, lengths, self._layers)
-        start = torch.tensor([width - length for length in lengths], device=device)
-        temperature, top_p = self._settings(rows)
-        for step in range(max(row.limit for row in rows)):
-            noise = torch.tensor([row.noise[step] for row in rows], dtype=torch.float64, device=device)
-            tokens, logp = choose(logits, temperature, top_p, noise)
-            for row, token, value in zip(rows, tokens.tolist(), logp.tolist(), strict=True):
-                if not np.isfinite(value):
-                    raise ModelError(f"the logits of {type(self.model).__name__} are not finite: training diverged?")
-                row.add(token, value, self.ends)
-            keep = [at for at, row in enumerate(rows) if row.finish is None]
-            if len(keep) < len(rows):
-                self._remember(cache, rows, width, step)
-                if not keep:
-                    return
-                kept = torch.tensor(keep, device=device)
-                cache.batch_select_indices(kept)
-                rows = [rows[at] for at in keep]
-                tokens, start = tokens[kept], start[kept]
-                temperature, top_p = self._settings(rows)
-            mask = torch.arange(width + step + 1, device=device) >= start[:, None]
-            positions = (width + step - start)[:, None]
-            logits = self._forward(tokens[:, None], mask, positions, cache)
-
-    def _settings(self, rows: list[_Row]) -> tuple[Tensor, Tensor]:
-        """Returns the rows' temperatures and top-p, (B,) float32 each."""
-        device = self.model.device
-        return (
-            torch.tensor([row.request.sampling.temperature for row in rows], device=device),
-            torch.tensor([row.request.sampling.top_p for row in rows], device=device),
-        )
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """Runs the model on (B, n) new tokens after what the cache holds; returns the last one's logits (B, V)."""
@@ -278,7 +251,8 @@ class TransformersSampler:
         lengths = [len(prompt) for prompt in prompts]
         new = max(length - past for length, (past, _) in zip(lengths, found, strict=True))
         past = [max(0, length - new) for length in lengths]
-        cache = pack([row for _, row in found], past, self._layers)
+        cache = SlotCache(self._layers)
+        cache.arrange([row for _, row in found], past)
         width = max(past) + new
         ids = np.zeros((len(prompts), new), np.int64)
         for row, prompt in enumerate(prompts):
@@ -288,14 +262,7 @@ class TransformersSampler:
         logits = self._forward(
             torch.from_numpy(ids).to(device), columns >= start, (columns[-new:] - start).clamp(min=0), cache
         )
-        return logits, [unpack(cache, row, width - length, width) for row, length in enumerate(lengths)]
-
-    def _remember(self, cache: Any, rows: list[_Row], width: int, step: int) -> None:
-        """Keeps the finished rows for requests that continue them; the last token has not been through the model."""
-        for at, row in enumerate(rows):
-            if row.finish is not None:
-                ids = np.concatenate([row.request.ids, np.array(row.ids[:-1], np.int32)])
-                self._store.add(ids, unpack(cache, at, width - row.length, width + step))
+        return logits, [cache.row(row, length) for row, length in enumerate(lengths)]
 
 
 def _chunks(keys: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
@@ -305,12 +272,6 @@ def _chunks(keys: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[byte
         count = max(1, PREFILL_TOKENS // sizes[keys[at]])
         yield keys[at : at + count]
         at += count
-
-
-def _sampled(row: _Row) -> Sampled:
-    """Returns a finished row as a response."""
-    assert row.finish is not None
-    return Sampled(np.array(row.ids, np.int32), np.array(row.logp, np.float32), row.finish)
 
 
 def load_sampler(

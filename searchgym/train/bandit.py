@@ -52,7 +52,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         "autocast": None,
     }
     critic = type(recipe.critic)()
-    if recipe.advantage.estimator == "gae":
+    if recipe.has_critic:
         critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=replace(recipe.critic.optimizer, **rates))
     return replace(
         recipe,

@@ -42,13 +42,8 @@ class Critic(TrainedModel):
 
     def with_values(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with `value` under the present weights."""
-        found = self.per_token(samples, self._forward)
-        made = []
-        for sample, values in zip(samples, found, strict=True):
-            spread = np.zeros(len(sample.ids), np.float32)
-            spread[self.targets(sample)] = values
-            made.append(dataclasses.replace(sample, value=spread))
-        return made
+        values = self.spread(samples, self.per_token(samples, self._forward))
+        return [dataclasses.replace(sample, value=own) for sample, own in zip(samples, values, strict=True)]
 
     def value_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the critic towards the samples' returns.

@@ -51,7 +51,7 @@ class DeepSpeedUpdater(Updater):
         """Runs the model."""
         return self.engine(**inputs)
 
-    def backward(self, loss: Tensor, last: bool) -> None:
+    def backward(self, loss: Tensor) -> None:
         """Adds a loss's gradient to what is there; see `Updater`."""
         self.engine.backward(loss * dist.get_world_size())
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from searchgym.errors import UsageError
-from searchgym.train.critic import Critic, make_critic
+from searchgym.train.critic import Critic, load_critic, make_critic
+from searchgym.train.memory import peak_gib, reset_peak
 from searchgym.train.policy import Policy
 from searchgym.train.ranks import Ranks
 from searchgym.train.recipe import Recipe
@@ -82,7 +83,7 @@ class LocalLearner:
     Args:
         recipe: What to do.
         model: The policy, trained in place. On a resume too, give it as it was at step 0: the KL term refers to that.
-        critic: Of ``advantage.estimator: gae``, trained in place; made from the policy if not given.
+        critic: Trained in place where the recipe has one; made as the recipe says if not given.
         ranks: Who takes part.
         updater: Makes the updater of a model.
     """
@@ -98,9 +99,8 @@ class LocalLearner:
         self.recipe, self.ranks = recipe, ranks or Ranks()
         reference = copy.deepcopy(model).requires_grad_(False) if recipe.loss.kl_coef else None
         self.critic: Critic | None = None
-        if recipe.method == "policy" and recipe.advantage.estimator == "gae":
-            critic = _ready(critic or make_critic(model), recipe)
-            made = updater(critic, recipe.critic.optimizer, recipe.steps)
+        if recipe.has_critic:
+            made = updater(_ready(critic or _critic(recipe, model), recipe), recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(made, recipe.critic, recipe.seed, self.ranks)
         self.policy = Policy(
             updater(_ready(model, recipe), recipe.optimizer, recipe.steps),
@@ -126,6 +126,12 @@ class LocalLearner:
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """See `Learner`."""
+        reset_peak()
+        metrics = self._learn(samples, step)
+        return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
+
+    def _learn(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Updates the models."""
         recipe = self.recipe
         if recipe.method != "policy":
             if recipe.supervised.targets == "all":
@@ -160,6 +166,13 @@ class LocalLearner:
 
     def close(self) -> None:
         """See `Learner`."""
+
+
+def _critic(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
+    """Returns the critic of a recipe, on the policy's device: with the body of `critic.model`, or of the policy."""
+    if recipe.critic.model is None:
+        return make_critic(model)
+    return load_critic(recipe.critic.model, recipe.learner.dtype, str(model.device))
 
 
 def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:

@@ -29,7 +29,8 @@ from searchgym.train.checkpoint import (
 from searchgym.train.draw import Drawer, Rollout
 from searchgym.train.guards import Watchdog, check_guards
 from searchgym.train.learner import Learner
-from searchgym.train.metrics import validation_metrics
+from searchgym.train.memory import peak_gib, reset_peak
+from searchgym.train.metrics import generated_tokens, validation_metrics
 from searchgym.train.recipe import Recipe
 from searchgym.train.run_folder import Row, RunFolder
 from searchgym.train.samples import Sample
@@ -148,18 +149,21 @@ class Trainer:
     def _step(self) -> None:
         """Makes one step: samples, one update or more, validation, metrics, checkpoint."""
         started, limits = time.perf_counter(), self.recipe.deadline
+        reset_peak()
         with self._watchdog.phase("rollout", self.progress.step + 1, limits.rollout):
             draw = self.drawer.draw(self.progress.step)
-        drawn = time.perf_counter()
+        drawn, memory = time.perf_counter(), peak_gib()
         with self._whole_step():
             self.folder.write_episodes(self.progress.step + 1, draw.episodes, draw.samples)
             # later than a learner of several ranks, which knows which of them hangs
             with self._watchdog.phase("learning", self.progress.step + 1, limits.learn + LATER):
                 learnt = self._learn(draw.samples)
-            times = {"time/draw": drawn - started, "time/learn": time.perf_counter() - drawn}
+            row = draw.row | learnt | {"memory/draw": memory}
+            row |= _pace("draw", drawn - started, draw.tokens)
+            row |= _pace("learn", time.perf_counter() - drawn, learnt.get("learner/tokens_read", 0.0))
             self.progress.step += 1
             self.progress.generated_tokens += draw.tokens
-            self._finish_step(draw.row | learnt | times)
+            self._finish_step(row)
         check_guards(self.folder.rows, self.recipe.guard)
 
     def _learn(self, samples: Sequence[Sample]) -> Row:
@@ -189,6 +193,7 @@ class Trainer:
         """Asks the validation questions greedily; returns the scores, and whether they are the best so far."""
         started = time.perf_counter()
         assert self._rollout is not None
+        reset_peak()
         with self._watchdog.phase("validation", self.progress.step, self.recipe.deadline.validation):
             episodes = self._rollout(self.validation, 1, self.progress.step, True)
         scores = validation_metrics(episodes, self.validation)
@@ -196,7 +201,8 @@ class Trainer:
         if metric not in scores:
             raise UsageError(f"validation.metric is {metric!r}, the episodes have {', '.join(sorted(scores))}")
         row = {f"validation/{name}": value for name, value in scores.items()}
-        row["time/validation"] = time.perf_counter() - started
+        row |= _pace("validation", time.perf_counter() - started, generated_tokens(episodes))
+        row["memory/validation"] = peak_gib()
         better = self.progress.best_score is None or scores[metric] > self.progress.best_score
         if better:
             self.progress.best_step, self.progress.best_score = self.progress.step, scores[metric]
@@ -245,6 +251,12 @@ class Trainer:
         with interrupt_held_back():
             yield
             self._clean = True
+
+
+def _pace(phase: str, seconds: float, tokens: float) -> Row:
+    """Returns a phase's seconds, and its tokens per second if it had any."""
+    row = {f"time/{phase}": seconds}
+    return row | {f"time/{phase}_tokens_per_second": tokens / seconds} if tokens else row
 
 
 @contextmanager

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -82,12 +80,14 @@ class Policy(TrainedModel):
 
     def with_logp(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with `old_logp`, and `ref_logp` if there is a reference: for KL in the reward."""
-        old = self.logp(samples)
-        ref = [None] * len(samples) if self.reference is None else self.logp(samples, self.reference)
-        return [
-            dataclasses.replace(s, old_logp=_spread(s, own), ref_logp=None if other is None else _spread(s, other))
-            for s, own, other in zip(samples, old, ref, strict=True)
+        made = [
+            dataclasses.replace(sample, old_logp=own)
+            for sample, own in zip(samples, self.spread(samples, self.logp(samples)), strict=True)
         ]
+        if self.reference is None:
+            return made
+        reference = self.spread(samples, self.logp(samples, self.reference))
+        return [dataclasses.replace(sample, ref_logp=own) for sample, own in zip(made, reference, strict=True)]
 
     def logp(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> Flat:
         """Computes log-probs of trained tokens under the present weights, or under another model's.
@@ -138,10 +138,3 @@ def _known(samples: Sequence[Sample], name: str) -> Flat | None:
     """Returns what was computed ahead for every sample, or None."""
     found = [(getattr(s, name), s.mask) for s in samples]
     return None if any(values is None for values, _ in found) else [values[mask] for values, mask in found]
-
-
-def _spread(sample: Sample, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns numbers of trained tokens as a (T,) array, 0 elsewhere."""
-    spread = np.zeros(len(sample.ids), np.float32)
-    spread[sample.mask] = values
-    return spread

@@ -68,6 +68,11 @@ class Recipe:
     deadline: DeadlineOptions = field(default_factory=DeadlineOptions)
     log: LogOptions = field(default_factory=LogOptions)
 
+    @property
+    def has_critic(self) -> bool:
+        """True if a critic is trained beside the policy."""
+        return self.method == "policy" and self.advantage.estimator == "gae"
+
 
 def load_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
     """Reads a recipe and its overrides.

@@ -23,7 +23,6 @@ from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers_sampler import TransformersSampler
-from searchgym.train.critic import load_critic
 from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer, TrainResult
 from searchgym.train.recipe import Recipe
@@ -111,9 +110,7 @@ def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
     """Returns the learner that a recipe asks for."""
     if recipe.learner.backend == "deepspeed":
         return RemoteLearner(recipe, out / "ranks", recipe.deadline.learn)
-    gae = recipe.method == "policy" and recipe.advantage.estimator == "gae"
-    critic = load_critic(recipe.critic.model, recipe.learner.dtype) if gae and recipe.critic.model else None
-    return LocalLearner(recipe, model, critic)
+    return LocalLearner(recipe, model)
 
 
 class EngineRollout:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,9 @@ from searchgym.train.recipe import Recipe, dump_recipe, read_recipe
 from searchgym.train.samples import Sample
 
 Row = dict[str, float]
-"""One step's metrics; those called ``time/...`` differ from run to run, all others do not."""
+"""One step's metrics."""
+VARYING: Final = ("time/", "memory/")
+"""How the names begin of those metrics that differ from run to run; all others do not."""
 
 
 class RunFolder:

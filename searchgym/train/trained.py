@@ -84,6 +84,15 @@ class TrainedModel:
         found = {i: numbers for part in self.ranks.gather(own) for i, numbers in part.items()}
         return [found[i] for i in range(len(samples))]
 
+    def spread(self, samples: Sequence[Sample], numbers: Flat) -> Flat:
+        """Returns numbers of targets as one (T,) float32 array per sample, 0 elsewhere."""
+        made = []
+        for sample, own in zip(samples, numbers, strict=True):
+            places = np.zeros(len(sample.ids), np.float32)
+            places[self.targets(sample)] = own
+            made.append(places)
+        return made
+
     def update(
         self,
         samples: Sequence[Sample],
@@ -142,13 +151,12 @@ class TrainedModel:
         """
         sums: Metrics = {}
         bad: list[tuple[float, str]] = []
-        batches = list(self._micro_batches(samples, values))
-        for number, (rows, batch, counts) in enumerate(batches):
+        for rows, batch, counts in self._micro_batches(samples, values):
             total, statistics = loss(batch)
             scaled = total / denominator
             if not math.isfinite(value := float(scaled.detach())):
                 bad += [(value, samples[i].episode_id) for i in rows]
-            self.updater.backward(scaled, last=number == len(batches) - 1)
+            self.updater.backward(scaled)
             tokens = {
                 "loss": value,
                 "tokens_trained": float(len(batch.targets)),

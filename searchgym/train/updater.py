@@ -59,13 +59,8 @@ class Updater:
         """Runs the model."""
         return self.model(**inputs)
 
-    def backward(self, loss: Tensor, last: bool) -> None:
-        """Adds a loss's gradient to what is there.
-
-        Args:
-            loss: A micro-batch's share of the update's loss.
-            last: Whether this is the update's last micro-batch.
-        """
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of a micro-batch's share of the update's loss to what is there."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:

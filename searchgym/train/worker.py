@@ -72,7 +72,6 @@ def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
     import torch.distributed as dist
 
     from searchgym.rollout.loading import load_model
-    from searchgym.train.critic import load_critic
     from searchgym.train.deepspeed_updater import DeepSpeedUpdater
     from searchgym.train.learner import LocalLearner
     from searchgym.train.ranks import ProcessRanks
@@ -86,10 +85,9 @@ def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
     dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world)
     options = recipe.learner
     model, _ = load_model(recipe.model, options.dtype, device=device)
-    critic = None
-    if recipe.method == "policy" and recipe.advantage.estimator == "gae":
-        critic = load_critic(recipe.critic.model or recipe.model, options.dtype, device)
-    return LocalLearner(recipe, model, critic, ProcessRanks(), functools.partial(DeepSpeedUpdater, learner=options))
+    return LocalLearner(
+        recipe, model, ranks=ProcessRanks(), updater=functools.partial(DeepSpeedUpdater, learner=options)
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 import asyncio
 import threading
-import time
 
 import pytest
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
@@ -163,30 +162,86 @@ def test_a_failing_call_reaches_everyone_in_its_batch_and_the_next_one_works():
     assert calls == [[0, 1, 2], [0, 1, 2]]
 
 
-@pytest.mark.parametrize(("linger", "sizes"), [(0.0, [4, 4, 4, 4, 4, 4]), (100.0, [4, 8, 8, 4])])
-def test_halves_that_take_turns_become_whole_batches_by_lingering(linger, sizes):
-    seen, begun = [], threading.Event()
+def test_calls_of_a_server_may_be_under_way_at_once():
+    class Server(TitleRetriever):
+        calls_at_once = 2
 
-    def call(requests):
-        seen.append(len(requests))
-        begun.set()
-        while len(seen) == 1 and len(batcher.waiting) < 4:  # the late half waits before the first call ends
-            time.sleep(0.001)
-        return requests
+        def search(self, queries, k):
+            together.wait(60)  # two calls must be under way for either to end
+            return super().search(queries, k)
 
-    async def episode():
-        for _ in range(3):
-            await batcher.ask(0)
-            await between.ask(0)
+    together, retriever = threading.Barrier(2), Server()
 
     async def main():
-        first = [asyncio.create_task(episode()) for _ in range(4)]
-        await asyncio.to_thread(begun.wait)
-        await asyncio.gather(*first, *(episode() for _ in range(4)))
+        batcher = retrieval_batcher(retriever, 3, 60.0, max_queries=1)
+        return await asyncio.gather(*(batcher.ask(Queries(f"q{i}", ("Alpha",))) for i in range(6)))
 
-    batcher, between = Batcher(call, linger=linger), Batcher(lambda requests: requests)
-    asyncio.run(main())
-    assert seen == sizes
+    assert [own[0][0].passage.title for own in asyncio.run(main())] == ["Alpha"] * 6
+    assert len(retriever.calls) == 6
+
+
+def test_streamed_requests_join_those_under_way_and_leave_when_they_are_done():
+    order = []
+
+    def stream(pull, deliver):
+        running = {}
+        while new := [*pull(), *running.items()]:
+            running = dict(new)
+            done = [key for key, text in new if text != "long" or order == ["a", "b"]]
+            for key in done:
+                order.append(running.pop(key))
+                deliver(key, order[-1].upper())
+
+    async def main():
+        batcher = Batcher(lambda requests: 1 / 0, stream=stream)
+        long = asyncio.create_task(batcher.ask("long"))
+        short = [await batcher.ask("a"), await batcher.ask("b")]
+        return [*short, await long, await batcher.ask("next")], batcher.calls, batcher.sizes
+
+    assert asyncio.run(main()) == (["A", "B", "LONG", "NEXT"], 2, 4)
+    assert order == ["a", "b", "long", "next"]
+
+
+def test_a_failing_stream_reaches_those_under_way_and_the_next_one_works():
+    def stream(pull, deliver):
+        for key, request in pull():
+            if request == "bad":
+                raise OSError("gone")
+            deliver(key, request)
+
+    async def main():
+        batcher = Batcher(lambda requests: 1 / 0, stream=stream)
+        asked = (batcher.ask(text) for text in ("good", "bad", "late"))
+        return await asyncio.gather(*asked, return_exceptions=True), await batcher.ask("next")
+
+    (good, bad, late), following = asyncio.run(main())
+    assert (good, str(bad), str(late), following) == ("good", "gone", "gone", "next")
+
+
+def test_a_stream_that_forgets_a_request_is_a_fault_of_the_stream():
+    async def main():
+        await Batcher(lambda requests: 1 / 0, stream=lambda pull, deliver: pull()).ask(1)
+
+    with pytest.raises(RuntimeError, match="1 requests got no reply"):
+        asyncio.run(main())
+
+
+def test_a_stream_ends_when_nobody_waits_for_it_any_more():
+    ended = threading.Event()
+
+    def stream(pull, deliver):
+        try:
+            while True:
+                pull()
+        finally:
+            ended.set()
+
+    async def main():
+        await asyncio.wait_for(Batcher(lambda requests: 1 / 0, stream=stream).ask(1), timeout=0.01)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    assert ended.wait(60)
 
 
 def test_a_call_with_too_few_replies_is_a_fault_of_the_call():

@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 
 from searchgym.errors import DataError, DataMissingError, ModelError, UnknownNameError, UsageError
 from searchgym.rollout.choice import choose
-from searchgym.rollout.kv_cache import PrefixStore
 from searchgym.rollout.loading import load_model
+from searchgym.rollout.prefix_store import PrefixStore
 from searchgym.rollout.sampler import SampleRequest, Sampling, StopMatcher, uniforms
 from searchgym.rollout.transformers_sampler import PREFILL_TOKENS, TransformersSampler, load_sampler
 
@@ -126,6 +126,37 @@ def test_a_batch_samples_what_each_row_would_alone_without_a_cache(architecture,
         for s, (_, logp) in zip(got, expected, strict=True):
             np.testing.assert_allclose(s.logp, logp, atol=2e-6)
             assert (s.finish, s.ids.dtype, s.logp.dtype) == ("length", np.int32, np.float32)
+
+
+@pytest.mark.parametrize("architecture", list(MODELS))
+@pytest.mark.parametrize("max_batch_tokens", [1500, 100_000])
+def test_requests_that_join_later_get_what_they_would_alone(architecture, max_batch_tokens):
+    """One joins after each token: shorter and longer ones than those that are there, into slots that were left."""
+    model = MODELS[architecture](torch.float64)
+    requests = mixed_requests()
+    order = np.random.default_rng(0).permutation(len(requests)).tolist()
+    own = sampler(model, max_batch_tokens=max_batch_tokens)
+    passes, answered = recorded(own), {}
+
+    def pull():
+        new, order[:2] = order[:2], []
+        return [(f"request {number}", requests[number]) for number in new]
+
+    own.stream(pull, answered.__setitem__)
+    for number, request in enumerate(requests):
+        ids, logp = reference(model, request)
+        assert answered[f"request {number}"].ids.tolist() == ids
+        np.testing.assert_allclose(answered[f"request {number}"].logp, logp, atol=2e-6)
+    prefills = [at for at, (_, new, _) in enumerate(passes) if new > 1]
+    assert any(passes[at - 1][1] == 1 for at in prefills[1:])  # some joined between tokens
+
+
+def test_a_request_is_answered_before_longer_ones_are_done():
+    own, order = sampler(), []
+    new = [SampleRequest(prompt(20, n), Sampling(tokens), seed=n) for n, tokens in enumerate([30, 2, 9])]
+    todo = list(enumerate(new))
+    own.stream(lambda: [todo.pop(0)] if todo else [], lambda key, reply: order.append((key, len(reply.ids))))
+    assert order == [(1, 2), (2, 9), (0, 30)]
 
 
 def test_tokens_do_not_depend_on_the_batch_in_float32():

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.run_folder import VARYING
 
 RECIPE = """
 name: tiny-test
@@ -81,7 +82,7 @@ def cli(monkeypatch, capsys, *args):
 
 def metrics(folder):
     rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl")]
-    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+    return [{name: value for name, value in row.items() if not name.startswith(VARYING)} for row in rows]
 
 
 def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypatch, capsys):

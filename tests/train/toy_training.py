@@ -12,6 +12,7 @@ from searchgym.train.bandit import QUESTIONS, VOCABULARY, BanditRollout
 from searchgym.train.learner import LocalLearner
 from searchgym.train.loop import Trainer
 from searchgym.train.recipe import Recipe
+from searchgym.train.run_folder import VARYING
 
 __all__ = ["QUESTIONS", "BanditRollout", "exact", "toy_model", "toy_recipe", "toy_trainer"]
 
@@ -59,4 +60,4 @@ def toy_trainer(out: Any, recipe: Recipe | None = None, **changes: Any) -> Train
 
 def exact(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     """The metrics that must be the same in every run."""
-    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+    return [{name: value for name, value in row.items() if not name.startswith(VARYING)} for row in rows]
