@@ -138,7 +138,7 @@ def _rows(source: HubSource, streaming: bool) -> Rows:
     """Returns the rows of a split."""
     datasets = _import("datasets", source)
     name = str(source.folder or source.repo)
-    offline = source.folder is None and not _hub_answers(source)
+    offline = source.folder is None and not hub_answers()
     try:
         if offline and source.revision is not None:
             raise LookupError("the cache does not say which revision it holds")
@@ -163,7 +163,7 @@ def hub_file(source: HubSource) -> Path:
     if source.folder is not None:
         return source.folder / source.file
     hub = _import("huggingface_hub", source)
-    offline = not _hub_answers(source)
+    offline = not hub_answers()
     try:
         return Path(
             hub.hf_hub_download(
@@ -185,9 +185,9 @@ def _numbered(table: Iterable[Any], source: HubSource) -> Iterator[tuple[int, An
         raise DataError(reason, source) from error
 
 
-def _hub_answers(source: HubSource) -> bool:
-    """True if the hub can be reached, whatever it says; settled within seconds."""
-    hub = _import("huggingface_hub", source)
+def hub_answers() -> bool:
+    """True if the hub can be reached, whatever it says; settled within seconds. Needs ``huggingface_hub``."""
+    hub = importlib.import_module("huggingface_hub")
     try:
         hub.get_session().head(hub.constants.ENDPOINT, timeout=PROBE_SECONDS)
     except Exception:  # every kind of failure means the same here

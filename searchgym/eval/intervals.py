@@ -1,4 +1,4 @@
-"""Bootstrap intervals of means."""
+"""Intervals of means: over questions by bootstrap, over seeds by Student's t."""
 
 from __future__ import annotations
 
@@ -25,3 +25,19 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLE
     means = np.array([data[rng.integers(len(data), size=len(data))].mean() for _ in range(resamples)])
     low, high = np.quantile(means, (0.025, 0.975))
     return [float(low), float(high)]
+
+
+def t_interval(values: npt.ArrayLike) -> tuple[float, float]:
+    """Returns the 95 % interval of a mean by Student's t: for few values, such as differences over paired seeds.
+
+    Args:
+        values: (n,) with n of 2 or more.
+
+    Returns:
+        (low, high).
+    """
+    from scipy.stats import t
+
+    data = np.asarray(values, np.float64)
+    half = float(t.ppf(0.975, len(data) - 1)) * data.std(ddof=1) / np.sqrt(len(data))
+    return float(data.mean() - half), float(data.mean() + half)

@@ -1,14 +1,21 @@
-"""Models and tokenizers from a folder in Hugging Face format, or shipped with the package, without a network."""
+"""Models and tokenizers: folders in Hugging Face format, models shipped with the package, models of the hub.
+
+A model of the hub is named ``OWNER/NAME[@REVISION]`` and fetched into the hub's cache, from where it comes without a
+network afterwards. Only weights in safetensors are fetched, and no code.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.cards import list_cards
+from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 
 Dtype = Literal["float32", "bfloat16", "float64"]
@@ -19,11 +26,16 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
+HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
+PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+"""Files of a model on the hub that are fetched."""
+
+
 def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer from a folder, without a network.
+    """Loads a tokenizer.
 
     Args:
-        path: The folder, or the name of a shipped model.
+        path: A folder, or the name of a model.
         chat: Whether a chat template is needed.
 
     Raises:
@@ -48,10 +60,10 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
 def load_model(
     path: str | Path, dtype: Dtype = "float32", *, device: str = "cpu", chat: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a causal language model and its tokenizer from a folder in Hugging Face format, without a network.
+    """Loads a causal language model and its tokenizer.
 
     Args:
-        path: The folder, or the name of a shipped model.
+        path: A folder, or the name of a model.
         dtype: Type of the weights in memory, whatever they are on disk.
         device: Where the weights go, as torch names it.
         chat: Whether a chat template is needed.
@@ -89,18 +101,42 @@ def load_model(
     return model.to(device), tokenizer
 
 
-def model_folder(name: str | Path) -> Path:
-    """Returns the folder of a model given its path or the name of one that is shipped.
+def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
+    """Returns the folder of a model: its own, that of one which is shipped, or the hub's cache after fetching it.
+
+    Args:
+        name: Path or name; a path that exists comes first, then shipped models.
+        parts: Patterns of the files that are fetched from the hub.
 
     Raises:
-        DataMissingError: Neither is there.
+        DataMissingError: There is none of these.
     """
     folder, shipped = Path(name), list_cards("models")
     if folder.is_dir():
         return folder
     if str(name) in shipped:
         return shipped[str(name)].parent
+    if found := HUB_NAME.fullmatch(str(name)):
+        return _from_hub(str(name), found[1], found[2], parts)
     raise DataMissingError(
-        f"no such folder; name one with a model in Hugging Face format, or a shipped model: {', '.join(shipped)}",
+        "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
+        f"model: {', '.join(shipped)}",
         folder,
     )
+
+
+def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) -> Path:
+    """Returns the folder of the hub's cache that holds a model, fetched if the hub can be reached."""
+    import huggingface_hub
+
+    offline = not hub_answers()
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                repo, revision=revision, allow_patterns=list(parts), local_files_only=offline
+            )
+        )
+    except Exception as error:  # the hub's client raises many types
+        why = "the hub cannot be reached, and in its cache: " if offline else ""
+        reason = f"no such folder, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
+        raise DataMissingError(reason, name) from error

@@ -3,7 +3,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from searchgym.eval.intervals import bootstrap_ci
+from searchgym.eval.intervals import bootstrap_ci, t_interval
 
 
 def test_equal_values_have_no_width():
@@ -22,3 +22,8 @@ def test_it_is_deterministic():
     values = [0.0, 1.0, 1.0, 0.0, 1.0]
     assert bootstrap_ci(values) == bootstrap_ci(values)
     assert bootstrap_ci(values, seed=1, resamples=50) != bootstrap_ci(values, resamples=50)
+
+
+def test_t_interval_by_hand():
+    """Mean 3, variance 2.5, 5 values: 3 ± 2.776 √(2.5 / 5), 2.776 from the tables for 4 degrees of freedom."""
+    assert t_interval([1, 2, 3, 4, 5]) == pytest.approx((3 - 2.776 * 0.5**0.5, 3 + 2.776 * 0.5**0.5), abs=1e-3)

@@ -1,0 +1,53 @@
+"""Models by name: of the hub's cache, with a hub that does not answer."""
+
+import time
+
+import huggingface_hub
+import pytest
+import torch
+from made_models import save_tiny
+
+from searchgym.errors import DataMissingError
+from searchgym.rollout.loading import load_model, model_folder
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The hub's cache with one model, as its client lays it out; no hub answers."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # the discard port: refused at once
+    model = tmp_path / "hub" / "models--owner--name"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("a" * 40)
+    (model / "refs" / "v1").write_text("a" * 40)
+    save_tiny(model / "snapshots" / ("a" * 40), "qwen2")
+    return model
+
+
+@pytest.mark.parametrize("name", ["owner/name", "owner/name@main", "owner/name@v1", f"owner/name@{'a' * 40}"])
+def test_a_model_of_the_hub_comes_from_its_cache_without_a_network(cache, name):
+    assert model_folder(name) == cache / "snapshots" / ("a" * 40)
+    model, tokenizer = load_model(name, chat=True)
+    own, _ = load_model(cache / "snapshots" / ("a" * 40))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), own.parameters(), strict=True))
+    assert tokenizer.chat_template
+
+
+def test_a_folder_comes_before_a_model_of_the_hub(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_tiny(tmp_path / "owner" / "name", "qwen2")
+    assert model_folder("owner/name").resolve() == tmp_path / "owner" / "name"
+
+
+@pytest.mark.parametrize("name", ["owner/other", "owner/name@v2", "runs/nothing"])
+@pytest.mark.usefixtures("cache")
+def test_a_model_that_is_nowhere_is_told_within_seconds(name):
+    started = time.monotonic()
+    with pytest.raises(DataMissingError, match=f"^{name}: no such folder, and no such model of the hub .the hub cannot be"):
+        model_folder(name)
+    assert time.monotonic() - started < 20
+
+
+def test_a_name_that_is_neither_is_told(tmp_path):
+    with pytest.raises(DataMissingError, match=r"no such folder; .*a model of the hub \(OWNER/NAME\).*: tiny"):
+        model_folder(tmp_path / "nowhere")
