@@ -207,14 +207,15 @@ class Trl:
     def step(self) -> float:
         """Makes an update; returns the seconds after TRL has prepared the batch."""
         from datasets import Dataset
-        from trl import GRPOConfig, GRPOTrainer
+        from trl.trainer.grpo_config import GRPOConfig
+        from trl.trainer.grpo_trainer import GRPOTrainer
 
         micro = len(self.samples) // self.size
         clock = _Clock()
 
         class Timed(GRPOTrainer):
-            def _generate_and_score_completions(self, *given: Any) -> Any:
-                made = super()._generate_and_score_completions(*given)
+            def _generate_and_score_completions(self, inputs: Any) -> Any:
+                made = super()._generate_and_score_completions(inputs)
                 clock.began = now()
                 return made
 

@@ -7,13 +7,17 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from searchgym.cli.output import Json, emit, say, show, table
+
+if TYPE_CHECKING:
+    from searchgym.train.plan import Part
+    from searchgym.train.recipe import Recipe
 
 
 def train(
@@ -21,9 +25,14 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/train/ otherwise.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only compute the memory it needs; status 2 if too much.")
+    ] = False,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Plan for so many GPUs, not for this machine's.")] = None,
+    gpu_gib: Annotated[float, typer.Option(help="Memory of each of --gpus.")] = 80.0,
     json: Json = False,
 ) -> None:
-    """Train a model by a recipe: GRPO, rejection sampling or supervised."""
+    """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.errors import UsageError
         from searchgym.train.recipe import load_recipe
@@ -32,6 +41,10 @@ def train(
         if resume and out is None:
             raise UsageError("--resume needs --out: the folder of the run")
         loaded = load_recipe(recipe, overrides or [])
+    if plan:
+        _print_plan(loaded, gpus, gpu_gib, json)
+        return
+    with contextlib.redirect_stdout(sys.stderr):
         folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
         say(f"run folder: {folder}")
         started = time.perf_counter()
@@ -55,6 +68,37 @@ def train(
         "best_checkpoint": str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool) -> None:
+    """Prints what a recipe needs of each device; raises if that is more than there is."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.errors import UsageError
+        from searchgym.train.plan import PHASES, check_plan, memory_here, plan
+
+        parts = plan(recipe, gpus)
+        memory = memory_here() | {f"cuda:{number}": gpu_gib for number in range(gpus or 0)}
+    if as_json:
+        emit({"recipe": recipe.name, "memory": memory, "parts": [dataclasses.asdict(p) for p in parts]}, True)
+    else:
+        phases = PHASES if recipe.has_critic else PHASES[:2]
+        table(("device", "GiB of", *phases), list(_plan_rows(parts, phases)), f"{recipe.name}: plan")
+    if misfits := check_plan(parts, memory):
+        raise UsageError(f"it does not fit: {'; '.join(misfits)}")
+
+
+def _plan_rows(parts: Sequence[Part], phases: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the parts of each device by phase, and their sums; devices that hold the same are one."""
+    alike: dict[tuple[Part, ...], list[str]] = {}
+    for device in dict.fromkeys(part.device for part in parts):
+        own = tuple(dataclasses.replace(part, device="") for part in parts if part.device == device)
+        alike.setdefault(own, []).append(device)
+    for own, devices in alike.items():
+        name = devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}, each"
+        for part in own:
+            yield [name, part.what, *(f"{part.gib:.2f}" if phase in part.phases else "" for phase in phases)]
+        sums = (sum(part.gib for part in own if phase in part.phases) for phase in phases)
+        yield [name, "all", *(f"{total:.2f}" for total in sums)]
 
 
 def selfcheck(

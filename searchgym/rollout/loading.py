@@ -101,6 +101,19 @@ def load_model(
     return model.to(device), tokenizer
 
 
+def device_of(name: str) -> str:
+    """Returns the device that ``auto``, ``cpu`` or ``cuda`` means here.
+
+    Raises:
+        UsageError: A GPU is wanted where there is none.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError(f"device {name}: torch {torch.__version__} finds no GPU here (searchgym doctor)")
+    return name
+
+
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     """Returns the folder of a model: its own, that of one which is shipped, or the hub's cache after fetching it.
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from searchgym.rollout.running_batch import Row, RunningBatch
 from searchgym.rollout.sampler import Deliver, Key, Pull, Sampled, SampleRequest, StopMatcher, uniforms
 from searchgym.rollout.tokens import end_ids
 
+BATCH_TOKENS: Final = 65_536
+"""Tokens that a running batch holds, unless another number is given; and those that are remembered."""
 PREFILL_TOKENS = 2048
 """Most tokens, padding included, of one forward pass over prompts (a single longer prompt goes alone)."""
 
@@ -54,8 +56,8 @@ class TransformersSampler:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        max_batch_tokens: int = 65_536,
-        reuse_tokens: int = 65_536,
+        max_batch_tokens: int = BATCH_TOKENS,
+        reuse_tokens: int = BATCH_TOKENS,
         max_context: int | None = None,
         ends: Iterable[int] | None = None,
         version: int = 0,

@@ -11,6 +11,10 @@ Reduction = Literal["token-mean", "sequence-mean", "constant"]
 KL = Literal["k1", "k2", "k3"]
 
 
+Device = Literal["auto", "cpu", "cuda"]
+"""auto: a GPU if there is one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions:
     """What is sampled for one step."""
@@ -25,6 +29,8 @@ class RolloutOptions:
     """Nucleus of the sampler. Below 1 only where no probability ratio is taken (``method: rejection``)."""
     concurrency: int = 64
     """Episodes under way at once."""
+    device: Device = "auto"
+    """Of the sampler."""
     resample: int = 0
     """Rounds, at most, in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
     2503.14476, section 3.2). 1 to 3 keep a step's batch nearly full; each costs its episodes."""
@@ -155,6 +161,9 @@ class CriticOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerOptions:
     """Where and how models are trained; see `searchgym.train.learner`."""
+
+    device: Device = "auto"
+    """Of the weights; with several ranks each has a GPU of its own."""
 
     backend: Literal["torch", "deepspeed"] = "torch"
     """Plain torch in this process, or DeepSpeed in processes of its own."""

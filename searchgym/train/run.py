@@ -17,7 +17,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.loading import load_model
+from searchgym.rollout.loading import device_of, load_model
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
@@ -69,7 +69,8 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
         raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
     model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
     # The sampler has weights of its own: what it samples from changes when a version is published, and not before.
-    sampler = wrap(TransformersSampler(copy.deepcopy(model), tokenizer))
+    own: Any = copy.deepcopy(model)
+    sampler = wrap(TransformersSampler(own.to(device_of(recipe.rollout.device)), tokenizer))
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     rollout = EngineRollout(recipe, agent, Model.over("policy", sampler, form), task, validation)
     return Parts(task, validation, tokenizer, sampler, rollout, _learner(recipe, model, out))
@@ -110,7 +111,8 @@ def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
     """Returns the learner that a recipe asks for."""
     if recipe.learner.backend == "deepspeed":
         return RemoteLearner(recipe, out / "ranks", recipe.deadline.learn)
-    return LocalLearner(recipe, model)
+    trained: Any = model
+    return LocalLearner(recipe, trained.to(device_of(recipe.learner.device)))
 
 
 class EngineRollout:

@@ -71,14 +71,14 @@ def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
     import torch
     import torch.distributed as dist
 
-    from searchgym.rollout.loading import load_model
+    from searchgym.rollout.loading import device_of, load_model
     from searchgym.train.deepspeed_updater import DeepSpeedUpdater
     from searchgym.train.learner import LocalLearner
     from searchgym.train.ranks import ProcessRanks
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    device = "cpu"
-    if torch.cuda.is_available():
+    device = device_of(recipe.learner.device)
+    if device == "cuda":
         device = f"cuda:{rank}"
         torch.cuda.set_device(rank)
     backend = "cpu:gloo,cuda:nccl" if device != "cpu" else "gloo"

@@ -15,7 +15,9 @@ from searchgym.rollout.loading import load_model, model_folder
 def cache(tmp_path, monkeypatch):
     """The hub's cache with one model, as its client lays it out; no hub answers."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # the discard port: refused at once
+    monkeypatch.setattr(
+        huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9"
+    )  # the discard port: refused at once
     model = tmp_path / "hub" / "models--owner--name"
     (model / "refs").mkdir(parents=True)
     (model / "refs" / "main").write_text("a" * 40)
@@ -43,7 +45,9 @@ def test_a_folder_comes_before_a_model_of_the_hub(cache, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("cache")
 def test_a_model_that_is_nowhere_is_told_within_seconds(name):
     started = time.monotonic()
-    with pytest.raises(DataMissingError, match=f"^{name}: no such folder, and no such model of the hub .the hub cannot be"):
+    with pytest.raises(
+        DataMissingError, match=f"^{name}: no such folder, and no such model of the hub .the hub cannot be"
+    ):
         model_folder(name)
     assert time.monotonic() - started < 20
 

@@ -1,0 +1,208 @@
+"""What a recipe needs of each device's memory, computed without weights: the model is made on the meta device.
+
+Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
+state, saved activations, logits, keys and values; not the allocator's waste, a process's own (CUDA's context, about 0.5
+GiB) and retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
+micro-batch trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from searchgym.errors import DataError, UsageError
+from searchgym.rollout.loading import DTYPES, device_of, model_folder
+from searchgym.rollout.transformers_sampler import BATCH_TOKENS
+from searchgym.train.memory import GIB
+from searchgym.train.options import OptimizerOptions
+from searchgym.train.recipe import Recipe
+
+PHASES: Final = ("draw", "policy", "critic")
+"""While episodes are run, while the policy is updated, while the critic is."""
+LIVE_LOGITS: Final = 3
+"""Copies of a micro-batch's logits in float32 at once: as they are used, their log-softmax, their gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that takes memory."""
+
+    device: str
+    """``cpu``, or ``cuda:0`` and so on."""
+    what: str
+    gib: float
+    phases: tuple[str, ...] = PHASES
+    """When it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a model."""
+
+    parameters: int
+    hidden: int
+    intermediate: int
+    layers: int
+    kv_width: int
+    """Heads of keys times width of a head."""
+    vocabulary: int
+
+
+def model_shape(name: str) -> Shape:
+    """Returns the sizes of a model, from its configuration alone.
+
+    Raises:
+        DataMissingError: There is no such model.
+        UsageError: It is not of a form that can be planned.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = model_folder(name, ["config.json"])
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"the configuration cannot be read: {error}", folder) from error
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    text = config.get_text_config(decoder=True)
+    try:
+        heads = text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // heads
+        return Shape(
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            hidden=text.hidden_size,
+            intermediate=text.intermediate_size,
+            layers=text.num_hidden_layers,
+            kv_width=(getattr(text, "num_key_value_heads", None) or heads) * width,
+            vocabulary=text.vocab_size,
+        )
+    except AttributeError as error:
+        raise UsageError(f"{name}: no plan for a {config.model_type} model: {error}") from error
+
+
+def plan(recipe: Recipe, gpus: int | None = None) -> list[Part]:
+    """Returns what takes memory on each device.
+
+    Args:
+        recipe: Its models' configurations are read.
+        gpus: Plan for a machine with this many GPUs; for this one if not given.
+
+    Raises:
+        SearchGymError: See `model_shape`; fewer GPUs than ranks.
+    """
+    learner = recipe.learner
+    count = torch.cuda.device_count() if gpus is None else gpus
+    devices = _devices(learner.device, learner.ranks, count)
+    parts = _sampler(recipe, model_shape(recipe.model), _devices(recipe.rollout.device, 1, count)[0])
+    ranks = {device: devices.count(device) for device in devices}
+    for device, number in ranks.items():
+        models = [("policy", recipe.model, recipe.optimizer)]
+        models += (
+            [("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer)] if recipe.has_critic else []
+        )
+        for role, name, options in models:
+            parts += _trained(recipe, role, model_shape(name), options, device, number)
+        if recipe.loss.kl_coef:
+            size = number * model_shape(recipe.model).parameters * _bytes(learner.dtype) / GIB
+            parts.append(Part(device, "reference: weights", size))
+    return parts
+
+
+def check_plan(parts: Sequence[Part], memory: Mapping[str, float]) -> list[str]:
+    """Returns what does not fit, a line per device and phase.
+
+    Args:
+        parts: See `plan`.
+        memory: GiB of each device.
+    """
+    found = []
+    for device in dict.fromkeys(part.device for part in parts):
+        for phase in PHASES:
+            need = sum(part.gib for part in parts if part.device == device and phase in part.phases)
+            if need > memory[device]:
+                found.append(f"{device} has {memory[device]:.1f} GiB, phase {phase} needs {need:.1f}")
+    return found
+
+
+def memory_here() -> dict[str, float]:
+    """Returns the GiB of this machine's devices: of a GPU all, of the machine what is free."""
+    found = {f"cuda:{i}": torch.cuda.mem_get_info(i)[1] / GIB for i in range(torch.cuda.device_count())}
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return found | {"cpu": free / 2**20}
+
+
+def _devices(name: str, ranks: int, gpus: int) -> list[str]:
+    """Returns the device of each rank."""
+    if name == "cpu" or (name == "auto" and not gpus):
+        return ["cpu"] * ranks
+    if not gpus:
+        device_of("cuda")
+    if ranks > gpus:
+        raise UsageError(f"learner.ranks is {ranks}, there are {gpus} GPUs: each rank has one of its own")
+    return [f"cuda:{rank}" for rank in range(ranks)]
+
+
+def _bytes(dtype: str) -> int:
+    return torch.empty(0, dtype=DTYPES[dtype]).element_size()
+
+
+def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
+    """Returns what the sampler takes; its weights are there all the time, keys and values while it samples."""
+    size = _bytes(recipe.learner.dtype)
+    weights = shape.parameters * size / GIB
+    kept = BATCH_TOKENS * 2 * shape.layers * shape.kv_width * size / GIB
+    logits = recipe.rollout.concurrency * shape.vocabulary * 4 * LIVE_LOGITS / GIB
+    return [
+        Part(device, "sampler: weights", weights),
+        Part(device, "sampler: keys and values, running", kept + logits, ("draw",)),
+        Part(device, "sampler: keys and values, remembered", kept),
+    ]
+
+
+def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int) -> list[Part]:
+    """Returns what a trained model takes on a device that has so many of its ranks.
+
+    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3). With bfloat16 weights the optimizer
+    has a copy of them, and their gradients, in float32.
+    """
+    learner, size = recipe.learner, _bytes(recipe.learner.dtype)
+    share = [1 / learner.ranks if learner.zero >= stage else 1.0 for stage in (1, 2, 3)]
+    state = 2 * 4 if size == 4 else 4 * 4  # two moments; a copy and its gradients
+    weights = ranks * shape.parameters * size * share[2] / GIB
+    gradients = ranks * shape.parameters * size * share[1] / GIB
+    optimizer = ranks * shape.parameters * state * share[0] / GIB
+    tokens = options.micro_batch_tokens
+    activations = ranks * tokens * _per_token(shape, size, learner.gradient_checkpointing) / GIB
+    outputs = shape.vocabulary if role == "policy" else 1
+    logits = ranks * tokens * outputs * (size + 4 * LIVE_LOGITS) / GIB
+    parts = [
+        Part("cpu" if learner.offload_parameters else device, f"{role}: weights", weights),
+        Part("cpu" if learner.offload_optimizer else device, f"{role}: optimizer", optimizer),
+        Part(device, f"{role}: gradients", gradients, (role,)),
+        Part(device, f"{role}: activations", activations, (role,)),
+        Part(device, f"{role}: logits", logits, (role,)),
+    ]
+    if learner.offload_parameters or learner.zero == 3:  # two layers are whole at a time
+        layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
+        whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
+        parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
+    return parts
+
+
+def _per_token(shape: Shape, size: int, checkpointing: bool) -> float:
+    """Returns the bytes that a token's forward pass leaves for the backward pass.
+
+    Of a layer: what goes into its two norms, is scaled (in float32) and comes out of them (6 hidden), queries, keys and
+    values, the latter two repeated for every head of queries (3 hidden), the output of attention in two orders (2
+    hidden), the gate, its activation, the other half and their product (4 intermediate).
+    """
+    layer = size * (9 * shape.hidden + 4 * shape.intermediate) + 4 * 2 * shape.hidden
+    if checkpointing:  # every layer's input, and one layer's own at a time
+        return size * shape.layers * shape.hidden + layer
+    return float(shape.layers * layer)

@@ -1,0 +1,130 @@
+"""Memory plans: of models whose sizes are known, and of every shipped recipe."""
+
+import dataclasses
+import json
+
+import pytest
+from transformers import AutoConfig
+
+from searchgym.cards import list_cards
+from searchgym.cli import main
+from searchgym.errors import DataMissingError, UsageError
+from searchgym.train.plan import Part, check_plan, memory_here, model_shape, plan
+from searchgym.train.recipe import load_recipe
+
+QWEN = {  # as published; the parameters too
+    "0.5B": (896, 4864, 24, 14, 2, 151936, True, 494_032_768),
+    "3B": (2048, 11008, 36, 16, 2, 151936, True, 3_085_938_688),
+    "7B": (3584, 18944, 28, 28, 4, 152064, False, 7_615_616_512),
+}
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders that hold a configuration and nothing else."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, (hidden, intermediate, layers, heads, groups, vocabulary, tied, _) in QWEN.items():
+        config = AutoConfig.for_model(
+            "qwen2",
+            hidden_size=hidden,
+            intermediate_size=intermediate,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=groups,
+            vocab_size=vocabulary,
+            tie_word_embeddings=tied,
+        )
+        config.save_pretrained(folder / name)
+    return folder
+
+
+def large(name, models, **changes):
+    recipe = load_recipe(name)
+    changes = {"model": str(models / recipe.model.split("-")[-1])} | changes
+    return dataclasses.replace(recipe, **changes)
+
+
+@pytest.mark.parametrize("size", QWEN)
+def test_shapes_are_read_without_weights(models, size):
+    shape = model_shape(str(models / size))
+    hidden, intermediate, layers, heads, groups, vocabulary, _, parameters = QWEN[size]
+    assert shape.parameters == parameters
+    assert (shape.hidden, shape.intermediate, shape.layers, shape.vocabulary) == (
+        hidden,
+        intermediate,
+        layers,
+        vocabulary,
+    )
+    assert shape.kv_width == hidden // heads * groups
+
+
+def test_parts_by_hand(models):
+    """7B, ZeRO 3 over 8 ranks, bfloat16: 2 bytes of weights and gradients, 16 of optimizer, an eighth of each."""
+    parts = {p.what: p for p in plan(large("qwen2.5-7b-grpo", models), gpus=8) if p.device == "cuda:3"}
+    count = QWEN["7B"][-1]
+    assert parts["policy: weights"].gib == pytest.approx(count * 2 / 8 / GIB)
+    assert parts["policy: gradients"].gib == pytest.approx(count * 2 / 8 / GIB)
+    assert parts["policy: optimizer"].gib == pytest.approx(count * 16 / 8 / GIB)
+    assert parts["policy: logits"].gib == pytest.approx(4096 * 152064 * (2 + 12) / GIB)
+    assert parts["reference: weights"].gib == pytest.approx(count * 2 / GIB)
+    assert not any(what.startswith("sampler") for what in parts)
+    layer = 2 * (9 * 3584 + 4 * 18944) + 8 * 3584
+    assert parts["policy: activations"].gib == pytest.approx(4096 * (2 * 28 * 3584 + layer) / GIB)
+    sampler = {p.what: p.gib for p in plan(large("qwen2.5-7b-grpo", models), gpus=8) if p.what.startswith("sampler")}
+    assert sampler["sampler: weights"] == pytest.approx(count * 2 / GIB)
+    assert sampler["sampler: keys and values, remembered"] == pytest.approx(65_536 * 2 * 28 * 512 * 2 / GIB)
+
+
+@pytest.mark.parametrize("name", [name for name in list_cards("train") if not name.startswith("tiny")])
+def test_large_recipes_fit_what_they_are_for(models, name):
+    recipe = large(name, models)
+    parts = plan(recipe, gpus=recipe.learner.ranks)
+    memory = {f"cuda:{rank}": 80.0 for rank in range(recipe.learner.ranks)} | {"cpu": 64.0}
+    assert check_plan(parts, memory) == []
+    assert any("cuda:0 has 10.0 GiB, phase policy" in line for line in check_plan(parts, dict.fromkeys(memory, 10.0)))
+    assert {p.what.split(":")[0] for p in parts} >= {"sampler", "policy"} | ({"critic"} if recipe.has_critic else set())
+
+
+def test_what_is_offloaded_lies_in_the_machines_memory(models):
+    recipe = large("qwen2.5-7b-ppo", models)
+    learner = dataclasses.replace(recipe.learner, offload_optimizer=True, offload_parameters=True)
+    moved = [p.what for p in plan(dataclasses.replace(recipe, learner=learner), gpus=8) if p.device == "cpu"]
+    assert sorted(set(moved)) == ["critic: optimizer", "critic: weights", "policy: optimizer", "policy: weights"]
+
+
+def test_phases_are_added_up_apart():
+    parts = [Part("cpu", "a", 3.0), Part("cpu", "b", 4.0, ("policy",)), Part("cpu", "c", 5.0, ("critic",))]
+    assert check_plan(parts, {"cpu": 8.0}) == []
+    assert check_plan(parts, {"cpu": 6.5}) == [
+        "cpu has 6.5 GiB, phase policy needs 7.0",
+        "cpu has 6.5 GiB, phase critic needs 8.0",
+    ]
+
+
+def test_a_plan_that_cannot_be(models):
+    with pytest.raises(UsageError, match=r"learner\.ranks is 8, there are 2 GPUs"):
+        plan(large("qwen2.5-7b-grpo", models), gpus=2)
+    with pytest.raises(DataMissingError, match="no such folder"):
+        plan(large("qwen2.5-7b-grpo", models, model=str(models / "none")), gpus=8)
+    assert 0 < memory_here()["cpu"] < 10**5
+
+
+def test_the_command_prints_and_refuses(models, monkeypatch, capsys):
+    def cli(*args):
+        monkeypatch.setattr("sys.argv", ["searchgym", "train", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    status, out, _ = cli("tiny-grpo", "--plan")
+    assert status == 0
+    assert "policy: optimizer" in out
+    status, out, _ = cli("tiny-grpo", "--plan", "--json")
+    assert status == 0
+    assert {part["device"] for part in json.loads(out)["parts"]} == {"cpu"}
+    name = f"model={models / '7B'}"
+    status, out, err = cli("qwen2.5-7b-grpo", name, "--plan", "--gpus", "8", "--gpu-gib", "24")
+    assert status == 2
+    assert "cuda:1 to cuda:7, each" in out
+    assert "does not fit: cuda:0 has 24.0 GiB" in err
