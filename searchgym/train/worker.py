@@ -7,6 +7,7 @@ is started by `searchgym.train.remote.RemoteLearner`, never by hand.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import functools
 import os
@@ -17,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+PR_SET_PDEATHSIG: Final = 1
 STACKS: Final = signal.SIGUSR1
 """Makes a rank write the stacks of its threads."""
 
@@ -41,8 +43,15 @@ def main() -> None:
     descriptor, rank, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
     faulthandler.register(STACKS, file=stacks, all_threads=True)
+    _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the loop decides when to end
     serve(Connection(descriptor), rank)
+
+
+def _die_with_parent() -> None:
+    """Has Linux end this process when the loop's is gone, however it ended; elsewhere the closed pipe does it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve(connection: Connection, rank: int) -> None:
