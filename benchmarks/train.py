@@ -12,6 +12,7 @@ fastest is the baseline; this library runs with its defaults. Runs take turns; m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import statistics
@@ -206,6 +207,10 @@ class Trl:
 
     def step(self) -> float:
         """Makes an update; returns the seconds after TRL has prepared the batch."""
+        with contextlib.redirect_stdout(sys.stderr):  # it prints, and what it imports does
+            return self._step()
+
+    def _step(self) -> float:
         from datasets import Dataset
         from trl.trainer.grpo_config import GRPOConfig
         from trl.trainer.grpo_trainer import GRPOTrainer

@@ -200,10 +200,13 @@ def find_card(kind: str, name: str) -> Path:
     """Returns the file of a card given its name or its path.
 
     Raises:
+        CardError: No such file.
         UnknownNameError: No such card; the nearest name is suggested.
     """
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise CardError(f"{path}: no such file")
         return path
     if (path / "card.yaml").is_file():
         return path / "card.yaml"

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-QUICK = {
-    "env_throughput.py": ["--runs", "1", "--steps", "64", "--grow", "0"],
-    "worlds.py": ["--size", "100", "--seeds", "1"],
+QUICK = {  # arguments, and rows at least
+    "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
+    "worlds.py": (["--size", "100", "--seeds", "1"], 6),
+    "gpu.py": (["--shapes", "mini", "--row-tokens", "64", "--step-tokens", "256", "--runs", "2"], 1),
+    "train.py": (["--groups", "2", "--attempts", "2", "--trl-batch", "2", "--runs", "1"], 2),
 }
 
 
@@ -28,7 +30,8 @@ def test_every_script_has_json():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_scripts_print_a_table_or_one_object(name):
-    found = script(name, *QUICK[name], "--json")
+    arguments, rows = QUICK[name]
+    found = script(name, *arguments, "--json")
     assert found.returncode == 0, found.stderr
-    assert len(json.loads(found.stdout)["results"]) >= 6
+    assert len(json.loads(found.stdout)["results"]) >= rows
     assert "..." in found.stderr

@@ -191,7 +191,10 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) 
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # templates are programs: they raise what they like
-        raise UsageError(f"the chat template cannot render {len(messages)} messages: {error}") from error
+        way_out = "put a template that can into its folder (chat_template.jinja), or leave it out: a base model then"
+        raise UsageError(
+            f"{tokenizer.name_or_path}: the chat template cannot render {len(messages)} messages: {error}; {way_out}"
+        ) from error
 
 
 def _split(text: str, *sentinels: str) -> list[str]:
