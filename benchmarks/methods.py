@@ -40,7 +40,7 @@ ARMS: dict[str, list[str]] = {
     "ppo": ["tiny-ppo"],
     "stratified": ["tiny-grpo", "advantage.estimator=stratified"],
     "grpo-4": ["tiny-grpo", "optimizer.minibatches=4"],
-    "llds": ["tiny-grpo", "optimizer.minibatches=4", "loss.llds_coef=0.1"],
+    "llds": ["tiny-grpo", "optimizer.minibatches=4", "loss.llds_coef=0.2"],
 }
 """Name to recipe and values; LLDS acts only where a rollout is learnt from in several minibatches."""
 CONTRASTS = ["grpo:rejection", "grpo:stratified", "grpo-4:llds", "grpo:ppo"]
