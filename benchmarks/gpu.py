@@ -63,9 +63,9 @@ def measured(name: str, device: str, peak: float, args: argparse.Namespace) -> d
     model = random_model(name, device)
     if args.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    packing = "always" if device == "cuda" else "auto"
-    cast = "bfloat16" if device == "cuda" else None
-    options = OptimizerOptions(micro_batch_tokens=args.micro_batch_tokens, packing=packing, autocast=cast)
+    options = OptimizerOptions(
+        micro_batch_tokens=args.micro_batch_tokens, autocast="bfloat16" if device == "cuda" else None
+    )
     policy = Policy(Updater(model, options, steps=10**6), LossOptions(), options)
     loaded = peak_gib()
     samples = full_rows(args.step_tokens // args.row_tokens, args.row_tokens, SHAPES[name][-1])
