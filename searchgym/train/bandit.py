@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.train.options import OptimizerOptions
 from searchgym.train.recipe import Recipe
 
 ARMS: Final = 10
@@ -42,18 +43,23 @@ def bandit_model(seed: int = 0) -> Any:
         return LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
 
 
+def _rates(options: OptimizerOptions) -> OptimizerOptions:
+    """Returns options whose updates of a step move the small model about as far, however many they are."""
+    return replace(
+        options,
+        lr=1e-2 / (options.minibatches * options.epochs),
+        betas=[0.9, 0.95],
+        warmup_steps=0,
+        schedule="constant",
+        autocast=None,
+    )
+
+
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
     """Returns a recipe's method on the bandit: its estimator, loss and cuts, with rates that fit the small model."""
-    rates: dict[str, Any] = {
-        "lr": 1e-2,
-        "betas": [0.9, 0.95],
-        "warmup_steps": 0,
-        "schedule": "constant",
-        "autocast": None,
-    }
     critic = type(recipe.critic)()
     if recipe.has_critic:
-        critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=replace(recipe.critic.optimizer, **rates))
+        critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=_rates(recipe.critic.optimizer))
     return replace(
         recipe,
         name="bandit",
@@ -62,7 +68,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         max_generated_tokens=None,
         rollout=replace(recipe.rollout, questions=len(QUESTIONS), attempts=16, resample=0, temperature=1.0),
         loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),
-        optimizer=replace(recipe.optimizer, **rates),
+        optimizer=_rates(recipe.optimizer),
         critic=critic,
         learner=type(recipe.learner)(),
         validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),

@@ -33,7 +33,7 @@ TEMPERATURE = 0.8
 """Of the checks where the recipe's is 1: a trainer that ignores it would not show there."""
 ALLOWED = {"float32": 1e-3, "bfloat16": 0.02}
 """Mean difference of log-probs between sampler and trainer, in nats."""
-CUT = 1e-3
+CUT = {"float32": 1e-3, "bfloat16": 0.05}
 """Relative difference of loss and gradient between two cuts into micro-batches."""
 RATE = 1e-3
 """Learning rate of the one update whose weights the sampler must take over."""
@@ -228,7 +228,8 @@ def _cut_check(recipe: Recipe, made: Sequence[Sample], whole: Mapping[str, float
     # advantages cancel in the loss, which may be near 0: it is compared on the scale of one advantage
     least = {"loss": 1.0, "gradient_norm": 1e-6}
     off = max(abs(own - single) / max(abs(own), abs(single), least[name]) for name, own, single in pairs)
-    return Check("one denominator for all micro-batches", off <= CUT, said)
+    allowed = CUT["bfloat16" if recipe.optimizer.autocast else recipe.learner.dtype]
+    return Check("one denominator for all micro-batches", off <= allowed, f"{said}; {allowed:g} apart is allowed")
 
 
 # -- the method ----------------------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ def main() -> None:
     assert child(out / "whole", None, out / "calls") == 0
     calls = int((out / "calls").read_text())
     draw = random.Random(seed)
-    for _ in range(kills):
+    for number in range(kills):
         done = max(list_checkpoints(out / "parts" / "checkpoints"), default=0)
-        at = draw.randrange(1, calls * (RECIPE.steps - done + 1) // (RECIPE.steps + 1))  # of the calls that are left
+        left = calls * (RECIPE.steps - done + 1) // (RECIPE.steps + 1)
+        at = draw.randrange(1, 2 * left // (kills - number + 1))  # so that there is something left for the other kills
         print("killed" if child(out / "parts", at, None) == -signal.SIGKILL else "finished", "after step", done, at)
     assert child(out / "parts", None, None) == 0
 

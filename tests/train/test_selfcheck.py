@@ -28,6 +28,13 @@ def test_shipped_recipes_pass(recipe, tmp_path):
     assert failed(tmp_path, recipe=recipe) == []
 
 
+@pytest.mark.parametrize("recipe", ["qwen2.5-3b-grpo", "qwen2.5-7b-ppo"])
+def test_large_recipes_pass_with_a_small_model_and_two_ranks(recipe, tmp_path):
+    """Their own ZeRO stages, weights in bfloat16. The other large recipes have the same methods."""
+    small = ["model=tiny", "env=searchgym/World-v0", "validation.env_options={}", "learner.ranks=2"]
+    assert failed(tmp_path, *small, recipe=recipe) == []
+
+
 @pytest.fixture
 def no_bandit(monkeypatch):
     """Leaves out what the planted fault does not touch."""

@@ -5,6 +5,7 @@ It learns from recorded samples. Every second kill takes the controller alone: i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -57,6 +58,7 @@ def gone(pids: list[int]) -> bool:
         states = [Path(f"/proc/{pid}/stat") for pid in pids]
         if not any(path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z" for path in states):
             return True
+        time.sleep(0.1)
     return False
 
 
@@ -65,7 +67,8 @@ def ready(out: Path, name: str) -> tuple[subprocess.Popen[bytes], list[int]]:
     (out / "pids").unlink(missing_ok=True)
     process = subprocess.Popen([sys.executable, __file__, str(out), name], start_new_session=True)
     while not (out / "pids").exists():
-        assert process.poll() is None, f"{name} ended with {process.poll()}"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"{name} ended with {process.wait(timeout=0.1)}")
     return process, json.loads((out / "pids").read_text())
 
 
