@@ -30,6 +30,8 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLE
 def t_interval(values: npt.ArrayLike) -> tuple[float, float]:
     """Returns the 95 % interval of a mean by Student's t: for few values, such as differences over paired seeds.
 
+    Needs scipy, of the ``train`` extra.
+
     Args:
         values: (n,) with n of 2 or more.
 
