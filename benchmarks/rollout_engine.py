@@ -65,11 +65,11 @@ class Recorder:
 
         def note_and_deliver(key: int, reply: Sampled) -> None:
             self.replies[asked.pop(key)] = reply
+            self.seconds = before + time.perf_counter() - started  # the last reply may end the program's wait
             deliver(key, reply)
 
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.seconds
         self.sampler.stream(pull_and_note, note_and_deliver)
-        self.seconds += time.perf_counter() - started
 
     def update(self, state: Any, version: int) -> None:
         """Refuses: what was recorded is of these weights."""
