@@ -6,10 +6,12 @@
 sampler took. Then the same episodes run on a sampler that answers from the recording at once: what that run takes is
 the engine's own time, searches in an index in process included.
 
-*Schedules.* The same model and the same questions, with a retriever that takes ``--latency`` seconds per call, as one
+*Schedules.* The same questions, with a retriever that takes ``--latency`` seconds per call, as one
 behind a network would. In lock-step, as in Search-R1's loop, some episodes begin together; all generate, all search,
 and so on; the next ones begin when the last one has ended. Out of lock-step as many episodes are under way, and none
-waits for another. Wall seconds of both, in turn.
+waits for another. Wall seconds of both, in turn: first with the recorded calls and a sampler that takes ``--step``
+seconds for a token, however many rows there are, as an engine on a GPU does; then with the model itself, whose tokens
+cost more the more rows there are.
 """
 
 from __future__ import annotations
@@ -86,6 +88,36 @@ class Replay(Recorder):
                 deliver(key, self.replies[request.ids.tobytes(), request.seed])
 
 
+class Paced(Replay):
+    """A sampler that answers from a recording, and takes as long for a token of all rows as for a token of one.
+
+    So does an engine on a GPU, as long as reading the weights is what takes the time.
+    """
+
+    step = 0.0
+    """Seconds of a token."""
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Gives the recorded responses once the longest of them is done."""
+        replies = [self.replies[request.ids.tobytes(), request.seed] for request in requests]
+        time.sleep(self.step * max(len(reply.ids) for reply in replies))
+        return replies
+
+    def stream(self, pull: Pull[int], deliver: Deliver[int]) -> None:
+        """Gives each recorded response when it is done; requests join between tokens."""
+        running: dict[int, tuple[Sampled, int]] = {}
+        while True:
+            for key, request in pull():
+                reply = self.replies[request.ids.tobytes(), request.seed]
+                running[key] = (reply, len(reply.ids))
+            if not running:
+                return
+            time.sleep(self.step)
+            running = {key: (reply, left - 1) for key, (reply, left) in running.items()}
+            for key in [key for key, (_, left) in running.items() if not left]:
+                deliver(key, running.pop(key)[0])
+
+
 class Slow:
     """A retriever whose calls take a while, as those of a server that answers several at once.
 
@@ -113,14 +145,24 @@ def main() -> None:
     parser.add_argument("--concurrent", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="episodes under way")
     parser.add_argument("--runs", type=int, default=5, help="runs of each, after one that is not counted")
     parser.add_argument("--latency", type=float, default=0.1, help="seconds of a retriever's call")
+    parser.add_argument("--step", type=float, default=0.01, help="seconds of a token in the paced schedules")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
     args = parser.parse_args()
     task = load_task(find_env(ENV))
     task = dataclasses.replace(task, questions=task.questions[: args.episodes])
     sampler, tokenizer = load_sampler(args.model)
     emit(own_time(task, sampler, tokenizer, args.concurrent[-1], args.runs), args.json, "the engine's own time")
-    rows = [schedules(task, sampler, tokenizer, count, args) for count in args.concurrent]
-    emit_rows(rows, args.json, "schedules", f"a retriever's call takes {args.latency:g} s; medians of {args.runs} runs")
+    recorder = Recorder(sampler)
+    run(task, recorder, tokenizer, args.concurrent[-1])
+    paced = Paced(sampler)
+    paced.replies, paced.step = recorder.replies, args.step
+    called = f"a retriever's call takes {args.latency:g} s"
+    for name, title, own in (
+        ("paced", f"recorded calls, {args.step:g} s a token for any number of rows; {called}", paced),
+        ("schedules", f"{args.model} on {sampler.model.device}; {called}", sampler),
+    ):
+        rows = [schedules(task, own, tokenizer, count, args) for count in args.concurrent]
+        emit_rows(rows, args.json, name, f"{title}; medians of {args.runs} runs")
 
 
 def run(
@@ -181,7 +223,7 @@ def own_time(
 
 
 def schedules(
-    task: Task, sampler: TransformersSampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, args: Any
+    task: Task, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, args: Any
 ) -> dict[str, Any]:
     """Returns seconds in and out of lock-step with a slow retriever, and their ratio."""
     assert isinstance(task.retriever, Retriever)
