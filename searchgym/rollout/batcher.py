@@ -95,7 +95,7 @@ class Batcher(Generic[Request, Reply]):
         """Taken from in worker threads too."""
         self.turnstile: Turnstile | None = None
         """If there is one, it decides when batches leave, and calls run in the loop's own thread."""
-        self._under_way: list[asyncio.Task[Any]] = []
+        self._under_way: list[asyncio.Task[None]] = []
         self.calls = 0
         """Calls made; each stream is one."""
         self.sizes = 0
@@ -112,7 +112,10 @@ class Batcher(Generic[Request, Reply]):
         self.waiting.append(_Waiting(request, future, place))
         if self.turnstile is not None:
             self.turnstile.check()
-        elif len(self._under_way) < self._most_calls:
+            return await future
+        # Asked of the tasks, not noted by them: one that is cancelled before it begins can note nothing.
+        self._under_way = [task for task in self._under_way if not task.done()]
+        if len(self._under_way) < self._most_calls:
             self._under_way.append(asyncio.create_task(self._send_all()))
         return await future
 
@@ -127,14 +130,11 @@ class Batcher(Generic[Request, Reply]):
 
     async def _send_all(self) -> None:
         """Makes calls until nobody waits."""
-        try:
-            while self.waiting:
-                if self._stream is not None:
-                    await self._answer_stream(self._stream)
-                elif batch := self._take():
-                    await self._send(batch)
-        finally:
-            self._under_way.remove(_this_task())
+        while self.waiting:
+            if self._stream is not None:
+                await self._answer_stream(self._stream)
+            elif batch := self._take():
+                await self._send(batch)
 
     def _take(self) -> list[_Waiting[Request, Reply]]:
         """Removes and returns the next batch: at least one request, unless nobody waits any more."""
@@ -206,13 +206,6 @@ class Batcher(Generic[Request, Reply]):
         for waiting in batch:
             if not waiting.future.done():
                 waiting.future.set_exception(copy.copy(error))
-
-
-def _this_task() -> asyncio.Task[Any]:
-    """Returns the task that runs."""
-    task = asyncio.current_task()
-    assert task is not None
-    return task
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:

@@ -244,6 +244,20 @@ def test_a_stream_ends_when_nobody_waits_for_it_any_more():
     assert ended.wait(60)
 
 
+def test_a_batcher_whose_call_was_cancelled_before_it_began_works_in_the_next_run():
+    batcher = Batcher(lambda requests: [request * 2 for request in requests])
+
+    async def given_up():
+        asking = asyncio.create_task(batcher.ask(1))
+        await asyncio.sleep(0)  # it has asked; the call has not begun
+        assert not asking.done()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    asyncio.run(given_up())
+    assert asyncio.run(asyncio.wait_for(batcher.ask(2), timeout=60)) == 4
+
+
 def test_a_call_with_too_few_replies_is_a_fault_of_the_call():
     async def main():
         batcher = Batcher(lambda requests: requests[:1])
