@@ -58,19 +58,21 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer; columns are allocated ahead, so that a step copies nothing."""
+    """Keys and values of one layer; slots and columns are allocated ahead, so that hardly a step copies anything."""
 
     AHEAD = 64
     """Columns allocated beyond what is needed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+        """Slots in use: the first ones."""
         self.first = self.end = 0
         """Columns in use: from the first one to before the end."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Makes room of no column, of the shape, type and place of the first states."""
-        self.dtype, self.device = key_states.dtype, key_states.device
+        self.dtype, self.device, self.count = key_states.dtype, key_states.device, len(key_states)
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         self.is_initialized = True
 
@@ -95,7 +97,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 for states in self.states
             )
             self.first, self.end = 0, self.end - self.first
-        keys, values = self.states
+        keys, values = (states[: self.count] for states in self.states)
         keys[:, :, self.end : self.end + new] = key_states
         values[:, :, self.end : self.end + new] = value_states
         self.end += new
@@ -103,7 +105,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @property
     def states(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, (B, H, all columns, D) each."""
+        """Keys and values, (all slots, H, all columns, D) each."""
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values
@@ -112,37 +114,20 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Returns the columns in use."""
         return self.end - self.first
 
-    def arrange(self, sources: Sequence[int | tuple[Tensor, Tensor] | None], lengths: Sequence[int], end: int) -> None:
-        """Lays all slots out anew; see `SlotCache.arrange`."""
-        pair = next((source for source in sources if isinstance(source, tuple)), None)
-        like = self.states if self.is_initialized else pair
-        assert like is not None
-        made = []
-        for which in (0, 1):
-            heads, width = like[which].shape[-3], like[which].shape[-1]
-            # Zeros, not left unset: a masked column still takes part as 0 times its value, and must be finite.
-            states = like[which].new_zeros((len(sources), heads, end + self.AHEAD, width))
-            for at, (source, length) in enumerate(zip(sources, lengths, strict=True)):
-                if isinstance(source, tuple):
-                    states[at, :, end - length : end] = source[which][:, :length]
-                elif source is not None:
-                    states[at, :, end - length : end] = like[which][source, :, self.end - length : self.end]
-            made.append(states)
-        if not self.is_initialized:
-            self.lazy_initialization(*made)
-        self.keys, self.values = made
-        self.first, self.end = 0, end
-
 
 def _widened(states: Tensor, columns: int) -> Tensor:
-    """Returns (B, H, columns, D) that begins with the given states; the rest is not set."""
-    wide = states.new_empty((*states.shape[:2], columns, states.shape[3]))
+    """Returns (B, H, columns, D) that begins with the given states.
+
+    The rest is 0, not left unset: a row may enter a slot that was empty, and masked columns still take part as 0 times
+    their value.
+    """
+    wide = states.new_zeros((*states.shape[:2], columns, states.shape[3]))
     wide[:, :, : states.shape[2]] = states
     return wide
 
 
 class SlotCache(Cache):
-    """A cache whose slots rows enter and leave while it runs.
+    """A cache whose first slots hold a row each; rows enter behind the last one and leave while it runs.
 
     Args:
         layers: Layers of the model.
@@ -157,24 +142,53 @@ class SlotCache(Cache):
         """The column after the last one in use."""
         return self.slots[0].end
 
-    def arrange(self, sources: Sequence[int | RowCache | None], lengths: Sequence[int]) -> None:
-        """Lays all slots out anew.
+    def add(self, rows: Sequence[RowCache | None], lengths: Sequence[int], present: int = 0) -> None:
+        """Adds rows behind those that are there.
 
         Args:
-            sources: What goes into each slot: a row that is in this cache, by the number of its slot; a row from
-                elsewhere; None: nothing.
-            lengths: Tokens of each, 0 for nothing.
+            rows: None: nothing of it has been seen, its length is 0.
+            lengths: How many tokens of each to take.
+            present: Most tokens of a row that is there.
         """
-        if end := max(lengths):
-            for number, layer in enumerate(self.slots):
-                own = [source if source is None or isinstance(source, int) else source[number] for source in sources]
-                layer.arrange(own, lengths, end)
+        row = next((row for row in rows if row is not None), None)
+        for number, layer in enumerate(self.slots):
+            if row is not None:
+                self._make_room(layer, row[number], layer.count + len(rows), max(lengths), present)
+            for own, length in zip(rows, lengths, strict=True):
+                if own is not None:
+                    _write(layer, layer.count, own[number], length)
+                layer.count += layer.is_initialized
 
-    def place(self, slot: int, row: RowCache, length: int) -> None:
-        """Writes the first `length` tokens of a row, at most `end`, into a slot."""
-        for layer, pair in zip(self.slots, row, strict=True):
-            for states, own in zip(layer.states, pair, strict=True):
-                states[slot, :, layer.end - length : layer.end] = own[:, :length]
+    @staticmethod
+    def _make_room(layer: SlotLayer, like: tuple[Tensor, Tensor], count: int, length: int, present: int) -> None:
+        """Has a layer hold so many slots, and rows so long, in the columns in use."""
+        if layer.is_initialized and count <= len(layer.states[0]) and length <= layer.end:
+            return
+        # A step more than needed: rows come one by one, and each is longer than the last time. Zeros: see `_widened`.
+        spare = layer.AHEAD * 4 if layer.is_initialized else 0
+        end, slots = max(length, present) + spare, count + (count // 4 if layer.is_initialized else 0)
+        old = layer.states if layer.is_initialized else None
+        made = []
+        for which in (0, 1):
+            heads, _, width = like[which].shape
+            states = like[which].new_zeros((slots, heads, end + layer.AHEAD, width))
+            if old is not None:
+                kept = old[which][: layer.count, :, layer.end - present : layer.end]
+                states[: layer.count, :, end - present : end] = kept
+            made.append(states)
+        if not layer.is_initialized:
+            layer.lazy_initialization(*made)
+            layer.count = 0
+        layer.keys, layer.values = made
+        layer.first, layer.end = end - max(length, present), end
+
+    def remove(self, slot: int, last_length: int) -> None:
+        """Takes a row out; the last one, of so many tokens, takes its slot."""
+        for layer in self.slots:
+            layer.count -= 1
+            if slot < layer.count:
+                keys, values = (s[layer.count, :, layer.end - last_length : layer.end] for s in layer.states)
+                _write(layer, slot, (keys, values), last_length)
 
     def trim(self, columns: int) -> None:
         """Leaves only the last columns in use."""
@@ -191,3 +205,9 @@ class SlotCache(Cache):
             for layer in self.slots
             for keys, values in [layer.states]
         ]
+
+
+def _write(layer: SlotLayer, slot: int, pair: tuple[Tensor, Tensor], length: int) -> None:
+    """Writes the first `length` tokens of a row into a slot, up to the last column in use."""
+    for states, own in zip(layer.states, pair, strict=True):
+        states[slot, :, layer.end - length : layer.end] = own[:, :length]

@@ -63,10 +63,7 @@ class Row(Generic[Key]):
 
 
 class RunningBatch(Generic[Key]):
-    """Slots of a cache with a row in each, or none; rows come and go between tokens.
-
-    A slot that was left goes on computing, to no effect, until a row takes it or half of the slots are empty: moving
-    the others together copies all keys and values.
+    """Rows in the slots of a cache; they come and go between tokens.
 
     Args:
         layers: Layers of the model.
@@ -75,16 +72,10 @@ class RunningBatch(Generic[Key]):
 
     def __init__(self, layers: int, device: torch.device) -> None:
         self._cache, self._device = SlotCache(layers), device
-        self._slots: list[Row[Key] | None] = []
+        self.rows: list[Row[Key]] = []
+        """In the order of their slots."""
         self._logits = torch.empty(0)
         """(B, V), of the token to be chosen next."""
-        self._tokens = torch.empty(0, dtype=torch.int64)
-        """(B,), chosen last."""
-
-    @property
-    def rows(self) -> list[Row[Key]]:
-        """Rows that are not finished."""
-        return [row for row in self._slots if row is not None]
 
     def join(self, rows: Sequence[Row[Key]], caches: Sequence[RowCache], logits: Tensor) -> None:
         """Adds rows.
@@ -94,33 +85,22 @@ class RunningBatch(Generic[Key]):
             caches: Keys and values of their requests.
             logits: (n, V) of their first tokens.
         """
+        self._cache.add(caches, [row.length for row in rows], max((row.cached for row in self.rows), default=0))
         for row in rows:
             row.cached = row.length
-        free = [slot for slot, row in enumerate(self._slots) if row is None]
-        if len(free) < len(rows) or self._cache.end < max(row.length for row in rows):
-            self._move(rows, caches, logits)
-            return
-        for slot, row, cache, own in zip(free, rows, caches, logits, strict=False):
-            self._slots[slot] = row
-            self._cache.place(slot, cache, row.length)
-            self._logits[slot] = own
+        self._logits = torch.cat([self._logits, logits]) if self.rows else logits
+        self.rows += rows
 
     def choose(self, ends: frozenset[int]) -> list[Row[Key]]:
         """Gives every row its next token and returns those that it finished, still in the batch."""
-        rows = self._slots
-        noise = [row.noise[len(row.ids)] if row else 0.0 for row in rows]
-        temperature = [row.request.sampling.temperature if row else 0.0 for row in rows]
-        top_p = [row.request.sampling.top_p if row else 1.0 for row in rows]
         tokens, logp = choose(
             self._logits,
-            torch.tensor(temperature, device=self._device),
-            torch.tensor(top_p, device=self._device),
-            torch.tensor(noise, dtype=torch.float64, device=self._device),
+            torch.tensor([row.request.sampling.temperature for row in self.rows], device=self._device),
+            torch.tensor([row.request.sampling.top_p for row in self.rows], device=self._device),
+            torch.tensor([row.noise[len(row.ids)] for row in self.rows], dtype=torch.float64, device=self._device),
         )
-        self._tokens = tokens
-        for row, token, value in zip(rows, tokens.tolist(), logp.tolist(), strict=True):
-            if row is not None:
-                row.add(token, value, ends)
+        for row, token, value in zip(self.rows, tokens.tolist(), logp.tolist(), strict=True):
+            row.add(token, value, ends)
         return [row for row in self.rows if row.finish is not None]
 
     def leave(self, row: Row[Key]) -> tuple[npt.NDArray[np.int32], RowCache]:
@@ -128,33 +108,20 @@ class RunningBatch(Generic[Key]):
 
         The last token has not been through the model.
         """
-        slot = self._slots.index(row)
-        self._slots[slot] = None
-        ids = np.concatenate([row.request.ids, np.array(row.ids[:-1], np.int32)])
-        return ids, self._cache.row(slot, row.cached)
+        slot, last = self.rows.index(row), self.rows.pop()
+        cache = self._cache.row(slot, row.cached)
+        self._cache.remove(slot, last.cached)
+        if last is not row:
+            self.rows[slot] = last
+        return np.concatenate([row.request.ids, np.array(row.ids[:-1], np.int32)]), cache
 
     def forward(self, run: Forward) -> None:
         """Reads the tokens that were chosen."""
-        tokens = self._tokens
-        active = [slot for slot, row in enumerate(self._slots) if row is not None]
-        if 2 * len(active) <= len(self._slots):
-            tokens = tokens[torch.tensor(active, device=self._device)]
-            self._move((), (), self._logits[:0])
-        # an empty slot sees its new token alone, at position 0
-        cached = [row.cached if row else 0 for row in self._slots]
-        width = max(cached)
+        width = max(row.cached for row in self.rows)
         self._cache.trim(width)
-        lengths = torch.tensor(cached, device=self._device)[:, None]
+        tokens = torch.tensor([row.ids[-1] for row in self.rows], device=self._device)[:, None]
+        lengths = torch.tensor([row.cached for row in self.rows], device=self._device)[:, None]
         mask = torch.arange(width + 1, device=self._device) >= width - lengths
-        self._logits = run(tokens[:, None], mask, lengths, self._cache)
+        self._logits = run(tokens, mask, lengths, self._cache)
         for row in self.rows:
             row.cached += 1
-
-    def _move(self, rows: Sequence[Row[Key]], caches: Sequence[RowCache], logits: Tensor) -> None:
-        """Moves the rows that there are together, and new ones behind them."""
-        kept = [slot for slot, row in enumerate(self._slots) if row is not None]
-        own = self.rows
-        self._cache.arrange([*kept, *caches], [row.cached for row in (*own, *rows)])
-        self._slots = [*own, *rows]
-        index = torch.tensor(kept, dtype=torch.int64, device=self._device)
-        self._logits = torch.cat([self._logits[index], logits]) if kept else logits

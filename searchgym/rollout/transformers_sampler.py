@@ -254,7 +254,7 @@ class TransformersSampler:
         new = max(length - past for length, (past, _) in zip(lengths, found, strict=True))
         past = [max(0, length - new) for length in lengths]
         cache = SlotCache(self._layers)
-        cache.arrange([row for _, row in found], past)
+        cache.add([row for _, row in found], past)
         width = max(past) + new
         ids = np.zeros((len(prompts), new), np.int64)
         for row, prompt in enumerate(prompts):

@@ -151,6 +151,24 @@ def test_requests_that_join_later_get_what_they_would_alone(architecture, max_ba
     assert any(passes[at - 1][1] == 1 for at in prefills[1:])  # some joined between tokens
 
 
+def test_what_was_never_written_into_a_cache_reaches_no_row():
+    """The cache has spare slots and grows; then a short one joins, beside columns that none has written in its slot."""
+    model = tiny_qwen2(dtype=torch.float64)
+    requests = [SampleRequest(prompt(9, n), Sampling(limit), seed=n) for n, limit in enumerate([200, *[2] * 5, 3])]
+    expected = [reference(model, request) for request in requests]
+    turns = [[0], [1, 2, 3, 4, 5], *[[]] * 150, [6]]
+    answered = {}
+    torch.use_deterministic_algorithms(True)  # memory that is not set is nan then
+    try:
+        assert torch.empty(3).isnan().all()
+        sampler(model).stream(
+            lambda: [(n, requests[n]) for n in (turns.pop(0) if turns else [])], answered.__setitem__
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [answered[n].ids.tolist() for n in range(len(requests))] == [ids for ids, _ in expected]
+
+
 def test_a_request_is_answered_before_longer_ones_are_done():
     own, order = sampler(), []
     new = [SampleRequest(prompt(20, n), Sampling(tokens), seed=n) for n, tokens in enumerate([30, 2, 9])]
