@@ -6,7 +6,7 @@ Two batches: episodes of the monolithic agent on World-v0, sampled once at tempe
 long as those are on average. One update each: forward and backward of every sample, cut of the gradients, AdamW. What
 comes before is not counted: sampling, rewards, advantages, TRL's padding of the batch. Tokens are those of sequences,
 prompts and observations included, padding not. TRL runs with each of ``--trl-batch`` samples per micro-batch, and the
-fastest is the baseline; this library runs with its defaults. Runs take turns; medians.
+fastest is the baseline; this library runs with the optimizer of tiny-grpo. Runs take turns; medians.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from searchgym.records import Episode
 from searchgym.rollout.loading import load_model
 from searchgym.train.advantages import assign_advantages
 from searchgym.train.batching import MicroBatch
-from searchgym.train.options import AdvantageOptions, LossOptions, OptimizerOptions
+from searchgym.train.options import AdvantageOptions, LossOptions
 from searchgym.train.policy import Policy
 from searchgym.train.recipe import load_recipe
 from searchgym.train.run import load_parts
@@ -149,7 +149,7 @@ class Own:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        options = OptimizerOptions(lr=RATE)
+        options = dataclasses.replace(load_recipe("tiny-grpo").optimizer, lr=RATE)
         self.policy = Policy(Updater(copy.deepcopy(model), options, steps=10**6), LOSS, options)
         self.outside = 0.0
         """Seconds of the last step that were neither forward nor backward."""
