@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _learner_problems(recipe: Recipe) -> list[str]:
     learner, found = recipe.learner, []
     if learner.backend == "torch":
         asked = {"ranks": learner.ranks > 1, "zero": learner.zero > 0}
+        asked |= {"listen": learner.listen is not None}
         asked |= {"offload_optimizer": learner.offload_optimizer, "offload_parameters": learner.offload_parameters}
         found += [f"learner.{name} needs learner.backend deepspeed" for name, there in asked.items() if there]
         if learner.dtype == "bfloat16":
@@ -108,6 +110,8 @@ def _learner_problems(recipe: Recipe) -> list[str]:
                 f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32: {why}"
             )
         return found
+    if learner.listen is not None and not re.fullmatch(r".+:\d{1,5}", learner.listen):
+        found.append(f"learner.listen is {learner.listen!r}: expected HOST:PORT, like 10.0.0.1:29400")
     if learner.zero > 3:
         found.append(f"learner.zero is {learner.zero}: expected 0 to 3")
     if learner.offload_optimizer and learner.zero == 0:

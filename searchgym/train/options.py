@@ -169,6 +169,9 @@ class LearnerOptions:
     """Plain torch in this process, or DeepSpeed in processes of its own."""
     ranks: int = 1
     """``deepspeed``: processes; on a GPU machine one per GPU."""
+    listen: str | None = None
+    """``deepspeed``: HOST:PORT at which ranks report that are started elsewhere, by torchrun; none: they are started
+    here. All machines must share the run folder."""
     zero: int = 0
     """``deepspeed``: what the ranks share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too."""
     offload_optimizer: bool = False

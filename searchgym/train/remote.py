@@ -5,31 +5,31 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from pathlib import Path
 from typing import Any, Final
 
 from torch import Tensor
 
-from searchgym.errors import HangError, TrainingError
+from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.train.recipe import Recipe
 from searchgym.train.samples import Sample
 from searchgym.train.trained import Metrics
-from searchgym.train.worker import STACKS, receive, send, stacks_file
+from searchgym.train.worker import KEY, STACKS, START, receive, send, stacks_file
 
-START: Final = 600.0
-"""Seconds that ranks have to start and load their models."""
 GRACE: Final = 2.0
 """Seconds that ranks have to write their stacks."""
 
 
 class RemoteLearner:
-    """`Learner` over processes on this machine.
+    """`Learner` over processes that it starts on this machine, or that join it from several (``learner.listen``).
 
     Args:
         recipe: With ``learner.ranks``.
@@ -48,13 +48,17 @@ class RemoteLearner:
         self._closed = False
 
     def _begin(self) -> None:
-        """Starts the ranks and makes their learner, at the first call."""
-        world = self._recipe.learner.ranks
+        """Starts the ranks, or waits for them, and makes their learner, at the first call."""
+        options = self._recipe.learner
+        world, rendezvous = options.ranks, "env://"  # which torchrun has set up
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._meeting = tempfile.TemporaryDirectory(prefix="searchgym-")
         try:
-            self._start(world)
-            rendezvous = f"file://{self._meeting.name}/ranks"
+            if options.listen is None:
+                self._meeting = tempfile.TemporaryDirectory(prefix="searchgym-")
+                rendezvous = f"file://{self._meeting.name}/ranks"
+                self._start(world)
+            else:
+                self._connections = _joined(options.listen, world)
             self._call("start", world, rendezvous, self._recipe, within=max(START, self._deadline))
         except BaseException:
             self._kill()
@@ -63,14 +67,14 @@ class RemoteLearner:
     def _start(self, world: int) -> None:
         """Starts the ranks, each at the end of a pipe."""
         threads = str(max(1, (os.cpu_count() or 1) // world))
-        environment = {"OMP_NUM_THREADS": threads, **os.environ}
         for rank in range(world):
             own, theirs = multiprocessing.Pipe()
-            command = [sys.executable, "-m", "searchgym.train.worker", str(theirs.fileno()), str(rank)]
+            numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+            command = [sys.executable, "-m", "searchgym.train.worker", str(theirs.fileno())]
             with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
                 process = subprocess.Popen(
                     [*command, str(self._folder)],
-                    env=environment,
+                    env={"OMP_NUM_THREADS": threads, **os.environ, **numbers},
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -170,6 +174,8 @@ class RemoteLearner:
 
     def _died(self, rank: int) -> TrainingError:
         """Returns the error of a rank that ended."""
+        if not self._processes:
+            return TrainingError(f"rank {rank} has gone; see what its launcher says")
         try:
             code: int | str = self._processes[rank].wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -180,15 +186,45 @@ class RemoteLearner:
 
     def _hang(self, ranks: Sequence[int], method: str) -> HangError:
         """Makes the ranks write their stacks and returns the error of those that have not answered."""
+        names = ", ".join(f"rank {rank}" for rank in ranks)
+        said = f"{method}: no answer from {names} within {self._deadline:g} s"
+        if not self._processes:
+            return HangError(f"{said}; end the launchers of the ranks")
         for process in self._processes:
             process.send_signal(STACKS)
         time.sleep(GRACE)
-        names = ", ".join(f"rank {rank}" for rank in ranks)
         stacks = ", ".join(str(stacks_file(self._folder, rank)) for rank in range(len(self._processes)))
-        return HangError(f"{method}: no answer from {names} within {self._deadline:g} s; stacks: {stacks}")
+        return HangError(f"{said}; stacks: {stacks}")
 
     def _kill(self) -> None:
         """Ends all ranks at once."""
         for process in self._processes:
             process.send_signal(signal.SIGKILL)
         self.close()
+
+
+def _joined(address: str, world: int) -> list[Connection]:
+    """Returns the connections of the ranks that report at an address, in their order."""
+    if not (key := os.environ.get(KEY)):
+        raise UsageError(f"learner.listen lets ranks in that know a key: set {KEY} here and where the ranks start")
+    host, _, port = address.rpartition(":")
+    end, found = time.monotonic() + START, dict[int, Connection]()
+    with socket.create_server((host, int(port))) as server:
+        while len(found) < world:
+            server.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                accepted, _ = server.accept()
+            except TimeoutError:
+                raise TrainingError(f"{len(found)} of {world} ranks joined at {address} within {START:g} s") from None
+            connection = Connection(accepted.detach())
+            try:
+                deliver_challenge(connection, key.encode())
+                answer_challenge(connection, key.encode())
+                rank, theirs = receive(connection)
+            except (AuthenticationError, EOFError, OSError):
+                connection.close()  # a stranger
+                continue
+            if theirs != world:
+                raise TrainingError(f"{theirs} ranks were started for learner.ranks {world}: they must be as many")
+            found[rank] = connection
+    return [found[rank] for rank in range(world)]

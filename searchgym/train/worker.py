@@ -1,8 +1,9 @@
 """One rank of a learner, in a process of its own: does what the training loop asks, call by call.
 
-    python -m searchgym.train.worker DESCRIPTOR RANK FOLDER
+    torchrun ... -m searchgym.train.worker HOST:PORT FOLDER
 
-is started by `searchgym.train.remote.RemoteLearner`, never by hand.
+joins the training that listens there (``learner.listen``), its key in the environment. Without ``learner.listen``,
+`searchgym.train.remote.RemoteLearner` starts the ranks itself, with the number of a pipe in the place of the address.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ import os
 import pickle
 import signal
 import sys
-from multiprocessing.connection import Connection
+import time
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final
 
+START: Final = 600.0
+"""Seconds that ranks have to start, find the training and load their models."""
 PR_SET_PDEATHSIG: Final = 1
 STACKS: Final = signal.SIGUSR1
 """Makes a rank write the stacks of its threads."""
+KEY: Final = "SEARCHGYM_LEARNER_KEY"
+"""Environment variable: what the ranks and the training that listens for them both know."""
 
 
 def stacks_file(folder: Path, rank: int) -> Path:
@@ -40,12 +46,31 @@ def receive(connection: Connection) -> Any:
 
 def main() -> None:
     """Serves until the connection closes."""
-    descriptor, rank, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    where, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
+    folder.mkdir(parents=True, exist_ok=True)
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
     faulthandler.register(STACKS, file=stacks, all_threads=True)
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the loop decides when to end
-    serve(Connection(descriptor), rank)
+    serve(Connection(int(where)) if where.isdigit() else join(where, rank), rank)
+
+
+def join(address: str, rank: int) -> Connection:
+    """Reports to the training that listens at HOST:PORT, or will soon."""
+    if not (key := os.environ.get(KEY)):
+        sys.exit(f"set {KEY} to what it is where the training runs")
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + START
+    while True:
+        try:
+            connection = Client((host, int(port)), authkey=key.encode())
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                sys.exit(f"nobody has listened at {address} for {START:g} s: start the training with learner.listen")
+            time.sleep(0.5)
+        else:
+            send(connection, (rank, int(os.environ["WORLD_SIZE"])))
+            return connection
 
 
 def _die_with_parent() -> None:
@@ -85,11 +110,10 @@ def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
     from searchgym.train.learner import LocalLearner
     from searchgym.train.ranks import ProcessRanks
 
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     device = device_of(recipe.learner.device)
     if device == "cuda":
-        device = f"cuda:{rank}"
-        torch.cuda.set_device(rank)
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device != "cpu" else "gloo"
     dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world)
     options = recipe.learner

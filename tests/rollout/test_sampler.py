@@ -161,9 +161,7 @@ def test_what_was_never_written_into_a_cache_reaches_no_row():
     torch.use_deterministic_algorithms(True)  # memory that is not set is nan then
     try:
         assert torch.empty(3).isnan().all()
-        sampler(model).stream(
-            lambda: [(n, requests[n]) for n in (turns.pop(0) if turns else [])], answered.__setitem__
-        )
+        sampler(model).stream(lambda: [(n, requests[n]) for n in (turns.pop(0) if turns else [])], answered.__setitem__)
     finally:
         torch.use_deterministic_algorithms(False)
     assert [answered[n].ids.tolist() for n in range(len(requests))] == [ids for ids, _ in expected]

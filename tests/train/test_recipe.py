@@ -137,6 +137,8 @@ STRATIFIED = "advantage.estimator=stratified"
         ([GAE, "loss.ratio=sequence"], "loss.ratio sequence takes one advantage per sequence; gae has many"),
         ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
         ([DEEPSPEED, "learner.zero=4"], "learner.zero is 4: expected 0 to 3"),
+        ([DEEPSPEED, "learner.listen=machine"], "learner.listen is 'machine': expected HOST:PORT"),
+        (["learner.listen=machine:80"], "learner.listen needs learner.backend deepspeed"),
         ([DEEPSPEED, "learner.offload_optimizer=true"], "learner.offload_optimizer needs learner.zero from 1 on"),
         (
             [DEEPSPEED, "learner.zero=2", "learner.offload_parameters=true"],

@@ -3,6 +3,13 @@
 import dataclasses
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 
 import pytest
 import torch
@@ -10,11 +17,11 @@ from made_models import save_tiny
 from test_learner import random_samples
 from toy_training import toy_recipe
 
-from searchgym.errors import HangError, TrainingError
+from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.rollout.loading import load_model
 from searchgym.train.learner import LocalLearner
 from searchgym.train.remote import RemoteLearner
-from searchgym.train.worker import stacks_file
+from searchgym.train.worker import KEY, send, stacks_file
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +92,100 @@ def test_a_rank_that_cannot_load_its_model_says_so(recipe, tmp_path):
     learner = RemoteLearner(lost, tmp_path / "ranks", deadline=60)
     with pytest.raises(TrainingError, match="nowhere"):
         learner.prepare(random_samples(1))
+
+
+# -- ranks that are started elsewhere --------------------------------------------------------------------------------
+
+
+def listening(recipe):
+    """Returns the recipe of a learner that waits at a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    return dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, listen=address)), address
+
+
+def torchrun(address, folder, ranks, key):
+    """Starts ranks as one does on each of several machines."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return subprocess.Popen(
+        [sys.executable, *command, "-m", "searchgym.train.worker", address, str(folder)],
+        env=os.environ | {KEY: key},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def test_ranks_that_torchrun_starts_learn_what_own_ones_learn(recipe, learner, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # torchrun sets it
+    samples = random_samples(5)
+    wanted = [learner.learn(samples, step)["loss"] for step in range(2)]
+    weights = learner.weights()
+    learner.close()
+    monkeypatch.setenv(KEY, "known to both")
+    joined, address = listening(recipe)
+    launcher = torchrun(address, tmp_path / "joined", 2, "known to both")
+    other = RemoteLearner(joined, tmp_path / "ranks", deadline=60)
+    try:
+        assert [other.learn(samples, step)["loss"] for step in range(2)] == wanted
+        assert all(torch.equal(weights[name], weight) for name, weight in other.weights().items())
+        other.close()
+        assert launcher.wait(60) == 0  # its ranks ended with the training
+    finally:
+        other.close()
+        launcher.kill()
+        launcher.wait()
+
+
+def test_a_joined_rank_that_goes_is_told(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY, "known to both")
+    joined, address = listening(recipe)
+    launcher = torchrun(address, tmp_path / "joined", 2, "known to both")
+    learner = RemoteLearner(joined, tmp_path / "ranks", deadline=60)
+    try:
+        learner.learn(random_samples(5), 0)
+        launcher.terminate()
+        with pytest.raises(TrainingError, match=r"rank \d has gone; see what its launcher says"):
+            learner.learn(random_samples(5), 1)
+    finally:
+        learner.close()
+        launcher.kill()
+        launcher.wait()
+
+
+def knock(address, key, message):
+    """Reports at an address like a rank, and returns what came of it."""
+    host, port = address.split(":")
+    while True:
+        try:
+            with Client((host, int(port)), authkey=key) as connection:
+                send(connection, message)
+            return "in"
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+        except AuthenticationError:
+            return "refused"
+
+
+@pytest.mark.parametrize(
+    ("key", "ranks", "result", "message"),
+    [
+        (b"known to one", 2, "refused", "0 of 2 ranks joined at {address} within 2 s"),
+        (b"known to both", 1, "in", "1 ranks were started for learner.ranks 2: they must be as many"),
+    ],
+)
+def test_strangers_and_ranks_of_another_number_are_not_let_in(
+    recipe, tmp_path, monkeypatch, key, ranks, result, message
+):
+    joined, address = listening(recipe)
+    monkeypatch.setenv(KEY, "known to both")
+    monkeypatch.setattr("searchgym.train.remote.START", 2.0)
+    with ThreadPoolExecutor() as pool:
+        knocked = pool.submit(knock, address, key, (0, ranks))
+        with pytest.raises(TrainingError, match=message.format(address=address)):
+            RemoteLearner(joined, tmp_path / "ranks", deadline=60).learn(random_samples(1), 0)
+        assert knocked.result() == result
+
+
+def test_without_a_key_nobody_listens(recipe, tmp_path):
+    joined, _ = listening(recipe)
+    with pytest.raises(UsageError, match=f"set {KEY} here and where the ranks start"):
+        RemoteLearner(joined, tmp_path / "ranks", deadline=60).learn(random_samples(1), 0)
