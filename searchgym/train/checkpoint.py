@@ -66,8 +66,9 @@ def save_checkpoint(
         part.rename(path)
         _sync(path.parent)
     except (OSError, RuntimeError) as error:  # torch.save turns a full disk into a RuntimeError
+        free = shutil.disk_usage(path.parent).free / 2**20
         raise TrainingError(
-            f"{path}: the checkpoint cannot be written ({error}); the ones before it are whole"
+            f"{path}: the checkpoint cannot be written ({error}; {free:.0f} MiB free); the ones before it are whole"
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -98,11 +98,13 @@ def read_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CardError(f"{path}: cannot be read as YAML: {error}") from error
+    where = str(path)
     if isinstance(data, dict):
         for override in overrides:
             _override(data, override)
-    recipe = build(Recipe, data, str(path))
-    check_recipe(recipe, str(path))
+            where += f" {override}"
+    recipe = build(Recipe, data, where)
+    check_recipe(recipe, where)
     return recipe
 
 
