@@ -77,6 +77,10 @@ class Recorder:
         """Refuses: what was recorded is of these weights."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Passes it on."""
+        self.sampler.forget()
+
 
 class Replay(Recorder):
     """A sampler that answers from a recording, at once."""

@@ -101,6 +101,10 @@ class Sampler(typing.Protocol):
         """Loads weights (name to tensor) that later responses are sampled from."""
         ...
 
+    def forget(self) -> None:
+        """Forgets what it computed for earlier requests: no bit of later responses depends on them then."""
+        ...
+
 
 @typing.runtime_checkable
 class StreamingSampler(Sampler, typing.Protocol):

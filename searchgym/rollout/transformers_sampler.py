@@ -151,6 +151,11 @@ class TransformersSampler:
             self.version = version
             self._store.clear()
 
+    def forget(self) -> None:
+        """Forgets keys and values of earlier requests: what is remembered changes rounding."""
+        with self._lock:
+            self._store.clear()
+
     # -- one call ------------------------------------------------------------------------------------------------
 
     def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:

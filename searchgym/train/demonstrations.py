@@ -157,6 +157,9 @@ class ScriptedSampler:
         """Refuses: there are no weights."""
         raise UsageError("a scripted sampler has no weights")
 
+    def forget(self) -> None:
+        """Does nothing: a reply depends on its own episode alone."""
+
     def _next(self, seen: bytes) -> Sampled:
         prompts = (seen[:length] for length in self._lengths)
         ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))

@@ -109,7 +109,8 @@ class Drawer:
         }
         row |= resampled
         if recipe.method == "rejection":
-            good = [s for s in samples if float(s.reward.sum()) >= recipe.supervised.min_reward]
+            enough = np.float32(recipe.supervised.min_reward)  # as rewards are: 0.7 is not under itself
+            good = [s for s in samples if s.reward.sum() >= enough]
             row["rejection/kept"] = len(good) / max(len(samples), 1)
             return Draw(good, row, drawn.episodes, tokens)
         samples, groups = with_advantages(samples, recipe, self.learner)
@@ -140,7 +141,7 @@ class Drawer:
         while True:
             samples = [sample for own in drawn.samples for sample in own]
             missing = wanted - len(groups_with_signal(samples, recipe.advantage))
-            order = np.random.default_rng([recipe.seed, step, rounds]).permutation(len(self.questions))
+            order = np.random.default_rng([recipe.seed, step, rounds + 1]).permutation(len(self.questions))
             fresh = [int(i) for i in order if i not in drawn.picks][:missing]
             if not fresh or rounds == recipe.rollout.resample:
                 return {

@@ -133,6 +133,7 @@ class EngineRollout:
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question, in the order of the questions and attempts."""
         options = self.recipe.rollout
+        self.model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
         engine = Engine(
             self.validation if greedy else self.task,
             self.agent,

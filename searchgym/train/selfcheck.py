@@ -77,6 +77,10 @@ class Recording:
         """Passes weights on."""
         self._sampler.update(state, version)
 
+    def forget(self) -> None:
+        """Passes it on."""
+        self._sampler.forget()
+
 
 def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda text: None) -> list[Check]:
     """Checks a recipe.

@@ -45,6 +45,9 @@ class Scripted:
     def update(self, state, version):
         raise AssertionError("never updated here")
 
+    def forget(self):
+        raise AssertionError("never asked to here")
+
 
 def run(model, questions=QUESTIONS, agent=AGENT, **options):
     rules = {"protocol": options.pop("protocol", "tags"), "max_turns": options.pop("max_turns", 3)}

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.recipe import load_recipe
+from searchgym.train.run import load_parts
 from searchgym.train.run_folder import VARYING
 
 RECIPE = """
@@ -111,6 +113,26 @@ def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypa
     assert metrics(tmp_path / "again") == rows
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "again" / "checkpoints" / "last")
     assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), again.parameters(), strict=True))
+
+
+def test_a_step_after_a_validation_is_computed_like_that_of_a_resumed_run(tmp_path):
+    """Who resumes there has not validated: the same forward passes, so the same bits."""
+    recipe = load_recipe("tiny-grpo", ["validation.questions=2"])
+    passes = []
+    for validated in (True, False):
+        parts, shapes = load_parts(recipe, tmp_path / str(validated)), []
+        if validated:
+            parts.rollout(parts.validation.questions[:2], 1, 1, True)
+        forward = parts.sampler._forward
+
+        def noting(ids, mask, positions, cache, forward=forward, shapes=shapes):
+            shapes.append((*ids.shape, *mask.shape))
+            return forward(ids, mask, positions, cache)
+
+        parts.sampler._forward = noting
+        parts.rollout(parts.task.questions[:2], 2, 1, False)
+        passes.append(shapes)
+    assert passes[0] == passes[1]
 
 
 def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsys):
