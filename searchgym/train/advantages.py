@@ -78,7 +78,9 @@ def centred(returns: Floats) -> Floats:
     return advantages
 
 
-def stratified(returns: Floats, searches: npt.NDArray[np.int64], options: AdvantageOptions) -> Floats:
+def stratified(
+    returns: Floats, searches: npt.NDArray[np.int64], options: AdvantageOptions, rewards: Floats | None = None
+) -> Floats:
     """Computes ``alpha A_SAN + (1 - alpha) A_GN``: compared with episodes of as many searches, and with all.
 
     ``A_SAN`` is `grpo` within the stratum, ``A_GN`` is `grpo` within the group.
@@ -91,14 +93,17 @@ def stratified(returns: Floats, searches: npt.NDArray[np.int64], options: Advant
         returns: (n,) of one group.
         searches: (n,) searches of each episode.
         options: `alpha`, and those of `grpo`.
+        rewards: (n,) by which a stratum counts as equal, where the returns are less a KL penalty.
     """
+    rewards = returns if rewards is None else rewards
     group = grpo(returns, options)
     within = group.copy()
     for count in np.unique(searches):
         stratum = searches == count
         own = returns[stratum]
         if len(own) > 1:
-            within[stratum] = 0.0 if own.max() == own.min() else grpo(own, options)
+            equal = rewards[stratum].max() == rewards[stratum].min()
+            within[stratum] = 0.0 if equal else grpo(own, options)
     return options.alpha * within + (1 - options.alpha) * group
 
 
@@ -164,7 +169,7 @@ def group_advantages(
     strata = lone = 0
     for key, indices in members.items():
         if fates[key] == "signal":
-            advantages[indices] = _estimate(returns[indices], counts[indices], options)
+            advantages[indices] = _estimate(returns[indices], counts[indices], options, rewards[indices])
             _, sizes = np.unique(counts[indices], return_counts=True)
             strata, lone = strata + len(sizes), lone + int((sizes == 1).sum())
     found = list(fates.values())
@@ -192,14 +197,14 @@ def _members(groups: Sequence[str]) -> dict[str, list[int]]:
     return members
 
 
-def _estimate(returns: Floats, searches: npt.NDArray[np.int64], options: AdvantageOptions) -> Floats:
+def _estimate(returns: Floats, searches: npt.NDArray[np.int64], options: AdvantageOptions, rewards: Floats) -> Floats:
     """Applies the estimator of the options to one group."""
     if options.estimator == "grpo":
         return grpo(returns, options)
     if options.estimator == "rloo":
         return rloo(returns)
     if options.estimator == "stratified":
-        return stratified(returns, searches, options)
+        return stratified(returns, searches, options, rewards)
     return centred(returns) if options.estimator == "reinforce++-baseline" else returns
 
 

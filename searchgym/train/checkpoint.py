@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformers
+from safetensors import SafetensorError
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, TrainingError
@@ -65,7 +66,7 @@ def save_checkpoint(
             _sync(file)
         part.rename(path)
         _sync(path.parent)
-    except (OSError, RuntimeError) as error:  # torch.save turns a full disk into a RuntimeError
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch.save turns a full disk into a RuntimeError
         free = shutil.disk_usage(path.parent).free / 2**20
         raise TrainingError(
             f"{path}: the checkpoint cannot be written ({error}; {free:.0f} MiB free); the ones before it are whole"
@@ -86,7 +87,7 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     try:
         with _no_progress_bars():
             learner.load(path)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         raise DataError(f"not a checkpoint of this model: {error}", path) from error
     return dict(read_json(path / "trainer.json"))
 

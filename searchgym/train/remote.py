@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from searchgym.train.worker import KEY, STACKS, START, receive, send, stacks_fil
 
 GRACE: Final = 2.0
 """Seconds that ranks have to write their stacks."""
+APART: Final = 10.0
+"""Seconds that a rank has to answer once another has failed, for which it may wait; and to say who it is."""
 
 
 class RemoteLearner:
@@ -102,11 +105,11 @@ class RemoteLearner:
 
     def save(self, folder: Path) -> None:
         """See `Learner`."""
-        self._call("save", folder)
+        self._call("save", folder.resolve())  # ranks may have been started in another folder
 
     def load(self, folder: Path) -> None:
         """See `Learner`."""
-        self._call("load", folder)
+        self._call("load", folder.resolve())
 
     def close(self) -> None:
         """Ends the ranks."""
@@ -164,12 +167,15 @@ class RemoteLearner:
         while waiting:
             ready = wait(list(waiting.values()), timeout=max(0.0, end - time.monotonic()))
             if not ready:
-                raise self._hang(sorted(waiting), method)
+                failed = [content for kind, content in answers.values() if kind == "error"]
+                raise TrainingError(failed[0]) if failed else self._hang(sorted(waiting), method)
             for rank in [rank for rank, connection in waiting.items() if connection in ready]:
                 try:
                     answers[rank] = receive(waiting.pop(rank))
                 except (EOFError, OSError):
                     raise self._died(rank) from None
+                if answers[rank][0] == "error":
+                    end = min(end, time.monotonic() + APART)
         return [answers[rank] for rank in range(len(self._connections))]
 
     def _died(self, rank: int) -> TrainingError:
@@ -216,14 +222,17 @@ def _joined(address: str, world: int) -> list[Connection]:
                 accepted, _ = server.accept()
             except TimeoutError:
                 raise TrainingError(f"{len(found)} of {world} ranks joined at {address} within {START:g} s") from None
-            connection = Connection(accepted.detach())
-            try:
-                deliver_challenge(connection, key.encode())
-                answer_challenge(connection, key.encode())
-                rank, theirs = receive(connection)
-            except (AuthenticationError, EOFError, OSError):
-                connection.close()  # a stranger
-                continue
+            with accepted:
+                connection = Connection(os.dup(accepted.fileno()))
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(APART), 0))
+                try:
+                    deliver_challenge(connection, key.encode())
+                    answer_challenge(connection, key.encode())
+                    rank, theirs = receive(connection)
+                except (AuthenticationError, EOFError, OSError):
+                    connection.close()  # a stranger
+                    continue
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
             if theirs != world:
                 raise TrainingError(f"{theirs} ranks were started for learner.ranks {world}: they must be as many")
             found[rank] = connection

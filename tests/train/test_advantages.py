@@ -140,6 +140,15 @@ def test_a_stratum_of_equal_rewards_is_exactly_zero():
     assert stratified(rewards, searches, AdvantageOptions(estimator="stratified", alpha=1.0))[:3].tolist() == [0, 0, 0]
 
 
+def test_a_stratum_is_equal_by_rewards_whatever_kl_takes_off():
+    options = AdvantageOptions(estimator="stratified", alpha=1.0)
+    penalties = np.array([1e-5, 2e-5, 0.0, 3e-5])
+    advantages, _ = group_advantages(
+        np.array([1.0, 1, 0, 0]), ["g"] * 4, options, searches=[1, 1, 2, 2], penalties=penalties
+    )
+    assert advantages.tolist() == [0, 0, 0, 0]
+
+
 def advantages_of(samples):
     return np.concatenate([s.advantage[s.mask] for s in samples])
 

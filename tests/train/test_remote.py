@@ -1,6 +1,7 @@
 """A learner of two processes: what it learns, and how it ends when a rank does."""
 
 import dataclasses
+import multiprocessing
 import os
 import signal
 import socket
@@ -94,6 +95,20 @@ def test_a_rank_that_cannot_load_its_model_says_so(recipe, tmp_path):
         learner.prepare(random_samples(1))
 
 
+def test_what_one_rank_says_is_told_though_the_other_one_waits_for_it(learner, monkeypatch):
+    monkeypatch.setattr("searchgym.train.remote.APART", 1.0)
+    learner._begin()
+    monkeypatch.setattr("searchgym.train.remote.send", lambda connection, message: None)
+    own, theirs = multiprocessing.Pipe()
+    learner._connections[0].close()
+    learner._connections[0] = own
+    send(theirs, ("error", "the disk of this rank is full"))  # the other one gets nothing and says nothing
+    with pytest.raises(TrainingError, match="the disk of this rank is full"):
+        learner.learn(random_samples(2), 0)
+    with pytest.raises(TrainingError, match="ranks have ended"):
+        learner.learn(random_samples(2), 0)
+
+
 # -- ranks that are started elsewhere --------------------------------------------------------------------------------
 
 
@@ -183,6 +198,31 @@ def test_strangers_and_ranks_of_another_number_are_not_let_in(
         with pytest.raises(TrainingError, match=message.format(address=address)):
             RemoteLearner(joined, tmp_path / "ranks", deadline=60).learn(random_samples(1), 0)
         assert knocked.result() == result
+
+
+def test_who_says_nothing_does_not_hold_up_the_start(recipe, tmp_path, monkeypatch):
+    joined, address = listening(recipe)
+    monkeypatch.setenv(KEY, "known to both")
+    monkeypatch.setattr("searchgym.train.remote.START", 2.0)
+    monkeypatch.setattr("searchgym.train.remote.APART", 1.0)
+    host, port = address.split(":")
+
+    def call_and_wait():
+        while True:
+            try:
+                with socket.create_connection((host, int(port))) as caller:
+                    caller.settimeout(30)
+                    while caller.recv(1000):
+                        pass
+                    return "hung up on"
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+
+    with ThreadPoolExecutor() as pool:
+        called = pool.submit(call_and_wait)
+        with pytest.raises(TrainingError, match="0 of 2 ranks joined"):
+            RemoteLearner(joined, tmp_path / "ranks", deadline=60).learn(random_samples(1), 0)
+        assert called.result() == "hung up on"
 
 
 def test_without_a_key_nobody_listens(recipe, tmp_path):

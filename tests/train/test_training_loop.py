@@ -496,9 +496,10 @@ def test_a_resume_of_another_recipe_is_refused(tmp_path):
         toy_trainer(tmp_path / "run", toy_recipe(steps=9), resume=True)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path):
+@pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors"])
+def test_a_damaged_checkpoint_is_named(tmp_path, file):
     toy_trainer(tmp_path / "run").run()
-    (tmp_path / "run/checkpoints/step-000008/optimizer.pt").write_bytes(b"damaged")
+    (tmp_path / "run/checkpoints/step-000008" / file).write_bytes(b"damaged")
     with pytest.raises(DataError, match=r"step-000008: not a checkpoint of this model"):
         toy_trainer(tmp_path / "run", resume=True).run()
 
