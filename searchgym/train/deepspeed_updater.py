@@ -142,5 +142,6 @@ def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: 
         "zero_force_ds_cpu_optimizer": False,  # torch's AdamW, the same arithmetic wherever the moments lie
         "gradient_clipping": 0.0 if learner.zero == 0 else options.max_grad_norm or NO_CUT,
         "bf16": {"enabled": learner.dtype == "bfloat16"},
+        "data_types": {"grad_accum_dtype": "fp32"},  # bfloat16 stops at 256 times what is added to it
         "steps_per_print": 10**9,
     }

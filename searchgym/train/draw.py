@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -89,7 +89,7 @@ class Drawer:
             raise UsageError("training on questions needs a rollout")
 
     def draw(self, step: int) -> Draw:
-        """Returns what a 0-based step learns from.
+        """Returns what a 0-based step learns from, advantages apart: see `prepared`.
 
         Episodes whose retriever failed leave training: their group shrinks.
         """
@@ -113,9 +113,15 @@ class Drawer:
             good = [s for s in samples if s.reward.sum() >= enough]
             row["rejection/kept"] = len(good) / max(len(samples), 1)
             return Draw(good, row, drawn.episodes, tokens)
-        samples, groups = with_advantages(samples, recipe, self.learner)
-        row |= groups | {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
         return Draw(samples, row, drawn.episodes, tokens)
+
+    def prepared(self, draw: Draw) -> Draw:
+        """Returns a draw with the advantages of its samples, where the method has any."""
+        if self.recipe.method != "policy":
+            return draw
+        samples, groups = with_advantages(draw.samples, self.recipe, self.learner)
+        found = {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
+        return replace(draw, samples=samples, row=draw.row | groups | found)
 
     def _attempt(self, picks: Sequence[int], step: int) -> _Attempts:
         """Returns the attempts at some questions."""

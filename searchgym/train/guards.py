@@ -91,6 +91,7 @@ class Watchdog:
             yield
         finally:
             timer.cancel()
+            timer.join()  # if it was too late, the process is being ended: nothing may change meanwhile
 
     def _end(self, name: str, step: int, seconds: float) -> None:
         """Writes stacks and checkpoint, says so, and ends the process."""

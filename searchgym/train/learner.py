@@ -181,8 +181,8 @@ def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
         if not model.supports_gradient_checkpointing:
             raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
         for module in model.modules():
-            for name in ("p", "attention_dropout"):  # of nn.Dropout, and of attention without one
-                if isinstance(getattr(module, name, None), float):
+            for name, value in vars(module).items():  # "p" is nn.Dropout's; attention and layers have their own
+                if isinstance(value, float) and (name == "p" or "drop" in name):
                     setattr(module, name, 0.0)
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model

@@ -7,8 +7,6 @@ uninterrupted one, bit for bit, as long as the rollout keeps the same promise.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -28,6 +26,7 @@ from searchgym.train.checkpoint import (
 )
 from searchgym.train.draw import Drawer, Rollout
 from searchgym.train.guards import Watchdog, check_guards
+from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner import Learner
 from searchgym.train.memory import peak_gib, reset_peak
 from searchgym.train.metrics import generated_tokens, validation_metrics
@@ -152,10 +151,12 @@ class Trainer:
         reset_peak()
         with self._watchdog.phase("rollout", self.progress.step + 1, limits.rollout):
             draw = self.drawer.draw(self.progress.step)
+        # later than a learner of several ranks, which knows which of them hangs
+        with self._watchdog.phase("preparing", self.progress.step + 1, limits.learn + LATER):
+            draw = self.drawer.prepared(draw)
         drawn, memory = time.perf_counter(), peak_gib()
         with self._whole_step():
             self.folder.write_episodes(self.progress.step + 1, draw.episodes, draw.samples)
-            # later than a learner of several ranks, which knows which of them hangs
             with self._watchdog.phase("learning", self.progress.step + 1, limits.learn + LATER):
                 learnt = self._learn(draw.samples)
             row = draw.row | learnt | {"memory/draw": memory}
@@ -257,26 +258,3 @@ def _pace(phase: str, seconds: float, tokens: float) -> Row:
     """Returns a phase's seconds, and its tokens per second if it had any."""
     row = {f"time/{phase}": seconds}
     return row | {f"time/{phase}_tokens_per_second": tokens / seconds} if tokens else row
-
-
-@contextmanager
-def interrupt_held_back() -> Iterator[None]:
-    """Holds the first Ctrl-C back until the block is done; the second one is raised at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held = False
-
-    def hold(number: int, frame: object) -> None:
-        nonlocal held
-        if held:
-            raise KeyboardInterrupt
-        held = True
-
-    before = signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if held:
-        raise KeyboardInterrupt

@@ -168,14 +168,15 @@ def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
 def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int) -> list[Part]:
     """Returns what a trained model takes on a device that has so many of its ranks.
 
-    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3). With bfloat16 weights the optimizer
-    has a copy of them, and their gradients, in float32.
+    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3). Gradients are added up in float32,
+    whatever the weights. With bfloat16 weights the optimizer has a copy of them and of their gradients in float32; with
+    ZeRO 1 the gradients of a micro-batch are kept beside the sums.
     """
     learner, size = recipe.learner, _bytes(recipe.learner.dtype)
     share = [1 / learner.ranks if learner.zero >= stage else 1.0 for stage in (1, 2, 3)]
     state = 2 * 4 if size == 4 else 4 * 4  # two moments; a copy and its gradients
     weights = ranks * shape.parameters * size * share[2] / GIB
-    gradients = ranks * shape.parameters * size * share[1] / GIB
+    gradients = ranks * shape.parameters * (6 if size == 2 and learner.zero == 1 else 4) * share[1] / GIB
     optimizer = ranks * shape.parameters * state * share[0] / GIB
     tokens = options.micro_batch_tokens
     activations = ranks * tokens * _per_token(shape, size, learner.gradient_checkpointing) / GIB

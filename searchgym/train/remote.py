@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import AuthenticationError
@@ -20,6 +21,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from searchgym.errors import HangError, TrainingError, UsageError
+from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe import Recipe
 from searchgym.train.samples import Sample
 from searchgym.train.trained import Metrics
@@ -49,6 +51,7 @@ class RemoteLearner:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._meeting: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
+        self._lock = threading.Lock()
 
     def _begin(self) -> None:
         """Starts the ranks, or waits for them, and makes their learner, at the first call."""
@@ -130,6 +133,8 @@ class RemoteLearner:
     def _call(self, method: str, *arguments: Any, within: float | None = None) -> Any:
         """Asks all ranks and returns the first one's answer.
 
+        A Ctrl-C waits for the answers; a second one ends the ranks.
+
         Raises:
             TrainingError: A rank ended, or raised; the others are ended too, unless all of them raised.
             HangError: The deadline has passed; the ranks' stacks are written.
@@ -138,20 +143,24 @@ class RemoteLearner:
             raise TrainingError("the learner's ranks have ended")
         if not self._connections:
             self._begin()
-        end = time.monotonic() + (within or self._deadline)
-        try:
-            for rank, connection in enumerate(self._connections):
-                self._send(rank, connection, (method, arguments))
-            answers = self._answers(end, method)
-        except BaseException:
-            self._kill()
-            raise
-        errors = [content for kind, content in answers if kind == "error"]
-        if errors:
-            if len(errors) < len(answers) or method == "start":
+        if not self._lock.acquire(blocking=False):  # a watchdog asks, another thread still waits
+            raise TrainingError(f"{method}: the ranks are still at work on another call")
+        with interrupt_held_back():  # an answer that nobody took would be the next call's
+            try:
+                for rank, connection in enumerate(self._connections):
+                    self._send(rank, connection, (method, arguments))
+                answers = self._answers(within or self._deadline, method)
+            except BaseException:
                 self._kill()
-            raise TrainingError(errors[0])
-        reply, self.version = answers[0][1]
+                raise
+            finally:
+                self._lock.release()
+            errors = [content for kind, content in answers if kind == "error"]
+            if errors:
+                if len(errors) < len(answers) or method == "start":
+                    self._kill()
+                raise TrainingError(errors[0])
+            reply, self.version = answers[0][1]
         return reply
 
     def _send(self, rank: int, connection: Connection, message: Any) -> None:
@@ -160,15 +169,16 @@ class RemoteLearner:
         except OSError:
             raise self._died(rank) from None
 
-    def _answers(self, end: float, method: str) -> list[Any]:
+    def _answers(self, seconds: float, method: str) -> list[Any]:
         """Waits for the answer of every rank."""
+        end = time.monotonic() + seconds
         waiting = dict(enumerate(self._connections))
         answers: dict[int, Any] = {}
         while waiting:
             ready = wait(list(waiting.values()), timeout=max(0.0, end - time.monotonic()))
             if not ready:
                 failed = [content for kind, content in answers.values() if kind == "error"]
-                raise TrainingError(failed[0]) if failed else self._hang(sorted(waiting), method)
+                raise TrainingError(failed[0]) if failed else self._hang(sorted(waiting), method, seconds)
             for rank in [rank for rank, connection in waiting.items() if connection in ready]:
                 try:
                     answers[rank] = receive(waiting.pop(rank))
@@ -190,10 +200,10 @@ class RemoteLearner:
         said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
         return TrainingError(f"rank {rank} ended with exit code {code} ({' '.join(said) or 'no word'}); see {log}")
 
-    def _hang(self, ranks: Sequence[int], method: str) -> HangError:
+    def _hang(self, ranks: Sequence[int], method: str, seconds: float) -> HangError:
         """Makes the ranks write their stacks and returns the error of those that have not answered."""
         names = ", ".join(f"rank {rank}" for rank in ranks)
-        said = f"{method}: no answer from {names} within {self._deadline:g} s"
+        said = f"{method}: no answer from {names} within {seconds:g} s"
         if not self._processes:
             return HangError(f"{said}; end the launchers of the ranks")
         for process in self._processes:

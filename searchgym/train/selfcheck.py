@@ -112,7 +112,7 @@ def _small(recipe: Recipe) -> Recipe:
         rollout=replace(
             rollout,
             questions=min(rollout.questions, 8),
-            attempts=max(2, min(rollout.attempts, 4)),
+            attempts=max(2, min(rollout.attempts, max(4, recipe.advantage.min_group))),
             temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
             resample=0,
         ),
@@ -233,7 +233,8 @@ def _cut_check(recipe: Recipe, made: Sequence[Sample], whole: Mapping[str, float
     least = {"loss": 1.0, "gradient_norm": 1e-6}
     off = max(abs(own - single) / max(abs(own), abs(single), least[name]) for name, own, single in pairs)
     allowed = CUT["bfloat16" if recipe.optimizer.autocast else recipe.learner.dtype]
-    return Check("one denominator for all micro-batches", off <= allowed, f"{said}; {allowed:g} apart is allowed")
+    ok = off <= allowed and whole["gradient_norm"] > 0
+    return Check("one denominator for all micro-batches", ok, f"{said}; {allowed:g} apart is allowed, 0 is not")
 
 
 # -- the method ----------------------------------------------------------------------------------------------------
@@ -253,9 +254,15 @@ def _bandit_checks(recipe: Recipe, out: Path) -> Iterator[Check]:
     with contextlib.suppress(KeyboardInterrupt):
         _bandit(short, out / "parts", report=_stop_at(3)).run()
     parts = _bandit(short, out / "parts", resume=True).run()
-    names = ("model.safetensors", "optimizer.pt")
-    same = all((whole.checkpoint / n).read_bytes() == (parts.checkpoint / n).read_bytes() for n in names)
+    same = _weights_in(whole.checkpoint) == _weights_in(parts.checkpoint)
     yield Check("a resumed run ends at the same bits", same, "stopped after 3 of 6 steps and resumed")
+
+
+def _weights_in(folder: Path) -> dict[str, bytes]:
+    """Returns the files of a checkpoint that hold weights and optimizers, the critic's too."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.suffix in (".safetensors", ".pt")
+    }
 
 
 def _bandit(recipe: Recipe, out: Path, **options: Any) -> Trainer:

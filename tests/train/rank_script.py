@@ -5,6 +5,7 @@ Every case of `CASES` runs in the same processes, one after the other; the first
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from test_critic import critic_model
 from test_learner import random_samples
 from toy_training import toy_recipe
 
+from searchgym.rollout.loading import DTYPES
 from searchgym.train.deepspeed_updater import DeepSpeedUpdater
 from searchgym.train.draw import with_advantages
 from searchgym.train.learner import LocalLearner
@@ -39,6 +41,11 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"PPO, ZeRO {zero}": {"zero": zero, "optimizer": ADAM, "gae": True} for zero in (0, 2, 3)},
     "ZeRO 3, offloaded": {"zero": 3, "optimizer": ADAM, "offload_optimizer": True, "offload_parameters": True},
 }
+ROUGH: dict[str, dict[str, Any]] = {
+    f"bfloat16, ZeRO {zero}": {"zero": zero, "optimizer": ADAM | {"micro_batch_tokens": 1}, "dtype": "bfloat16"}
+    for zero in (1, 2, 3)
+}
+"""Weights in bfloat16, every row by itself."""
 
 
 def recipe_of(case: dict[str, Any], backend: str = "torch") -> Any:
@@ -46,7 +53,7 @@ def recipe_of(case: dict[str, Any], backend: str = "torch") -> Any:
     gae = {"advantage": {"estimator": "gae"}, "critic": {"optimizer": ADAM}} if case.get("gae") else {}
     learner: dict[str, Any] = {"backend": backend}
     if backend == "deepspeed":
-        names = ("zero", "offload_optimizer", "offload_parameters")
+        names = ("zero", "offload_optimizer", "offload_parameters", "dtype")
         learner |= {"ranks": 2} | {name: case[name] for name in names if name in case}
     optimizer = {"micro_batch_tokens": 256} | case["optimizer"]
     given = {"optimizer": optimizer, "learner": learner, "loss": case.get("loss", {}), "steps": 20} | gae
@@ -59,6 +66,11 @@ def samples_of(step: int) -> list[Sample]:
     for number, sample in enumerate(samples):
         sample.reward[-1] = number % 2
     return samples
+
+
+def copies(number: int) -> list[Sample]:
+    """One episode, as often as asked for."""
+    return [dataclasses.replace(samples_of(0)[1], episode_id=str(i)) for i in range(number)]
 
 
 def steps_of(case: dict[str, Any]) -> int:
@@ -81,7 +93,8 @@ def make(case: dict[str, Any], backend: str, **options: Any) -> tuple[LocalLearn
     """The learner of a case, with models that are the same everywhere."""
     recipe = recipe_of(case, backend)
     critic = critic_model() if case.get("gae") else None
-    return LocalLearner(recipe, tiny_qwen2(vocabulary=50, sharp=0.2), critic, **options), recipe
+    model = tiny_qwen2(vocabulary=50, sharp=0.2).to(DTYPES[case.get("dtype", "float32")])
+    return LocalLearner(recipe, model, critic, **options), recipe
 
 
 def sharded(case: dict[str, Any]) -> tuple[LocalLearner, Any]:
@@ -101,6 +114,12 @@ def main() -> None:
         found[name] = {"rows": rows, "weights": learner.weights()}
         if "offloaded" in name or name == "adam, ZeRO 2":
             found[name] |= resumed(case, out / name, rank)
+    for name, case in ROUGH.items():
+        few, many = (sharded(case)[0].learn(copies(number), 0)["gradient_norm"] for number in (2, 64))
+        learner, recipe = sharded(case)
+        rows = advance(learner, recipe, range(steps_of(case)))
+        found[name] = {"few": few, "many": many, "rows": rows, "weights": learner.weights()}
+        found[name] |= resumed(case, out / name, rank)
     if rank == 0:
         torch.save(found, out / "found.pt")
     dist.barrier()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_script import CASES, advance, make, steps_of
+from rank_script import CASES, ROUGH, advance, make, steps_of
 from transformers import AutoModelForCausalLM
 
 RANKS = 2
@@ -19,18 +19,18 @@ def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
     script, here = Path(__file__).with_name("rank_script.py"), Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent), *sys.path])}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(RANKS), str(out / "meeting"), str(out)],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    said = [rank.communicate(timeout=900)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, said[0][-3000:] + said[1][-3000:]
+    ranks, logs = [], [out / f"rank{rank}.log" for rank in range(RANKS)]
+    for rank, path in enumerate(logs):
+        with path.open("wb") as log:  # not a pipe: one that is full would hold up its rank, and so all of them
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, str(script), str(rank), str(RANKS), str(out / "meeting"), str(out)],
+                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    assert [rank.wait(timeout=600) for rank in ranks] == [0] * RANKS, [path.read_text()[-3000:] for path in logs]
     return torch.load(out / "found.pt", weights_only=True) | {"out": out}
 
 
@@ -92,3 +92,17 @@ def test_what_is_saved_loads_without_deepspeed(found, name):
     half, recipe = make(CASES[name], "torch")
     advance(half, recipe, range(5))
     torch.testing.assert_close(flat(dict(model.state_dict())), flat(half.weights()), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_gradients_of_weights_in_bfloat16_are_added_up_in_float32(found, name):
+    """The same episode 2 and 64 times: the same mean, cut into powers of two, which bfloat16 holds exactly."""
+    assert found[name]["many"] == pytest.approx(found[name]["few"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_weights_in_bfloat16_are_taken_up_with_their_copies_in_float32(found, name):
+    own = found[name]
+    for resumed, whole in zip(own["resumed rows"], own["rows"], strict=True):
+        assert resumed["loss"] == pytest.approx(whole["loss"], abs=1e-6)
+    torch.testing.assert_close(flat(own["resumed weights"]), flat(own["weights"]), rtol=1e-6, atol=1e-6)

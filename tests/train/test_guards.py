@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.errors import GuardError
 from searchgym.train.checkpoint import list_checkpoints
-from searchgym.train.guards import BOUNDS, HUNG, check_guards
+from searchgym.train.guards import BOUNDS, HUNG, Watchdog, check_guards
 from searchgym.train.options import GuardOptions
 
 
@@ -40,6 +41,22 @@ def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(
         resume=True,
     ).run()
     assert resumed.progress.step == 8
+
+
+def test_a_phase_that_ends_late_does_not_go_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
+    events, begun, gone_on = [], threading.Event(), threading.Event()
+
+    def save():
+        begun.set()
+        gone_on.wait(0.3)
+        events.append("saved")
+
+    monkeypatch.setattr("searchgym.train.guards.os._exit", lambda status: events.append(status))
+    with Watchdog(tmp_path, save).phase("learning", 1, 0.01):
+        begun.wait()
+    events.append("gone on")
+    gone_on.set()
+    assert events == ["saved", HUNG, "gone on"]
 
 
 @pytest.mark.parametrize("name", BOUNDS)

@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 import torch
 from made_models import tiny_qwen2
+from toy_training import toy_recipe
+from transformers import OPTConfig, OPTForCausalLM
 
 from searchgym.errors import TrainingError, UsageError
 from searchgym.train.batching import collate, pack, run_lengths, trained_logits
+from searchgym.train.learner import _ready
 from searchgym.train.losses import token_weights
 from searchgym.train.options import LossOptions, OptimizerOptions
 from searchgym.train.policy import Policy
@@ -403,6 +406,25 @@ def test_matrix_products_in_bfloat16_stay_near_float32():
     np.testing.assert_allclose(np.concatenate(rough.logp(samples)), np.concatenate(exact.logp(samples)), atol=0.1)
     assert rough.policy_step(samples, 0)["updates"] == 1
     assert {p.dtype for p in rough.model.parameters()} == {torch.float32}
+
+
+def opt(**dropouts):
+    """A family with dropout in its layers and under names of its own."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16, "vocab_size": 50}
+    return OPTForCausalLM(OPTConfig(**sizes, num_hidden_layers=2, num_attention_heads=2, **dropouts))
+
+
+def test_activations_that_are_computed_again_change_no_gradient_and_bring_no_dropout_back():
+    recipe = toy_recipe(learner={"gradient_checkpointing": True})
+    again = _ready(opt(dropout=0.4, attention_dropout=0.4, activation_dropout=0.4, layerdrop=0.4), recipe)
+    rows = []
+    for own in (learner(opt()), learner(again)):
+        rows.append(own.policy_step(random_samples(3), 0))
+    assert again.is_gradient_checkpointing
+    assert again.training
+    for name in ("loss", "gradient_norm", "entropy"):
+        assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-5)
 
 
 # -- guards --------------------------------------------------------------------------------------------------------

@@ -109,6 +109,39 @@ def test_what_one_rank_says_is_told_though_the_other_one_waits_for_it(learner, m
         learner.learn(random_samples(2), 0)
 
 
+def test_an_interrupt_waits_for_the_answers_and_leaves_the_ranks_alive(learner, monkeypatch, tmp_path):
+    learner._begin()
+    real = send
+
+    def interrupted(connection, message):
+        os.kill(os.getpid(), signal.SIGINT)
+        monkeypatch.setattr("searchgym.train.remote.send", real)
+        real(connection, message)
+
+    monkeypatch.setattr("searchgym.train.remote.send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(random_samples(2), 0)
+    assert learner.version == 1
+    learner.save(tmp_path)  # the checkpoint that Ctrl-C promises
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_two_threads_do_not_ask_at_once(learner, monkeypatch, tmp_path):
+    learner._begin()
+    said, real = [], send
+
+    def asked_meanwhile(connection, message):
+        monkeypatch.setattr("searchgym.train.remote.send", real)
+        with pytest.raises(TrainingError, match="save: the ranks are still at work on another call") as caught:
+            learner.save(tmp_path)
+        said.append(caught.value)
+        real(connection, message)
+
+    monkeypatch.setattr("searchgym.train.remote.send", asked_meanwhile)
+    assert len(learner.prepare(random_samples(2))) == 2
+    assert len(said) == 1
+
+
 # -- ranks that are started elsewhere --------------------------------------------------------------------------------
 
 

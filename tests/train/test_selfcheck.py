@@ -7,6 +7,7 @@ import pytest
 
 from searchgym.rollout.transformers_sampler import TransformersSampler
 from searchgym.train import selfcheck as module
+from searchgym.train.learner import LocalLearner
 from searchgym.train.losses import token_logp
 from searchgym.train.recipe import load_recipe
 from searchgym.train.samples import samples_from
@@ -95,6 +96,15 @@ def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit):
     assert failed(tmp_path, "optimizer.micro_batch_tokens=1024") == ["one denominator for all micro-batches"]
 
 
+def test_groups_that_must_be_large_are_sampled_as_large(tmp_path, no_bandit):
+    assert failed(tmp_path, "rollout.attempts=8", "advantage.min_group=6") == []
+
+
+def test_no_gradient(monkeypatch, tmp_path, no_bandit):
+    planted(monkeypatch, lambda sample: dataclasses.replace(sample, group_uid=sample.episode_id))
+    assert "one denominator for all micro-batches" in failed(tmp_path)
+
+
 def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit):
     def ignore(logits, targets, temperature, entropy_gradient=False):
         return token_logp(logits, targets, 1.0, entropy_gradient)
@@ -112,3 +122,9 @@ def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path)
     monkeypatch.setattr("searchgym.train.updater.lr_scale", lambda step, steps, options: 1e-6)
     monkeypatch.setattr("searchgym.train.updater.Updater.load", lambda self, folder: None)
     assert failed(tmp_path)[-2:] == ["a bandit is learnt", "a resumed run ends at the same bits"]
+
+
+def test_a_critic_that_does_not_resume(monkeypatch, tmp_path):
+    monkeypatch.setattr(LocalLearner, "load", lambda self, folder: self.policy.updater.load(folder))
+    checks = module._bandit_checks(load_recipe("tiny-ppo"), tmp_path)
+    assert [check.name for check in checks if not check.ok] == ["a resumed run ends at the same bits"]

@@ -14,7 +14,7 @@ from searchgym.errors import DataError, RunExistsError, ScoringError, TrainingEr
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.checkpoint import list_checkpoints
 from searchgym.train.draw import batch_of
-from searchgym.train.loop import interrupt_held_back
+from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe import read_recipe
 from searchgym.train.run_folder import read_advantages
 from searchgym.train.samples import samples_from
@@ -381,6 +381,16 @@ def test_an_interrupt_held_back_is_raised_at_the_end():
         done.append("the block")
     assert done == ["the block"]
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_held_back_within_another_waits_for_the_outer_block():
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupt_held_back():
+        with interrupt_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("the inner one")
+        done.append("the outer one")
+    assert done == ["the inner one", "the outer one"]
 
 
 # -- bad input -----------------------------------------------------------------------------------------------------
