@@ -12,9 +12,9 @@ from contextlib import contextmanager
 def interrupt_held_back() -> Iterator[None]:
     """Holds the first Ctrl-C back until the block is done; the second one is raised at once.
 
-    Blocks may lie in one another: the outermost one raises. Each holds one of its own, so that a second Ctrl-C waits for
-    the end of an inner block that it falls into, if the first one did not. In another thread than the main one, which
-    is where Ctrl-C arrives, nothing is held.
+    Blocks may lie in one another: the outermost one raises. Each holds one of its own, so that a second Ctrl-C waits
+    for the end of an inner block that it falls into, if the first one did not. In another thread than the main one,
+    which is where Ctrl-C arrives, nothing is held.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
