@@ -7,7 +7,7 @@ nothing, is in `searchgym.train.gae`. What holds for all of these:
 * *Without signal.* Episodes whose rewards are all equal teach nothing and get exactly 0, and so does a group of one or
   below `min_group` (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted,
   and leave the batch with `drop_zero_variance`. For ``reinforce++`` the whole batch is the group. Kept in the batch of
-  ``reinforce++-baseline``, they are 0 before the batch's mean is taken off, as its formula says.
+  ``reinforce++-baseline``, groups of equal rewards are 0 before the batch's mean is taken off, as its formula says.
 * *KL in the reward.* The return is ``r - kl_coef * sum of k1``, over the episode's trained tokens; ``reinforce++``
   gives each token the k1 of its sequence from itself on. Whether there is signal is judged on the reward alone: divided
   by its own deviation, a group of equal rewards would turn KL differences of any size into advantages around 1.

@@ -45,6 +45,7 @@ ROUGH: dict[str, dict[str, Any]] = {
     f"bfloat16, ZeRO {zero}": {"zero": zero, "optimizer": ADAM | {"micro_batch_tokens": 1}, "dtype": "bfloat16"}
     for zero in (1, 2, 3)
 }
+ROUGH |= {f"{name}, offloaded": case | {"offload_optimizer": True} for name, case in ROUGH.items()}
 """Weights in bfloat16, every row by itself."""
 
 
@@ -116,9 +117,10 @@ def main() -> None:
             found[name] |= resumed(case, out / name, rank)
     for name, case in ROUGH.items():
         few, many = (sharded(case)[0].learn(copies(number), 0)["gradient_norm"] for number in (2, 64))
+        several = sharded(case)[0].learn(samples_of(0), 0)["gradient_norm"]
         learner, recipe = sharded(case)
         rows = advance(learner, recipe, range(steps_of(case)))
-        found[name] = {"few": few, "many": many, "rows": rows, "weights": learner.weights()}
+        found[name] = {"few": few, "many": many, "several": several, "rows": rows, "weights": learner.weights()}
         found[name] |= resumed(case, out / name, rank)
     if rank == 0:
         torch.save(found, out / "found.pt")
