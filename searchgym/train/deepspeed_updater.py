@@ -143,5 +143,6 @@ def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: 
         "gradient_clipping": 0.0 if learner.zero == 0 else options.max_grad_norm or NO_CUT,
         "bf16": {"enabled": learner.dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},  # bfloat16 stops at 256 times what is added to it
+        "communication_data_type": "fp32",  # the same between ranks
         "steps_per_print": 10**9,
     }

@@ -14,11 +14,14 @@ from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
 from searchgym.errors import GuardError
+from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.options import GuardOptions
 from searchgym.train.run_folder import Row
 
 HUNG = 3
 """Exit status of a run that was ended because a phase passed its deadline."""
+RESCUE = 900.0
+"""Seconds, after a deadline, to write stacks and checkpoint."""
 
 BOUNDS = {
     "min_entropy": ("learner/entropy", False),
@@ -91,10 +94,14 @@ class Watchdog:
             yield
         finally:
             timer.cancel()
-            timer.join()  # if it was too late, the process is being ended: nothing may change meanwhile
+            with interrupt_held_back():
+                timer.join()  # if it was too late, the process is being ended: nothing may change meanwhile
 
     def _end(self, name: str, step: int, seconds: float) -> None:
-        """Writes stacks and checkpoint, says so, and ends the process."""
+        """Writes stacks and checkpoint, says so, and ends the process; that too within a time."""
+        last = threading.Timer(RESCUE, os._exit, (HUNG,))
+        last.daemon = True
+        last.start()
         stacks = self._folder / "stacks.txt"
         with stacks.open("w", encoding="utf-8") as file:
             faulthandler.dump_traceback(file, all_threads=True)

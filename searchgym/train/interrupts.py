@@ -7,16 +7,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_holding = False
+
 
 @contextmanager
 def interrupt_held_back() -> Iterator[None]:
     """Holds the first Ctrl-C back until the block is done; the second one is raised at once.
 
-    Blocks may lie in one another: the outermost one raises. Each holds one of its own, so that a second Ctrl-C waits
-    for the end of an inner block that it falls into, if the first one did not. In another thread than the main one,
-    which is where Ctrl-C arrives, nothing is held.
+    Where blocks lie in one another, the outermost one holds. In another thread than the main one, which is where Ctrl-C
+    arrives, nothing is held.
     """
-    if threading.current_thread() is not threading.main_thread():
+    global _holding
+    if _holding or threading.current_thread() is not threading.main_thread():
         yield
         return
     held = False
@@ -27,10 +29,11 @@ def interrupt_held_back() -> Iterator[None]:
             raise KeyboardInterrupt
         held = True
 
-    before = signal.signal(signal.SIGINT, hold)
+    before, _holding = signal.signal(signal.SIGINT, hold), True
     try:
         yield
     finally:
+        _holding = False
         signal.signal(signal.SIGINT, before)
     if held:
-        signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt

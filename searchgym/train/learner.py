@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from searchgym.errors import UsageError
 from searchgym.train.critic import Critic, load_critic, make_critic
@@ -22,9 +23,6 @@ from searchgym.train.recipe import Recipe
 from searchgym.train.samples import Sample, with_all_targets
 from searchgym.train.trained import Metrics
 from searchgym.train.updater import Updater
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 CRITIC = "critic"
 """Folder of the critic in a checkpoint, and before the names of its metrics."""
@@ -180,9 +178,24 @@ def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     if recipe.learner.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
-        for module in model.modules():
-            for name, value in vars(module).items():  # "p" is nn.Dropout's; attention and layers have their own
-                if isinstance(value, float) and (name == "p" or "drop" in name):
-                    setattr(module, name, 0.0)
+        _switch_dropout_off(model)
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
+
+
+def _switch_dropout_off(model: PreTrainedModel) -> None:
+    """Sets every dropout of a model that must be in training mode to 0; the config that is saved with it stays."""
+    quiet: dict[int, PreTrainedConfig] = {}
+    for module in model.modules():
+        for name, value in vars(module).items():  # "p" is nn.Dropout's; attention and layers have their own
+            if isinstance(value, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+        config = getattr(module, "config", None)
+        if module is model or not isinstance(config, PreTrainedConfig):
+            continue
+        if id(config) not in quiet:
+            quiet[id(config)] = copy.deepcopy(config)
+            for name, value in vars(config).items():  # some layers ask the config (Falcon)
+                if isinstance(value, float) and "drop" in name:
+                    setattr(quiet[id(config)], name, 0.0)
+        module.config = quiet[id(config)]

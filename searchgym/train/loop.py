@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from searchgym.errors import TrainingError, UsageError
+from searchgym.errors import SearchGymError, TrainingError, UsageError
 from searchgym.records import Question
 from searchgym.train.checkpoint import (
     checkpoint_name,
@@ -113,7 +113,7 @@ class Trainer:
         self.progress = Progress()
         self._clean = True
         self.folder = RunFolder(out, recipe, resume=resume)
-        self._watchdog = Watchdog(out, lambda: self._save() if self._clean else self.folder.newest_checkpoint())
+        self._watchdog = Watchdog(out, self._rescue)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -159,6 +159,9 @@ class Trainer:
             self.folder.write_episodes(self.progress.step + 1, draw.episodes, draw.samples)
             with self._watchdog.phase("learning", self.progress.step + 1, limits.learn + LATER):
                 learnt = self._learn(draw.samples)
+            if draw.samples and self._publish is not None:
+                with self._watchdog.phase("publishing", self.progress.step + 1, limits.learn + LATER):
+                    self._publish(self.learner.version)
             row = draw.row | learnt | {"memory/draw": memory}
             row |= _pace("draw", drawn - started, draw.tokens)
             row |= _pace("learn", time.perf_counter() - drawn, learnt.get("learner/tokens_read", 0.0))
@@ -172,8 +175,6 @@ class Trainer:
         if not samples:
             return {"learner/updates": 0.0}
         metrics = self.learner.learn(samples, self.progress.step)
-        if self._publish is not None:
-            self._publish(self.learner.version)
         return {name if "/" in name else f"learner/{name}": value for name, value in metrics.items()}
 
     def _finish_step(self, row: Row) -> None:
@@ -223,7 +224,8 @@ class Trainer:
         path = folder / checkpoint_name(progress.step)
         if not path.exists():
             state = {"progress": asdict(progress), "files": self.folder.sizes()}
-            save_checkpoint(path, self.learner, self.tokenizer, state)
+            with interrupt_held_back():
+                save_checkpoint(path, self.learner, self.tokenizer, state)
             self.folder.draw_curve(self.recipe.validation.metric)
         link_checkpoint(folder / "last", progress.step)
         newest = list(list_checkpoints(folder))[-self.recipe.checkpoint.keep_last :]
@@ -232,6 +234,13 @@ class Trainer:
             newest.append(progress.best_step)
         remove_checkpoints(folder, newest)
         return path
+
+    def _rescue(self) -> Path | None:
+        """Writes a checkpoint if a whole step has just been made and the learner answers; returns the newest one."""
+        if self._clean:
+            with suppress(SearchGymError):
+                return self._save()
+        return self.folder.newest_checkpoint()
 
     def _restore(self) -> None:
         """Takes up the newest checkpoint, or begins."""

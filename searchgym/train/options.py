@@ -225,6 +225,7 @@ class DeadlineOptions:
 
     rollout: float = 3600.0
     learn: float = 3600.0
+    """Of the updates, and of each of what comes before (values, log-probs) and after them (passing weights on)."""
     validation: float = 3600.0
 
 

@@ -2,8 +2,8 @@
 
 Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
 state, saved activations, logits, keys and values; not the allocator's waste, a process's own (CUDA's context, about 0.5
-GiB) and retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
-micro-batch trained.
+GiB), DeepSpeed's buckets (1 GiB or so) and retrievers. The step's worst case is meant: full micro-batches, full running
+batches, every token of a micro-batch trained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from searchgym.errors import DataError, UsageError
 from searchgym.rollout.loading import DTYPES, device_of, model_folder
 from searchgym.rollout.transformers_sampler import BATCH_TOKENS
 from searchgym.train.memory import GIB
-from searchgym.train.options import OptimizerOptions
+from searchgym.train.options import LearnerOptions, OptimizerOptions
 from searchgym.train.recipe import Recipe
 
 PHASES: Final = ("draw", "policy", "critic")
@@ -168,16 +168,14 @@ def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
 def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int) -> list[Part]:
     """Returns what a trained model takes on a device that has so many of its ranks.
 
-    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3). Gradients are added up in float32,
-    whatever the weights. With bfloat16 weights the optimizer has a copy of them and of their gradients in float32; with
-    ZeRO 1 the gradients of a micro-batch are kept beside the sums.
+    ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3).
     """
     learner, size = recipe.learner, _bytes(recipe.learner.dtype)
-    share = [1 / learner.ranks if learner.zero >= stage else 1.0 for stage in (1, 2, 3)]
-    state = 2 * 4 if size == 4 else 4 * 4  # two moments; a copy and its gradients
-    weights = ranks * shape.parameters * size * share[2] / GIB
-    gradients = ranks * shape.parameters * (6 if size == 2 and learner.zero == 1 else 4) * share[1] / GIB
-    optimizer = ranks * shape.parameters * state * share[0] / GIB
+    share = 1 / learner.ranks if learner.zero == 3 else 1.0
+    kept, passing = _optimizer_bytes(learner, size)
+    weights = ranks * shape.parameters * size * share / GIB
+    gradients = ranks * shape.parameters * passing / GIB
+    optimizer = ranks * shape.parameters * kept / GIB
     tokens = options.micro_batch_tokens
     activations = ranks * tokens * _per_token(shape, size, learner.gradient_checkpointing) / GIB
     outputs = shape.vocabulary if role == "policy" else 1
@@ -194,6 +192,24 @@ def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions,
         whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
         parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
     return parts
+
+
+def _optimizer_bytes(learner: LearnerOptions, size: int) -> tuple[float, float]:
+    """Returns the bytes per parameter that an optimizer keeps, and those of gradients in the model's own phase.
+
+    Read off DeepSpeed 0.19: two moments; a copy of the weights in float32, unless they are and nothing is shared out or
+    offloaded; gradients are added up in float32, and what is added up of a rank's share is copied once for the update.
+    ZeRO 1 with weights in bfloat16 keeps the whole sums, ZeRO 3 its share of them; offloaded ones lie with the moments.
+    """
+    zero, part = learner.zero, 1 / learner.ranks
+    kept = 8 + (4 if size == 2 or zero in (1, 2) or learner.offload_optimizer else 0)
+    if zero == 0:
+        return kept, 4
+    if learner.offload_optimizer:
+        return (kept + (8 if zero == 3 else 6)) * part, size if zero == 1 else 0
+    if zero == 1:
+        return (kept * part + 4, 2) if size == 2 else (kept * part, 4 + 4 * part)
+    return (kept * part, 8 * part) if zero == 2 else ((kept + 4) * part, 4 * part)
 
 
 def _per_token(shape: Shape, size: int, checkpointing: bool) -> float:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from pathlib import Path
@@ -83,6 +84,7 @@ class RemoteLearner:
                     env={"OMP_NUM_THREADS": threads, **os.environ, **numbers},
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
+                    start_new_session=True,  # a terminal's Ctrl-C is for the loop, which decides when to end
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
@@ -143,9 +145,10 @@ class RemoteLearner:
             raise TrainingError("the learner's ranks have ended")
         if not self._connections:
             self._begin()
-        if not self._lock.acquire(blocking=False):  # a watchdog asks, another thread still waits
-            raise TrainingError(f"{method}: the ranks are still at work on another call")
-        with interrupt_held_back():  # an answer that nobody took would be the next call's
+        # an answer that nobody took would be the next call's; before the start there is nothing to lose
+        with nullcontext() if method == "start" else interrupt_held_back():
+            if not self._lock.acquire(blocking=False):  # a watchdog asks, another thread still waits
+                raise TrainingError(f"{method}: the ranks are still at work on another call")
             try:
                 for rank, connection in enumerate(self._connections):
                     self._send(rank, connection, (method, arguments))

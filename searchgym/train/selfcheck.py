@@ -106,17 +106,23 @@ def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda tex
 
 def _small(recipe: Recipe) -> Recipe:
     """Returns the recipe with a step of few episodes; in its step 0 weights move, from its last step on they do not."""
-    rollout = recipe.rollout
+    rollout, least = recipe.rollout, recipe.advantage.min_group
+    questions, attempts = min(rollout.questions, 8), max(2, min(rollout.attempts, max(4, least)))
     return replace(
         recipe,
         rollout=replace(
             rollout,
-            questions=min(rollout.questions, 8),
-            attempts=max(2, min(rollout.attempts, max(4, recipe.advantage.min_group))),
+            questions=questions,
+            attempts=attempts,
             temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
             resample=0,
         ),
-        advantage=replace(recipe.advantage, drop_zero_variance=False, drop_overlong=False),
+        advantage=replace(
+            recipe.advantage,
+            drop_zero_variance=False,
+            drop_overlong=False,
+            min_group=min(least, questions * attempts),  # where the batch is the group
+        ),
         optimizer=_switched(recipe.optimizer),
         critic=replace(recipe.critic, warmup_steps=0, optimizer=_switched(recipe.critic.optimizer)),
         validation=replace(recipe.validation, every=0),

@@ -45,6 +45,7 @@ ROUGH: dict[str, dict[str, Any]] = {
     f"bfloat16, ZeRO {zero}": {"zero": zero, "optimizer": ADAM | {"micro_batch_tokens": 1}, "dtype": "bfloat16"}
     for zero in (1, 2, 3)
 }
+ROUGH |= {f"{name}, offloaded": case | {"offload_optimizer": True} for name, case in ROUGH.items()}
 """Weights in bfloat16, every row by itself."""
 
 

@@ -30,7 +30,15 @@ def found(tmp_path_factory):
                     stderr=subprocess.STDOUT,
                 )
             )
-    assert [rank.wait(timeout=600) for rank in ranks] == [0] * RANKS, [path.read_text()[-3000:] for path in logs]
+    try:
+        codes = [rank.wait(timeout=1200) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        codes = []
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert codes == [0] * RANKS, [path.read_text()[-3000:] for path in logs]
     return torch.load(out / "found.pt", weights_only=True) | {"out": out}
 
 

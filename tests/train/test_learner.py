@@ -6,7 +6,7 @@ import pytest
 import torch
 from made_models import tiny_qwen2
 from toy_training import toy_recipe
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import FalconConfig, FalconForCausalLM, OPTConfig, OPTForCausalLM
 
 from searchgym.errors import TrainingError, UsageError
 from searchgym.train.batching import collate, pack, run_lengths, trained_logits
@@ -408,21 +408,28 @@ def test_matrix_products_in_bfloat16_stay_near_float32():
     assert {p.dtype for p in rough.model.parameters()} == {torch.float32}
 
 
-def opt(**dropouts):
+def opt(p=0.0):
     """A family with dropout in its layers and under names of its own."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16, "vocab_size": 50}
+    dropouts = {"dropout": p, "attention_dropout": p, "activation_dropout": p, "layerdrop": p}
     return OPTForCausalLM(OPTConfig(**sizes, num_hidden_layers=2, num_attention_heads=2, **dropouts))
 
 
-def test_activations_that_are_computed_again_change_no_gradient_and_bring_no_dropout_back():
-    recipe = toy_recipe(learner={"gradient_checkpointing": True})
-    again = _ready(opt(dropout=0.4, attention_dropout=0.4, activation_dropout=0.4, layerdrop=0.4), recipe)
-    rows = []
-    for own in (learner(opt()), learner(again)):
-        rows.append(own.policy_step(random_samples(3), 0))
+def falcon(p=0.0):
+    """A family whose layers ask the config for it."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return FalconForCausalLM(FalconConfig(**sizes, attention_dropout=p, hidden_dropout=p))
+
+
+@pytest.mark.parametrize(("make", "dropout"), [(opt, "activation_dropout"), (falcon, "hidden_dropout")])
+def test_activations_that_are_computed_again_change_no_gradient_and_bring_no_dropout_back(make, dropout):
+    again = _ready(make(0.4), toy_recipe(learner={"gradient_checkpointing": True}))
+    rows = [own.policy_step(random_samples(3), 0) for own in (learner(make()), learner(again))]
     assert again.is_gradient_checkpointing
     assert again.training
+    assert getattr(again.config, dropout) == 0.4  # what is saved with the weights
     for name in ("loss", "gradient_norm", "entropy"):
         assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-5)
 

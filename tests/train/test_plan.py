@@ -86,6 +86,30 @@ def test_large_recipes_fit_what_they_are_for(models, name):
     assert {p.what.split(":")[0] for p in parts} >= {"sampler", "policy"} | ({"critic"} if recipe.has_critic else set())
 
 
+@pytest.mark.parametrize(
+    ("zero", "dtype", "offload", "kept", "passing"),
+    [
+        (0, "float32", False, 8, 4),
+        (1, "float32", False, 12 / 4, 4 + 4 / 4),
+        (1, "bfloat16", False, 12 / 4 + 4, 2),
+        (2, "bfloat16", False, 12 / 4, 8 / 4),
+        (3, "bfloat16", False, 16 / 4, 4 / 4),
+        (3, "float32", False, 12 / 4, 4 / 4),
+        (2, "bfloat16", True, 18 / 4, 0),
+        (3, "bfloat16", True, 20 / 4, 0),
+    ],
+)
+def test_bytes_of_optimizer_and_gradients_per_parameter(models, zero, dtype, offload, kept, passing):
+    recipe = large("qwen2.5-7b-grpo", models)
+    learner = dataclasses.replace(recipe.learner, ranks=4, zero=zero, dtype=dtype, offload_optimizer=offload)
+    parts = plan(dataclasses.replace(recipe, learner=learner), gpus=4)
+    whole = QWEN["7B"][-1] / GIB
+    for what, each in (("optimizer", kept), ("gradients", passing)):
+        ranks = 4 if offload and what == "optimizer" else 1  # all of them in the machine's memory
+        found = [p.gib for p in parts if p.what == f"policy: {what}" and p.device in ("cpu", "cuda:2")]
+        assert sum(found) == pytest.approx(ranks * whole * each)
+
+
 def test_what_is_offloaded_lies_in_the_machines_memory(models):
     recipe = large("qwen2.5-7b-ppo", models)
     learner = dataclasses.replace(recipe.learner, offload_optimizer=True, offload_parameters=True)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
@@ -130,16 +131,22 @@ def test_two_threads_do_not_ask_at_once(learner, monkeypatch, tmp_path):
     learner._begin()
     said, real = [], send
 
-    def asked_meanwhile(connection, message):
-        monkeypatch.setattr("searchgym.train.remote.send", real)
+    def save():
         with pytest.raises(TrainingError, match="save: the ranks are still at work on another call") as caught:
             learner.save(tmp_path)
         said.append(caught.value)
+
+    def asked_meanwhile(connection, message):
+        monkeypatch.setattr("searchgym.train.remote.send", real)
+        watchdog = threading.Thread(target=save)
+        watchdog.start()
+        watchdog.join()
         real(connection, message)
 
     monkeypatch.setattr("searchgym.train.remote.send", asked_meanwhile)
     assert len(learner.prepare(random_samples(2))) == 2
     assert len(said) == 1
+    assert len(learner.prepare(random_samples(1))) == 1
 
 
 # -- ranks that are started elsewhere --------------------------------------------------------------------------------

@@ -393,6 +393,19 @@ def test_an_interrupt_held_back_within_another_waits_for_the_outer_block():
     assert done == ["the inner one", "the outer one"]
 
 
+def test_a_second_interrupt_is_raised_at_once_wherever_the_first_one_was_held():
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupt_held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+        with interrupt_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("not reached")
+    assert done == []
+    with interrupt_held_back():
+        done.append("holds again, and nothing is left over")
+    assert done
+
+
 # -- bad input -----------------------------------------------------------------------------------------------------
 
 
