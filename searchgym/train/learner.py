@@ -198,4 +198,4 @@ def _switch_dropout_off(model: PreTrainedModel) -> None:
             for name, value in vars(config).items():  # some layers ask the config (Falcon)
                 if isinstance(value, float) and "drop" in name:
                     setattr(quiet[id(config)], name, 0.0)
-        module.config = quiet[id(config)]
+        vars(module)["config"] = quiet[id(config)]
