@@ -99,18 +99,27 @@ class Watchdog:
 
     def _end(self, name: str, step: int, seconds: float) -> None:
         """Writes stacks and checkpoint, says so, and ends the process; that too within a time."""
-        last = threading.Timer(RESCUE, os._exit, (HUNG,))
+        said = f"error: {name} of step {step} did not end within {seconds:g} s"
+        last = threading.Timer(RESCUE, _leave, (f"{said}; nor did its checkpoint within {RESCUE:g} s",))
         last.daemon = True
         last.start()
-        stacks = self._folder / "stacks.txt"
-        with stacks.open("w", encoding="utf-8") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
+        try:
+            path = self._folder / "stacks.txt"
+            with path.open("w", encoding="utf-8") as file:
+                faulthandler.dump_traceback(file, all_threads=True)
+            stacks: object = path
+        except OSError as error:
+            stacks = error
         try:
             saved: object = self._save()
         except Exception as error:
             saved = error
-        sys.stderr.write(
-            f"error: {name} of step {step} did not end within {seconds:g} s; stacks: {stacks}; checkpoint: {saved}\n"
-        )
-        sys.stderr.flush()
-        os._exit(HUNG)
+        last.cancel()
+        _leave(f"{said}; stacks: {stacks}; checkpoint: {saved}")
+
+
+def _leave(said: str) -> None:
+    """Ends the process, whatever its other threads wait for."""
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()
+    os._exit(HUNG)

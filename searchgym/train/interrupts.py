@@ -15,10 +15,11 @@ def interrupt_held_back() -> Iterator[None]:
     """Holds the first Ctrl-C back until the block is done; the second one is raised at once.
 
     Where blocks lie in one another, the outermost one holds. In another thread than the main one, which is where Ctrl-C
-    arrives, nothing is held.
+    arrives, nothing is held; nor in a program that was told to ignore it (begun by a script with ``&``).
     """
     global _holding
-    if _holding or threading.current_thread() is not threading.main_thread():
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    if _holding or elsewhere or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
     held = False

@@ -7,9 +7,10 @@ uninterrupted one, bit for bit, as long as the rollout keeps the same promise.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,7 +136,7 @@ class Trainer:
                 self._save()
             except KeyboardInterrupt:
                 if self._clean:
-                    self._save()
+                    self._rescue()
                 raise
             except TrainingError as error:
                 good = self.folder.newest_checkpoint()
@@ -220,12 +221,15 @@ class Trainer:
 
     def _save(self) -> Path:
         """Writes a checkpoint of the present step, unless there is one, and deletes those that are not kept."""
+        with interrupt_held_back():
+            return self._save_now()
+
+    def _save_now(self) -> Path:
         folder, progress = self.folder.checkpoints, self.progress
         path = folder / checkpoint_name(progress.step)
         if not path.exists():
             state = {"progress": asdict(progress), "files": self.folder.sizes()}
-            with interrupt_held_back():
-                save_checkpoint(path, self.learner, self.tokenizer, state)
+            save_checkpoint(path, self.learner, self.tokenizer, state)
             self.folder.draw_curve(self.recipe.validation.metric)
         link_checkpoint(folder / "last", progress.step)
         newest = list(list_checkpoints(folder))[-self.recipe.checkpoint.keep_last :]
@@ -238,8 +242,10 @@ class Trainer:
     def _rescue(self) -> Path | None:
         """Writes a checkpoint if a whole step has just been made and the learner answers; returns the newest one."""
         if self._clean:
-            with suppress(SearchGymError):
+            try:
                 return self._save()
+            except SearchGymError as error:  # disk full, or ranks that are gone
+                sys.stderr.write(f"error: no checkpoint of step {self.progress.step}: {error}\n")
         return self.folder.newest_checkpoint()
 
     def _restore(self) -> None:

@@ -2,8 +2,8 @@
 
 Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
 state, saved activations, logits, keys and values; not the allocator's waste, a process's own (CUDA's context, about 0.5
-GiB), DeepSpeed's buckets (1 GiB or so) and retrievers. The step's worst case is meant: full micro-batches, full running
-batches, every token of a micro-batch trained.
+GiB) and retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
+micro-batch trained.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from searchgym.train.memory import GIB
 from searchgym.train.options import LearnerOptions, OptimizerOptions
 from searchgym.train.recipe import Recipe
 
+BUCKET: Final = 5e8
+"""Gradients that DeepSpeed reduces at once, unless told otherwise."""
 PHASES: Final = ("draw", "policy", "critic")
 """While episodes are run, while the policy is updated, while the critic is."""
 LIVE_LOGITS: Final = 3
@@ -191,25 +193,29 @@ def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions,
         layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
         whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
         parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
+    if learner.backend == "deepspeed":  # gradients on their way between ranks, as they are and in float32
+        bucket = ranks * min(BUCKET, shape.parameters) * 8 / GIB
+        parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
     return parts
 
 
 def _optimizer_bytes(learner: LearnerOptions, size: int) -> tuple[float, float]:
     """Returns the bytes per parameter that an optimizer keeps, and those of gradients in the model's own phase.
 
-    Read off DeepSpeed 0.19: two moments; a copy of the weights in float32, unless they are and nothing is shared out or
-    offloaded; gradients are added up in float32, and what is added up of a rank's share is copied once for the update.
-    ZeRO 1 with weights in bfloat16 keeps the whole sums, ZeRO 3 its share of them; offloaded ones lie with the moments.
+    Read off DeepSpeed 0.19, not measured: two moments; a copy of the weights in float32, unless they are and nothing
+    is shared out or offloaded. Gradients are added up in float32: with ZeRO 1 all of them, beside a micro-batch's in
+    bfloat16; from ZeRO 2 on a rank's share, which ZeRO 3 keeps. Offloaded, the update's copy lies with the moments.
     """
     zero, part = learner.zero, 1 / learner.ranks
     kept = 8 + (4 if size == 2 or zero in (1, 2) or learner.offload_optimizer else 0)
     if zero == 0:
         return kept, 4
     if learner.offload_optimizer:
-        return (kept + (8 if zero == 3 else 6)) * part, size if zero == 1 else 0
+        whole, own = (6, 4 * part) if size == 2 else (4, 0.0)
+        return (kept + (8 if zero == 3 else 6)) * part, {1: whole, 2: own, 3: 0.0}[zero]
     if zero == 1:
-        return (kept * part + 4, 2) if size == 2 else (kept * part, 4 + 4 * part)
-    return (kept * part, 8 * part) if zero == 2 else ((kept + 4) * part, 4 * part)
+        return kept * part, 6 if size == 2 else 4 + 4 * part
+    return (kept * part, (4 if size == 2 else 8) * part) if zero == 2 else ((kept + 4) * part, 4 * part)
 
 
 def _per_token(shape: Shape, size: int, checkpointing: bool) -> float:

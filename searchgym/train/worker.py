@@ -51,7 +51,7 @@ def main() -> None:
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
     faulthandler.register(STACKS, file=stacks, all_threads=True)
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the loop decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal where torchrun started it: the loop decides
     serve(Connection(int(where)) if where.isdigit() else join(where, rank), rank)
 
 

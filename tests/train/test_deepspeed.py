@@ -10,6 +10,9 @@ import torch
 from rank_script import CASES, ROUGH, advance, make, steps_of
 from transformers import AutoModelForCausalLM
 
+from searchgym.train.deepspeed_updater import deepspeed_config
+from searchgym.train.options import LearnerOptions, OptimizerOptions
+
 RANKS = 2
 
 
@@ -106,6 +109,11 @@ def test_what_is_saved_loads_without_deepspeed(found, name):
 def test_gradients_of_weights_in_bfloat16_are_added_up_in_float32(found, name):
     """The same episode 2 and 64 times: the same mean, cut into powers of two, which bfloat16 holds exactly."""
     assert found[name]["many"] == pytest.approx(found[name]["few"], rel=1e-6)
+
+
+def test_gradients_travel_between_ranks_in_float32():
+    options = LearnerOptions(backend="deepspeed", ranks=2, zero=1, dtype="bfloat16")
+    assert deepspeed_config(OptimizerOptions(), options, 2)["communication_data_type"] == "fp32"
 
 
 @pytest.mark.parametrize("name", ROUGH)

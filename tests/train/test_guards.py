@@ -59,6 +59,21 @@ def test_a_phase_that_ends_late_does_not_go_on_while_its_checkpoint_is_written(t
     assert events == ["saved", HUNG, "gone on"]
 
 
+def test_a_checkpoint_that_does_not_end_either_ends_the_run_all_the_same(tmp_path, monkeypatch, capsys):
+    ended, codes = threading.Event(), []
+
+    def leave(code):
+        codes.append(code)
+        ended.set()
+
+    monkeypatch.setattr("searchgym.train.guards.RESCUE", 0.05)
+    monkeypatch.setattr("searchgym.train.guards.os._exit", leave)
+    (tmp_path / "stacks.txt").mkdir()  # stacks that cannot be written are no reason to stay
+    Watchdog(tmp_path, ended.wait)._end("learning", 7, 1.0)
+    assert codes == [HUNG, HUNG]  # the second one, once the save came back: a process that has left would not be there
+    assert "error: learning of step 7 did not end within 1 s; nor did its checkpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_metric_must_be_out_of_range_for_some_steps_in_a_row(name):
     metric, above = BOUNDS[name]

@@ -91,11 +91,13 @@ def test_large_recipes_fit_what_they_are_for(models, name):
     [
         (0, "float32", False, 8, 4),
         (1, "float32", False, 12 / 4, 4 + 4 / 4),
-        (1, "bfloat16", False, 12 / 4 + 4, 2),
-        (2, "bfloat16", False, 12 / 4, 8 / 4),
+        (1, "bfloat16", False, 12 / 4, 4 + 2),
+        (2, "bfloat16", False, 12 / 4, 4 / 4),
+        (2, "float32", False, 12 / 4, 8 / 4),
         (3, "bfloat16", False, 16 / 4, 4 / 4),
         (3, "float32", False, 12 / 4, 4 / 4),
-        (2, "bfloat16", True, 18 / 4, 0),
+        (1, "bfloat16", True, 18 / 4, 4 + 2),
+        (2, "bfloat16", True, 18 / 4, 4 / 4),
         (3, "bfloat16", True, 20 / 4, 0),
     ],
 )

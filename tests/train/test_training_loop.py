@@ -401,9 +401,19 @@ def test_a_second_interrupt_is_raised_at_once_wherever_the_first_one_was_held():
             os.kill(os.getpid(), signal.SIGINT)
             done.append("not reached")
     assert done == []
-    with interrupt_held_back():
-        done.append("holds again, and nothing is left over")
+    with pytest.raises(KeyboardInterrupt), interrupt_held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("it holds again")
     assert done
+
+
+def test_a_program_that_ignores_interrupts_goes_on_ignoring_them():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupt_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # -- bad input -----------------------------------------------------------------------------------------------------
