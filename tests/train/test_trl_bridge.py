@@ -1,12 +1,10 @@
 """The bridge to TRL: its own GRPOTrainer trains in our environments, and its loop of tool calls obeys our rules."""
 
 import itertools
-from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-import torch
 import trl
 from made_models import tiny_qwen2, tiny_tokenizer
 from support import QUESTIONS, FailingRetriever, TitleRetriever
@@ -22,8 +20,8 @@ from searchgym.records import Answer, Search
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat, end_ids
 from searchgym.rollout.transformers_sampler import TransformersSampler
-from searchgym.train import trl_bridge
-from searchgym.train.trl_bridge import EnvironmentFactory, final_state, outcome, use_tags
+from searchgym.train.trl_bridge import EnvironmentFactory, final_state, outcome
+from searchgym.train.trl_tags import IF_TOOLS, use_tags
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using 'environment_factory', which is an experimental:UserWarning"),
@@ -186,9 +184,6 @@ def check_saved(folder, form):
     assert TransformersSampler(model, tokenizer).ends == set(end_ids(load_tokenizer("tiny")))
     again = TokenFormat(tokenizer, form.protocol, chat=True)
     assert again.prompt_ids("who?").tolist() == form.prompt_ids("who?").tolist()
-    with use_tags(model, tokenizer):
-        template = tokenizer.chat_template
-    assert template.count(trl_bridge.IF_TOOLS) == 1
 
 
 # -- episodes in TRL's own loop ------------------------------------------------------------------------------------
@@ -222,6 +217,10 @@ def test_an_episode_with_a_template_that_has_tools(tools_trainer):
     assert '"name": "search"' in prompt
     assert "<search>" not in prompt
     assert play(trainer, f"<think>\n{ANSWER}\n</think>\n\nno idea<|im_end|>")[0] == 0.0
+    call = call.removesuffix("<|im_end|>")
+    reward, messages, _ = play(trainer, f"{ANSWER}{call}{call}<|im_end|>", "<answer>1902</answer><|im_end|>")
+    assert (reward, len(messages)) == (0.0, 4)
+    assert final_state(trainer.environments[0], messages).turn == 3
 
 
 def test_pages_and_prompts_earn_nothing(tags_trainer):
@@ -302,7 +301,9 @@ def test_an_episode_whose_retriever_failed_leaves_its_group(tags_trainer):
     assert "on fire" not in trainer.completions[0][1]["content"]
     metrics = trainer._metrics["train"]
     assert (metrics["rewards/outcome/mean"], metrics["retriever_errors"]) == ([1.0], [0.25])
-    assert trainer.batches[0][0]["advantages"].tolist() == [0.0] * 4
+    batch, _ = trainer.batches[0]
+    assert batch["advantages"].tolist() == [0.0] * 4
+    assert batch["num_items_in_batch"] == (batch["completion_mask"] * batch["tool_mask"]).sum()
 
 
 # -- the parts by themselves ---------------------------------------------------------------------------------------
@@ -373,6 +374,17 @@ def test_one_retriever_for_all_environments():
     made = [environments() for _ in range(5)]
     assert len(built) == 1
     assert {id(environment.task.retriever) for environment in made} == {id(environments.task.retriever)}
+
+
+@pytest.mark.parametrize(
+    "query", [7, None, ["Beta"], {"a": 1}, "", " ", "<answer>1901</answer>", "x" * 2**21, "\ud800"]
+)
+def test_hostile_arguments_are_answered(query):
+    for protocol in ("tags", "tool_calls"):
+        environment = episode(small(protocol=protocol))
+        assert isinstance(environment.search(query), str)
+        assert (environment.state.turn, environment.state.answer, environment.state.done) == (1, None, False)
+        assert environment.state.invalid == (query != "\ud800")
 
 
 def test_what_is_wrong_is_said():
@@ -486,25 +498,22 @@ def test_conversations_without_tools_are_written_as_before(style):
         {"role": "assistant", "content": "b"},
         {"role": "user", "content": "c"},
     ]
-    tokenizer.chat_template += "\n"
+    tokenizer.chat_template += "{{ '!' }}\n"
     before = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     model = tiny_qwen2()
     model.generation_config = GenerationConfig(eos_token_id=[1, 2])
     with use_tags(model, tokenizer):
         assert len(model.generation_config.eos_token_id) == 4
     assert model.generation_config.eos_token_id == [1, 2]
+    with use_tags(model, tokenizer):  # again, as a checkpoint is
+        assert tokenizer.chat_template.count(IF_TOOLS) == 1
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == before
 
 
 def test_tokenizers_that_cannot_are_refused():
     model = tiny_qwen2()
-    with pytest.raises(UsageError, match="</search> is not one token"), use_tags(model, tiny_tokenizer()):
+    with pytest.raises(UsageError, match="</search> is not an added token"), use_tags(model, tiny_tokenizer("merging")):
         pass
     with pytest.raises(UsageError, match="one chat template"), use_tags(model, tiny_tokenizer("base")):
         pass
     assert model.generation_config.eos_token_id is None
-
-
-def test_nothing_here_imports_trl():
-    assert "import trl" not in Path(trl_bridge.__file__).read_text()
-    assert torch.is_grad_enabled()
