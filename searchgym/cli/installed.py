@@ -71,7 +71,7 @@ PARTS = (
     Part("hub", "questions and corpora named hf:OWNER/NAME", ("datasets",)),
     Part("parquet", "questions and corpora in parquet files", ("pyarrow",)),
     Part("Lucene", "benchmarks/bm25_parity.py: BM25 beside pyserini's", ("pyserini", JAVA)),
-    Part("TRL", "tests/train/test_trl.py: one step beside TRL's", ("trl", "torch", "transformers", "datasets")),
+    Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),
     Part("adapters", "training low-rank adapters", ("peft",), here=False),
     Part("vLLM sampler", "faster rollouts on a GPU", ("vllm",), here=False),
