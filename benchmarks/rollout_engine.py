@@ -81,6 +81,10 @@ class Recorder:
         """Passes it on."""
         self.sampler.forget()
 
+    def close(self) -> None:
+        """Passes it on."""
+        self.sampler.close()
+
 
 class Replay(Recorder):
     """A sampler that answers from a recording, at once."""

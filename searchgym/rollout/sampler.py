@@ -75,6 +75,26 @@ class Sampled:
     finish: Finish
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    """How an engine is set up."""
+
+    dtype: str = "auto"
+    """Of weights and computation; auto: the learner's, or its autocast's."""
+    prefix_caching: bool = True
+    """Keep keys and values of earlier requests for those that continue them."""
+    gpu_share: float = 0.4
+    """Share of a GPU's memory that the engine takes, weights included."""
+    cache_gib: int = 4
+    """GiB for keys and values where the engine runs on a CPU."""
+    max_context: int | None = None
+    """Most tokens of request and response; the model's own limit if not given."""
+    tensor_parallel: int = 1
+    """GPUs that share one engine."""
+    eager: bool = False
+    """Do without CUDA graphs: starts faster, samples slower."""
+
+
 Key = TypeVar("Key")
 Pull = Callable[[], Sequence[tuple[Key, SampleRequest]]]
 Deliver = Callable[[Key, Sampled], None]
@@ -103,6 +123,10 @@ class Sampler(typing.Protocol):
 
     def forget(self) -> None:
         """Forgets what it computed for earlier requests: no bit of later responses depends on them then."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the sampler started."""
         ...
 
 

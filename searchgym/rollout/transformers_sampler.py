@@ -75,7 +75,7 @@ class TransformersSampler:
             model.set_attn_implementation(ATTENTION)
         self.model, self.tokenizer = model, tokenizer
         self.max_context, self.version = max_context or positions, version
-        self.ends = frozenset(end_ids(tokenizer) + _generation_ends(model) if ends is None else ends)
+        self.ends = frozenset(response_ends(model, tokenizer) if ends is None else ends)
         self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
         self._max_batch_tokens = max_batch_tokens
         self._store = PrefixStore(reuse_tokens)
@@ -155,6 +155,9 @@ class TransformersSampler:
         """Forgets keys and values of earlier requests: what is remembered changes rounding."""
         with self._lock:
             self._store.clear()
+
+    def close(self) -> None:
+        """See `Sampler`: there is nothing to end."""
 
     # -- one call ------------------------------------------------------------------------------------------------
 
@@ -303,7 +306,7 @@ def load_sampler(
     return TransformersSampler(model, tokenizer, **options), tokenizer
 
 
-def _generation_ends(model: PreTrainedModel) -> tuple[int, ...]:
-    """Returns the end ids of a model's generation settings: its makers may list more than the tokenizer does."""
+def response_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the ids that end a response: the tokenizer's and those of the model's generation settings."""
     ends = getattr(model.generation_config, "eos_token_id", None)
-    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
+    return end_ids(tokenizer) + (() if ends is None else (ends,) if isinstance(ends, int) else tuple(ends))

@@ -160,6 +160,9 @@ class ScriptedSampler:
     def forget(self) -> None:
         """Does nothing: a reply depends on its own episode alone."""
 
+    def close(self) -> None:
+        """See `Sampler`: there is nothing to end."""
+
     def _next(self, seen: bytes) -> Sampled:
         prompts = (seen[:length] for length in self._lengths)
         ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))

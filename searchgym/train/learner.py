@@ -21,7 +21,7 @@ from searchgym.train.policy import Policy
 from searchgym.train.ranks import Ranks
 from searchgym.train.recipe import Recipe
 from searchgym.train.samples import Sample, with_all_targets
-from searchgym.train.trained import Metrics
+from searchgym.train.trained import Flat, Metrics
 from searchgym.train.updater import Updater
 
 CRITIC = "critic"
@@ -40,6 +40,10 @@ class Learner(Protocol):
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with what their advantages are made of: log-probs for KL in the reward, values."""
+        ...
+
+    def logp(self, samples: Sequence[Sample]) -> Flat:
+        """Returns the log-probs of the samples' trained tokens under the present weights: (n,) float32 per sample."""
         ...
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
@@ -121,6 +125,10 @@ class LocalLearner:
         if made and self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "reward":
             made = self.policy.with_logp(made)
         return self.critic.with_values(made) if made and self.critic is not None else made
+
+    def logp(self, samples: Sequence[Sample]) -> Flat:
+        """See `Learner`."""
+        return self.policy.logp(samples)
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """See `Learner`."""

@@ -82,6 +82,7 @@ class Trainer:
         demonstrations: To learn from, with ``method: supervised``.
         publish: Called with the version of the weights before the first rollout and after each update: gives them to
             a sampler that does not share the learner's memory.
+        probe: Called with a step's samples after new weights were given to the sampler: looks whether it has them.
         report: Called with each row of metrics.
         resume: Go on with the run in the folder.
 
@@ -102,6 +103,7 @@ class Trainer:
         validation: Sequence[Question] = (),
         demonstrations: Sequence[Sample] = (),
         publish: Callable[[int], None] | None = None,
+        probe: Callable[[Sequence[Sample]], Row] | None = None,
         report: Callable[[Row], None] | None = None,
         resume: bool = False,
     ) -> None:
@@ -110,7 +112,7 @@ class Trainer:
         self.validation = validation[: recipe.validation.questions] if recipe.validation.every else ()
         if self.validation and rollout is None:
             raise UsageError("validating on questions needs a rollout")
-        self._rollout, self._publish, self._report = rollout, publish, report
+        self._rollout, self._publish, self._probe, self._report = rollout, publish, probe, report
         self.progress = Progress()
         self._clean = True
         self.folder = RunFolder(out, recipe, resume=resume)
@@ -160,9 +162,9 @@ class Trainer:
             self.folder.write_episodes(self.progress.step + 1, draw.episodes, draw.samples)
             with self._watchdog.phase("learning", self.progress.step + 1, limits.learn + LATER):
                 learnt = self._learn(draw.samples)
-            if draw.samples and self._publish is not None:
+            if draw.samples:
                 with self._watchdog.phase("publishing", self.progress.step + 1, limits.learn + LATER):
-                    self._publish(self.learner.version)
+                    learnt |= self._pass_on(draw.samples)
             row = draw.row | learnt | {"memory/draw": memory}
             row |= _pace("draw", drawn - started, draw.tokens)
             row |= _pace("learn", time.perf_counter() - drawn, learnt.get("learner/tokens_read", 0.0))
@@ -177,6 +179,12 @@ class Trainer:
             return {"learner/updates": 0.0}
         metrics = self.learner.learn(samples, self.progress.step)
         return {name if "/" in name else f"learner/{name}": value for name, value in metrics.items()}
+
+    def _pass_on(self, samples: Sequence[Sample]) -> Row:
+        """Gives the sampler the weights, and looks whether it has them."""
+        if self._publish is not None:
+            self._publish(self.learner.version)
+        return {} if self._probe is None else self._probe(samples)
 
     def _finish_step(self, row: Row) -> None:
         """Validates where it is due, writes the step's metrics, and a checkpoint where one is due."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from searchgym.rollout.sampler import VllmOptions
+
 Method = Literal["policy", "rejection", "supervised"]
 Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified"]
 Reduction = Literal["token-mean", "sequence-mean", "constant"]
@@ -30,7 +32,12 @@ class RolloutOptions:
     concurrency: int = 64
     """Episodes under way at once."""
     device: Device = "auto"
-    """Of the sampler."""
+    """Of the sampler. vLLM takes what it was built for."""
+    sampler: Literal["transformers", "vllm", "auto"] = "transformers"
+    """What samples: transformers repeats a run to the bit, vLLM is faster; auto: vLLM where it is installed."""
+    vllm: VllmOptions = field(default_factory=VllmOptions)
+    probe: int = 4
+    """Prompts that vLLM continues after each update, for the trainer to compare log-probs on; 0: none."""
     resample: int = 0
     """Rounds, at most, in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
     2503.14476, section 3.2). 1 to 3 keep a step's batch nearly full; each costs its episodes."""

@@ -25,7 +25,7 @@ from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe import Recipe
 from searchgym.train.samples import Sample
-from searchgym.train.trained import Metrics
+from searchgym.train.trained import Flat, Metrics
 from searchgym.train.worker import KEY, STACKS, START, receive, send, stacks_file
 
 GRACE: Final = 2.0
@@ -97,6 +97,11 @@ class RemoteLearner:
         """See `Learner`."""
         made: list[Sample] = self._call("prepare", samples)
         return made
+
+    def logp(self, samples: Sequence[Sample]) -> Flat:
+        """See `Learner`."""
+        found: Flat = self._call("logp", samples)
+        return found
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """See `Learner`."""

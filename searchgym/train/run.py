@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import importlib.util
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +20,15 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.loading import device_of, load_model
+from searchgym.rollout.loading import device_of, load_model, model_folder
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.rollout.transformers_sampler import TransformersSampler, response_ends
 from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer, TrainResult
+from searchgym.train.probe import ALLOWED, probe
 from searchgym.train.recipe import Recipe
 from searchgym.train.remote import RemoteLearner
 from searchgym.train.run_folder import Row
@@ -50,6 +54,11 @@ class Parts:
         """Gives the sampler the learner's weights."""
         self.sampler.update(self.learner.weights(), version)
 
+    def close(self) -> None:
+        """Ends what was started."""
+        self.learner.close()
+        self.sampler.close()
+
 
 def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler) -> Parts:
     """Loads environments, agent and model of a recipe.
@@ -68,9 +77,7 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
     if len(agent.roles) != 1:
         raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
     model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
-    # The sampler has weights of its own: what it samples from changes when a version is published, and not before.
-    own: Any = copy.deepcopy(model)
-    sampler = wrap(TransformersSampler(own.to(device_of(recipe.rollout.device)), tokenizer))
+    sampler = wrap(_sampler(recipe, model, tokenizer))
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     rollout = EngineRollout(recipe, agent, Model.over("policy", sampler, form), task, validation)
     return Parts(task, validation, tokenizer, sampler, rollout, _learner(recipe, model, out))
@@ -92,19 +99,61 @@ def train(
             `Trainer`.
     """
     parts = load_parts(recipe, out)
-    return Trainer(
-        recipe,
-        out,
-        learner=parts.learner,
-        tokenizer=parts.tokenizer,
-        rollout=parts.rollout,
-        questions=parts.task.questions,
-        validation=parts.validation.questions,
-        demonstrations=_demonstrations(recipe),
-        publish=parts.publish,
-        report=report,
-        resume=resume,
-    ).run()
+    with closing(parts):
+        return Trainer(
+            recipe,
+            out,
+            learner=parts.learner,
+            tokenizer=parts.tokenizer,
+            rollout=parts.rollout,
+            questions=parts.task.questions,
+            validation=parts.validation.questions,
+            demonstrations=_demonstrations(recipe),
+            publish=parts.publish,
+            probe=_probe(recipe, parts),
+            report=report,
+            resume=resume,
+        ).run()
+
+
+def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Sampler:
+    """Returns the sampler that a recipe asks for.
+
+    It has weights of its own: what it samples from changes when a version is published, and not before.
+    """
+    options = recipe.rollout
+    if options.sampler == "vllm" or (options.sampler == "auto" and importlib.util.find_spec("vllm")):
+        from searchgym.rollout.vllm_sampler import VllmSampler
+
+        return VllmSampler(
+            model_folder(recipe.model),
+            ends=response_ends(model, tokenizer),
+            dtype=_computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype,
+            requests=options.concurrency,
+            options=options.vllm,
+        )
+    own: Any = copy.deepcopy(model)
+    return TransformersSampler(own.to(device_of(options.device)), tokenizer)
+
+
+def _computed_in(recipe: Recipe) -> str:
+    """Returns the type of the learner's matrix products."""
+    return recipe.optimizer.autocast or recipe.learner.dtype
+
+
+def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | None:
+    """Returns the look at each update of a sampler that does not share torch with the learner."""
+    options = recipe.rollout
+    if isinstance(parts.sampler, TransformersSampler) or not options.probe or recipe.method != "policy":
+        return None
+    return functools.partial(
+        probe,
+        parts.sampler,
+        parts.learner,
+        temperature=options.temperature,
+        count=options.probe,
+        allowed=ALLOWED[_computed_in(recipe)],
+    )
 
 
 def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:

@@ -24,6 +24,7 @@ from searchgym.train.draw import with_advantages
 from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer
 from searchgym.train.options import OptimizerOptions
+from searchgym.train.probe import ALLOWED
 from searchgym.train.recipe import Recipe
 from searchgym.train.run import Parts, load_parts
 from searchgym.train.run_folder import Row
@@ -31,8 +32,6 @@ from searchgym.train.samples import Sample, retokenisation_mismatches, samples_f
 
 TEMPERATURE = 0.8
 """Of the checks where the recipe's is 1: a trainer that ignores it would not show there."""
-ALLOWED = {"float32": 1e-3, "bfloat16": 0.02}
-"""Mean difference of log-probs between sampler and trainer, in nats."""
 CUT = {"float32": 1e-3, "bfloat16": 0.05}
 """Relative difference of loss and gradient between two cuts into micro-batches."""
 RATE = 1e-3
@@ -81,6 +80,10 @@ class Recording:
         """Passes it on."""
         self._sampler.forget()
 
+    def close(self) -> None:
+        """Passes it on."""
+        self._sampler.close()
+
 
 def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda text: None) -> list[Check]:
     """Checks a recipe.
@@ -99,7 +102,7 @@ def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda tex
     try:
         checks = list(_rollout_checks(parts, small))
     finally:
-        parts.learner.close()
+        parts.close()
     say("a bandit ...")
     return [*checks, *_bandit_checks(recipe, out)]
 

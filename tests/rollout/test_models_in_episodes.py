@@ -48,6 +48,9 @@ class Scripted:
     def forget(self):
         raise AssertionError("never asked to here")
 
+    def close(self):
+        pass
+
 
 def run(model, questions=QUESTIONS, agent=AGENT, **options):
     rules = {"protocol": options.pop("protocol", "tags"), "max_turns": options.pop("max_turns", 3)}
