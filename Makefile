@@ -53,6 +53,6 @@ $(STAMP): $(LOCK) setup.cfg pyproject.toml
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) "$$(grep '^setuptools==' $(LOCK))"
-	@DS_BUILD_OPS=0 $(PIP) --no-build-isolation --only-binary=:all: --no-binary=deepspeed -r $(LOCK)
+	@DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation --only-binary=:all: --no-binary=deepspeed -r $(LOCK)
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -57,8 +57,8 @@ def probe(
     mean, most = float(apart.mean()), float(apart.max())
     if not mean <= allowed:
         raise TrainingError(
-            f"after update {learner.version}, log-probs of sampler and trainer differ by {mean:.3g} nats on average over "
-            f"{len(apart)} tokens; {allowed:g} is allowed: the sampler has other weights, or remembers what old ones made"
+            f"after update {learner.version}, log-probs of sampler and trainer differ by {mean:.3g} nats on average "
+            f"({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, or remembers old ones' work"
         )
     return {"probe/difference": mean, "probe/max_difference": most}
 

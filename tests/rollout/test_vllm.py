@@ -1,0 +1,112 @@
+"""vLLM itself, on the CPU: the same tokens as transformers, weights that arrive, engines that end and are replaced."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from made_models import tiny_qwen2, tiny_tokenizer
+from test_transformers_sampler import rows_of  # noqa: F401
+
+from searchgym.errors import ModelError, TrainingError, UsageError
+from searchgym.rollout.loading import load_model
+from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
+from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
+from searchgym.rollout.vllm_sampler import VllmSampler
+
+OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
+QUESTION = "Which county is the birthplace of the painter in?\n"
+
+
+@pytest.fixture(scope="module")
+def own():
+    """The tiny model on transformers, and its tokenizer."""
+    return load_sampler("tiny")
+
+
+@pytest.fixture(scope="module")
+def vllm(own):
+    sampler = VllmSampler(model_folder("tiny"), ends=own[0].ends, options=OPTIONS)
+    yield sampler
+    sampler.close()
+
+
+def requests(tokenizer, count=8, **sampling):
+    ids = np.array(tokenizer(QUESTION)["input_ids"], np.int32)
+    return [SampleRequest(ids[: len(ids) - i], Sampling(**sampling), i) for i in range(count)]
+
+
+def workers(sampler):
+    """Process ids of its engine."""
+    return [process.pid for process in sampler._engine.engine_core.resources.engine_manager.processes]
+
+
+def test_it_is_a_streaming_sampler(vllm):
+    assert isinstance(vllm, StreamingSampler)
+    assert vllm.max_context == 1024
+
+
+@pytest.mark.parametrize("sampling", [{}, {"stop": ("</search>",)}, {"max_tokens": 3}])
+def test_greedy_tokens_are_those_of_transformers(own, vllm, sampling):
+    asked = requests(own[1], **({"max_tokens": 48, "temperature": 0.0} | sampling))
+    for got, wanted in zip(vllm.sample(asked), own[0].sample(asked), strict=True):
+        assert got.ids.tolist() == wanted.ids.tolist()
+        assert got.finish == wanted.finish
+        np.testing.assert_allclose(got.logp, wanted.logp, atol=1e-4)
+
+
+def test_log_probs_are_after_the_temperature(own, vllm):
+    asked = requests(own[1], max_tokens=24, temperature=0.7)
+    for request, reply in zip(asked, vllm.sample(asked), strict=True):
+        ids = torch.tensor(np.concatenate([request.ids, reply.ids]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = own[0].model(input_ids=ids).logits[0, len(request.ids) - 1 : -1]
+        wanted = torch.log_softmax(logits / 0.7, -1).gather(1, ids[0, len(request.ids) :, None])[:, 0]
+        np.testing.assert_allclose(reply.logp, wanted.numpy(), atol=1e-4)
+
+
+def test_a_seed_decides_a_response_whatever_else_is_in_the_batch(own, vllm):
+    asked = requests(own[1], max_tokens=24)
+    whole = [reply.ids.tolist() for reply in vllm.sample(asked)]
+    assert vllm.sample([asked[3]])[0].ids.tolist() == whole[3]
+    again = SampleRequest(asked[3].ids, asked[3].sampling, 99)
+    assert vllm.sample([again])[0].ids.tolist() != whole[3]
+
+
+def test_prompts_that_fill_the_context_and_foreign_ids(own, vllm):
+    full = SampleRequest(np.zeros(1024, np.int32), Sampling(4))
+    nearly = SampleRequest(np.full(1022, 300, np.int32), Sampling(40, 0.0))
+    empty, short = vllm.sample([full, nearly])
+    assert (len(empty.ids), empty.finish) == (0, "context")
+    assert (len(short.ids), short.finish) == (2, "context") or short.finish == "eos"
+    with pytest.raises(UsageError, match="token ids must be from 0 to"):
+        vllm.sample([SampleRequest(np.array([10**6], np.int32))])
+
+
+def moved(model, seed=0):
+    """Weights somewhat beside a model's."""
+    torch.manual_seed(seed)
+    return {name: t + 0.02 * torch.randn_like(t) if t.ndim > 1 else t.clone() for name, t in tied(model).items()}
+
+
+def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(own, vllm):
+    asked, got, todo = requests(own[1], 8, max_tokens=32), {}, []
+    wanted = [reply.ids.tolist() for reply in vllm.sample(asked)]
+    todo = list(enumerate(asked))
+    starts = vllm.starts
+
+    def pull():
+        found, todo[:] = list(todo), []
+        if not found and vllm.starts == starts:
+            for pid in workers(vllm):
+                os.kill(pid, signal.SIGKILL)
+        return found
+
+    def deliver(key, reply):
+        assert key not in got
+        got[key] = reply.ids.tolist()
+
+    vllm.stream(pull, deliver)
+    assert vllm.starts == starts + 1
+    assert [got[key] for key in range(len(asked))] == wanted
