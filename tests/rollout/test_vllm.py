@@ -1,16 +1,15 @@
 """vLLM itself, on the CPU: the same tokens as transformers, weights that arrive, engines that end and are replaced."""
 
+import copy
 import os
 import signal
 
 import numpy as np
 import pytest
 import torch
-from made_models import tiny_qwen2, tiny_tokenizer
-from test_transformers_sampler import rows_of  # noqa: F401
 
-from searchgym.errors import ModelError, TrainingError, UsageError
-from searchgym.rollout.loading import load_model
+from searchgym.errors import UsageError
+from searchgym.rollout.loading import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
 from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm_sampler import VllmSampler
@@ -85,9 +84,28 @@ def test_prompts_that_fill_the_context_and_foreign_ids(own, vllm):
 
 
 def moved(model, seed=0):
-    """Weights somewhat beside a model's."""
+    """Weights somewhat beside a model's; what is tied stays tied."""
     torch.manual_seed(seed)
-    return {name: t + 0.02 * torch.randn_like(t) if t.ndim > 1 else t.clone() for name, t in tied(model).items()}
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(0.02 * torch.randn_like(weight) if weight.ndim > 1 else 0)
+    return other
+
+
+def test_new_weights_arrive_and_nothing_of_the_old_ones_is_remembered(own, vllm):
+    asked = requests(own[1], max_tokens=32, temperature=0.0)
+    before = [reply.ids.tolist() for reply in vllm.sample(asked)]  # its prompts are remembered now
+    other = moved(own[0].model)
+    vllm.update(other.state_dict(), 1)
+    assert vllm.version == 1
+    wanted = TransformersSampler(other, own[1]).sample(asked)
+    for got, reply in zip(vllm.sample(asked), wanted, strict=True):
+        assert got.ids.tolist() == reply.ids.tolist()
+        np.testing.assert_allclose(got.logp, reply.logp, atol=1e-4)
+    assert [reply.ids.tolist() for reply in wanted] != before
+    vllm.update(own[0].model.state_dict(), 2)
+    assert [reply.ids.tolist() for reply in vllm.sample(asked)] == before
 
 
 def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(own, vllm):
