@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.cards import list_cards
+from searchgym.corpora.files import read_json
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 
@@ -27,6 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
+ADAPTER: Final = "adapter_config.json"
 PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """Files of a model on the hub that are fetched."""
 
@@ -60,10 +62,10 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
 def load_model(
     path: str | Path, dtype: Dtype = "float32", *, device: str = "cpu", chat: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a causal language model and its tokenizer.
+    """Loads a causal language model and its tokenizer; an adapter is merged into its base.
 
     Args:
-        path: A folder, or the name of a model.
+        path: A folder, or the name of a model. A folder with an adapter (``adapter_config.json``) names its base.
         dtype: Type of the weights in memory, whatever they are on disk.
         device: Where the weights go, as torch names it.
         chat: Whether a chat template is needed.
@@ -79,6 +81,8 @@ def load_model(
     if dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
     folder = model_folder(path)
+    if (folder / ADAPTER).is_file() and not (folder / "config.json").is_file():
+        return _load_adapted(folder, dtype, device, chat)
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
@@ -99,6 +103,26 @@ def load_model(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
         )
     return model.to(device), tokenizer
+
+
+def _load_adapted(
+    folder: Path, dtype: Dtype, device: str, chat: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads an adapter and its base as one model."""
+    from peft import PeftModel
+
+    base = str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
+    try:
+        model, tokenizer = load_model(base, dtype, device=device)
+    except (DataMissingError, UsageError) as error:
+        raise DataMissingError(f"its base {base!r} cannot be loaded: {error}", folder / ADAPTER) from error
+    if (folder / "tokenizer_config.json").is_file():
+        tokenizer = load_tokenizer(folder, chat=chat)
+    try:
+        adapted: Any = PeftModel.from_pretrained(cast(Any, model), str(folder))
+    except Exception as error:  # peft and torch raise many kinds on files that do not fit
+        raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
+    return adapted.merge_and_unload(), tokenizer
 
 
 def device_of(name: str) -> str:

@@ -104,10 +104,10 @@ def _learner_problems(recipe: Recipe) -> list[str]:
         asked |= {"listen": learner.listen is not None}
         asked |= {"offload_optimizer": learner.offload_optimizer, "offload_parameters": learner.offload_parameters}
         found += [f"learner.{name} needs learner.backend deepspeed" for name, there in asked.items() if there]
-        if learner.dtype == "bfloat16":
+        if learner.dtype == "bfloat16" and not recipe.lora.rank:
             why = "small updates are lost in bfloat16; keep float32 and set optimizer.autocast to bfloat16"
             found.append(
-                f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32: {why}"
+                f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32, or lora: {why}"
             )
         return found
     if learner.listen is not None and not re.fullmatch(r".+:\d{1,5}", learner.listen):

@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from searchgym.errors import UsageError
 from searchgym.train.critic import Critic, load_critic, make_critic
+from searchgym.train.lora import WithoutAdapter, add_adapter, merged
 from searchgym.train.memory import peak_gib, reset_peak
 from searchgym.train.policy import Policy
 from searchgym.train.ranks import Ranks
@@ -99,13 +100,20 @@ class LocalLearner:
         updater: type[Updater] | Any = Updater,
     ) -> None:
         self.recipe, self.ranks = recipe, ranks or Ranks()
-        reference = copy.deepcopy(model).requires_grad_(False) if recipe.loss.kl_coef else None
         self.critic: Critic | None = None
         if recipe.has_critic:
             made = updater(_ready(critic or _critic(recipe, model), recipe), recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(made, recipe.critic, recipe.seed, self.ranks)
+        reference: Any = None
+        if recipe.loss.kl_coef and not recipe.lora.rank:
+            reference = copy.deepcopy(model).requires_grad_(False)
+        if recipe.lora.rank:
+            add_adapter(model, recipe.lora, recipe.seed)
+        policy = updater(_ready(model, recipe), recipe.optimizer, recipe.steps)
+        if recipe.loss.kl_coef and recipe.lora.rank:
+            reference = WithoutAdapter(model, policy)
         self.policy = Policy(
-            updater(_ready(model, recipe), recipe.optimizer, recipe.steps),
+            policy,
             recipe.loss,
             recipe.optimizer,
             seed=recipe.seed,
@@ -153,7 +161,8 @@ class LocalLearner:
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `Learner`."""
-        return self.policy.updater.weights()
+        state = self.policy.updater.weights()
+        return merged(state, self.recipe.lora) if self.recipe.lora.rank and self.ranks.rank == 0 else state
 
     def save(self, folder: Path) -> None:
         """See `Learner`."""

@@ -150,6 +150,18 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoraOptions:
+    """An adapter in the place of the policy's own weights; see `searchgym.train.lora`."""
+
+    rank: int = 0
+    """Of its matrices; 0 trains the whole model."""
+    alpha: float = 32.0
+    """The adapter's product counts alpha / rank times."""
+    targets: list[str] | None = None
+    """Ends of the names of the matrices that get one (``q_proj``); all of the body's if not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CriticOptions:
     """The critic of ``advantage.estimator: gae``; see `searchgym.train.critic`."""
 

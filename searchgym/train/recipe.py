@@ -27,6 +27,7 @@ from searchgym.train.options import (
     GuardOptions,
     LearnerOptions,
     LogOptions,
+    LoraOptions,
     LossOptions,
     Method,
     OptimizerOptions,
@@ -60,6 +61,7 @@ class Recipe:
     loss: LossOptions = field(default_factory=LossOptions)
     supervised: SupervisedOptions = field(default_factory=SupervisedOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    lora: LoraOptions = field(default_factory=LoraOptions)
     critic: CriticOptions = field(default_factory=CriticOptions)
     learner: LearnerOptions = field(default_factory=LearnerOptions)
     validation: ValidationOptions = field(default_factory=ValidationOptions)

@@ -1,0 +1,135 @@
+"""Adapters: what is trained, what leaves the learner, what the reference is, what a checkpoint holds."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from made_models import tiny_qwen2, tiny_tokenizer
+from test_learner import random_samples
+from toy_training import BanditRollout, exact, toy_model, toy_recipe, toy_trainer
+from transformers import AutoModelForCausalLM
+
+from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.rollout.loading import load_model
+from searchgym.train.learner import LocalLearner
+
+LORA = {"rank": 4, "alpha": 8.0}
+
+
+def recipe(**changes):
+    return toy_recipe(**({"lora": LORA, "optimizer": {"lr": 1e-2, "micro_batch_tokens": 256}} | changes))
+
+
+def model():
+    return tiny_qwen2(vocabulary=50, sharp=0.2)
+
+
+def trained(**changes):
+    learner = LocalLearner(recipe(**changes), model())
+    rows = [learner.learn(random_samples(5, seed=step), step) for step in range(3)]
+    return learner, rows
+
+
+def test_only_the_adapter_is_trained_and_at_first_it_says_nothing():
+    plain, samples = LocalLearner(recipe(lora={"rank": 0}), model()), random_samples(5)
+    learner = LocalLearner(recipe(), model())
+    for own, wanted in zip(learner.logp(samples), plain.logp(samples), strict=True):
+        np.testing.assert_array_equal(own, wanted)
+    before = {name: weight.clone() for name, weight in learner.policy.model.named_parameters()}
+    learner.learn(samples, 0)
+    moved = {n for n, weight in learner.policy.model.named_parameters() if not torch.equal(weight, before[n])}
+    assert moved
+    assert all(".lora_B." in name for name in moved)  # A's gradient is 0 while B is
+    trainable = sum(p.numel() for p in learner.policy.model.parameters() if p.requires_grad)
+    state = learner.policy.updater.optimizer.state_dict()["state"]
+    assert sum(moments["exp_avg"].numel() for moments in state.values()) == trainable
+
+
+def test_weights_leave_merged_under_the_models_own_names():
+    learner, rows = trained()
+    assert rows[-1]["updates"] == 1
+    plain = model()
+    weights = learner.weights()
+    assert weights.keys() == plain.state_dict().keys()
+    assert not torch.equal(weights["model.layers.0.mlp.up_proj.weight"], plain.model.layers[0].mlp.up_proj.weight)
+    torch.testing.assert_close(weights["model.norm.weight"], plain.model.norm.weight)
+    plain.load_state_dict(weights)
+    samples, merged = random_samples(4, seed=9), LocalLearner(recipe(lora={"rank": 0}), plain)
+    for own, wanted in zip(learner.logp(samples), merged.logp(samples), strict=True):
+        np.testing.assert_allclose(own, wanted, atol=1e-5)
+
+
+def test_the_reference_is_the_model_without_its_adapter_and_takes_no_memory():
+    loss = {"kl_coef": 0.1}
+    learner, rows = trained(loss=loss)
+    whole = LocalLearner(recipe(loss=loss, lora={"rank": 0}), model())
+    samples = random_samples(4, seed=9)
+    own = learner.policy.logp(samples, learner.policy.reference)
+    for got, wanted in zip(own, whole.policy.logp(samples, whole.policy.reference), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert rows[-1]["ref_kl"] > 0
+    again = learner.learn(random_samples(5, seed=7), 3)  # switched on again, gradients and all
+    assert again["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_are_kept_in_float32(dtype):
+    learner = LocalLearner(recipe(), model().to(getattr(torch, dtype)))
+    learner.learn(random_samples(5), 0)
+    kinds = {p.dtype for p in learner.policy.model.parameters() if p.requires_grad}
+    assert kinds == {torch.float32}
+    assert {t.dtype for t in learner.weights().values()} == {getattr(torch, dtype)}
+
+
+def test_targets_that_are_not_there():
+    with pytest.raises(UsageError, match=r"lora.targets \['qq_proj'\] on Qwen2ForCausalLM"):
+        LocalLearner(recipe(lora=LORA | {"targets": ["qq_proj"]}), model())
+
+
+def test_a_bandit_is_learnt_and_resumed_to_the_same_bits(tmp_path):
+    base = toy_model()
+    base.save_pretrained(tmp_path / "base")
+    whole = run(tmp_path, "whole", 8)
+    run(tmp_path, "cut", 4)
+    resumed = run(tmp_path, "cut", 8, resume=True)
+    assert whole.rows[-1]["validation/em"] > whole.rows[0]["validation/em"]
+    assert exact(resumed.rows) == exact(whole.rows)
+    files = [r.checkpoint / "adapter_model.safetensors" for r in (whole, resumed)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert not (whole.checkpoint / "model.safetensors").exists()
+
+
+def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
+    base, saved = tmp_path / "base", tmp_path / "saved"
+    for model in (tiny_qwen2(), tiny_tokenizer()):
+        model.save_pretrained(base)
+    learner = LocalLearner(recipe(), AutoModelForCausalLM.from_pretrained(base))
+    learner.learn(random_samples(5), 0)
+    saved.mkdir()
+    learner.save(saved)
+    loaded, _ = load_model(saved)
+    by_transformers = AutoModelForCausalLM.from_pretrained(saved)
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        own = loaded(input_ids=ids).logits
+        torch.testing.assert_close(own, by_transformers(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(own, tiny_qwen2()(input_ids=ids).logits, atol=1e-3)
+    tiny_qwen2(hidden_size=16).save_pretrained(base)
+    with pytest.raises(DataError, match="the adapter does not fit its base"):
+        load_model(saved)
+    shutil.rmtree(base)
+    with pytest.raises(DataMissingError, match=r"its base '.*base' cannot be loaded: .*no such folder"):
+        load_model(saved)
+
+
+def run(tmp_path, name, steps, **options):
+    policy = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    chosen = toy_recipe(lora=LORA, steps=8, checkpoint={"every": 4})
+    rollout = BanditRollout(policy)
+    made = {"model": policy, "rollout": rollout, "publish": rollout.publish}
+    trainer = toy_trainer(tmp_path / name, chosen, **(made | options))
+    if steps < 8:
+        trainer.recipe = dataclasses.replace(chosen, steps=steps)
+    return trainer.run()
