@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.protocol import Protocol
-from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest
+from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 
 USER: Final = 0x110000
 """Begins a user message; beyond every code point."""
@@ -129,16 +129,7 @@ class ApiSampler:
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one response per request, in the same order."""
-        todo: list[tuple[int, SampleRequest]] = list(enumerate(requests))
-        replies: dict[int, Sampled] = {}
-
-        def pull() -> list[tuple[int, SampleRequest]]:
-            found = todo.copy()
-            todo.clear()
-            return found
-
-        self.stream(pull, replies.__setitem__)
-        return [replies[number] for number in range(len(requests))]
+        return sample_all(self, requests)
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
         """Asks for what comes, many at once; see `StreamingSampler`.

@@ -93,6 +93,10 @@ class VllmOptions:
     """GPUs that share one engine."""
     eager: bool = False
     """Do without CUDA graphs: starts faster, samples slower."""
+    adapters: int = 0
+    """Adapters that the engine holds at once; 0: none can be used."""
+    adapter_rank: int = 64
+    """Largest rank of an adapter."""
 
 
 Key = TypeVar("Key")
@@ -142,6 +146,20 @@ class StreamingSampler(Sampler, typing.Protocol):
             deliver: Called with the key and the response of each request, as soon as it has ended.
         """
         ...
+
+
+def sample_all(sampler: StreamingSampler, requests: Sequence[SampleRequest]) -> list[Sampled]:
+    """Streams requests that are all there; returns one response per request, in the same order."""
+    todo: list[tuple[int, SampleRequest]] = list(enumerate(requests))
+    replies: dict[int, Sampled] = {}
+
+    def pull() -> list[tuple[int, SampleRequest]]:
+        found = todo.copy()
+        todo.clear()
+        return found
+
+    sampler.stream(pull, replies.__setitem__)
+    return [replies[number] for number in range(len(requests))]
 
 
 def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:

@@ -23,7 +23,7 @@ from searchgym.rollout.kv_cache import ATTENTION, RowCache, SlotCache
 from searchgym.rollout.loading import Dtype, load_model
 from searchgym.rollout.prefix_store import PrefixStore
 from searchgym.rollout.running_batch import Row, RunningBatch
-from searchgym.rollout.sampler import Deliver, Key, Pull, Sampled, SampleRequest, StopMatcher, uniforms
+from searchgym.rollout.sampler import Deliver, Key, Pull, Sampled, SampleRequest, StopMatcher, sample_all, uniforms
 from searchgym.rollout.tokens import end_ids
 
 BATCH_TOKENS: Final = 65_536
@@ -91,16 +91,7 @@ class TransformersSampler:
         Returns:
             One response per request, in the same order. A request that fills the context gets no tokens.
         """
-        todo: list[tuple[int, SampleRequest]] = list(enumerate(requests))
-        replies: dict[int, Sampled] = {}
-
-        def pull() -> list[tuple[int, SampleRequest]]:
-            found = todo.copy()
-            todo.clear()
-            return found
-
-        self.stream(pull, replies.__setitem__)
-        return [replies[number] for number in range(len(requests))]
+        return sample_all(self, requests)
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
         """Samples requests as they come: between tokens, new ones join those that are under way.

@@ -123,15 +123,12 @@ def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     """
     options = recipe.rollout
     if options.sampler == "vllm" or (options.sampler == "auto" and importlib.util.find_spec("vllm")):
+        from searchgym.rollout.vllm_engine import VllmEngine
         from searchgym.rollout.vllm_sampler import VllmSampler
 
-        return VllmSampler(
-            model_folder(recipe.model),
-            ends=response_ends(model, tokenizer),
-            dtype=_computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype,
-            requests=options.concurrency,
-            options=options.vllm,
-        )
+        dtype = _computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype
+        engine = VllmEngine(model_folder(recipe.model), dtype=dtype, requests=options.concurrency, options=options.vllm)
+        return VllmSampler(engine, ends=response_ends(model, tokenizer))
     own: Any = copy.deepcopy(model)
     return TransformersSampler(own.to(device_of(options.device)), tokenizer)
 

@@ -12,6 +12,7 @@ from searchgym.errors import UsageError
 from searchgym.rollout.loading import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
 from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
+from searchgym.rollout.vllm_engine import VllmEngine
 from searchgym.rollout.vllm_sampler import VllmSampler
 
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
@@ -26,7 +27,8 @@ def own():
 
 @pytest.fixture(scope="module")
 def vllm(own):
-    sampler = VllmSampler(model_folder("tiny"), ends=own[0].ends, options=OPTIONS)
+    engine = VllmEngine(model_folder("tiny"), dtype="float32", requests=64, options=OPTIONS)
+    sampler = VllmSampler(engine, ends=own[0].ends)
     yield sampler
     sampler.close()
 
@@ -38,7 +40,7 @@ def requests(tokenizer, count=8, **sampling):
 
 def workers(sampler):
     """Process ids of its engine."""
-    return [process.pid for process in sampler._engine.engine_core.resources.engine_manager.processes]
+    return [process.pid for process in sampler.engine._engine.engine_core.resources.engine_manager.processes]
 
 
 def test_it_is_a_streaming_sampler(vllm):
@@ -112,11 +114,11 @@ def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(
     asked, got, todo = requests(own[1], 8, max_tokens=32), {}, []
     wanted = [reply.ids.tolist() for reply in vllm.sample(asked)]
     todo = list(enumerate(asked))
-    starts = vllm.starts
+    starts = vllm.engine.starts
 
     def pull():
         found, todo[:] = list(todo), []
-        if not found and vllm.starts == starts:
+        if not found and vllm.engine.starts == starts:
             for pid in workers(vllm):
                 os.kill(pid, signal.SIGKILL)
         return found
@@ -126,5 +128,5 @@ def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(
         got[key] = reply.ids.tolist()
 
     vllm.stream(pull, deliver)
-    assert vllm.starts == starts + 1
+    assert vllm.engine.starts == starts + 1
     assert [got[key] for key in range(len(asked))] == wanted
