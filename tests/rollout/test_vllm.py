@@ -15,6 +15,7 @@ from searchgym.rollout.transformers_sampler import TransformersSampler, load_sam
 from searchgym.rollout.vllm_engine import VllmEngine
 from searchgym.rollout.vllm_sampler import VllmSampler
 
+pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
 QUESTION = "Which county is the birthplace of the painter in?\n"
 
@@ -114,13 +115,12 @@ def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(
     asked, got, todo = requests(own[1], 8, max_tokens=32), {}, []
     wanted = [reply.ids.tolist() for reply in vllm.sample(asked)]
     todo = list(enumerate(asked))
-    starts = vllm.engine.starts
+    starts, killed = vllm.engine.starts, workers(vllm)
 
     def pull():
         found, todo[:] = list(todo), []
-        if not found and vllm.engine.starts == starts:
-            for pid in workers(vllm):
-                os.kill(pid, signal.SIGKILL)
+        if not found and killed:
+            os.kill(killed.pop(), signal.SIGKILL)
         return found
 
     def deliver(key, reply):
