@@ -251,7 +251,7 @@ class _Chat:
             model_key=self._model.key,
             turn=io.state.turn + 1,
             text=text,
-            policy_version=self._model.sampler.version,
+            policy_version=sampled.version,
             cut=sampled.finish == "length",
         )
         if len(sampled.ids):

@@ -32,6 +32,8 @@ class Row(Generic[Key]):
     """Most tokens it may get: `max_tokens`, or less where the context ends before."""
     noise: npt.NDArray[np.float64]
     stop: StopMatcher
+    version: int = 0
+    """Policy version of the weights."""
     cached: int = 0
     """Tokens that are in the batch's cache."""
     ids: list[int] = field(default_factory=list)
@@ -59,7 +61,7 @@ class Row(Generic[Key]):
     def sampled(self) -> Sampled:
         """Returns the finished row as a response."""
         assert self.finish is not None
-        return Sampled(np.array(self.ids, np.int32), np.array(self.logp, np.float32), self.finish)
+        return Sampled(np.array(self.ids, np.int32), np.array(self.logp, np.float32), self.finish, self.version)
 
 
 class RunningBatch(Generic[Key]):

@@ -73,6 +73,8 @@ class Sampled:
     """(N,) float32 natural-log probabilities under the distribution that was drawn from: divided by the temperature,
     cut by top-p. At temperature 0 they are those of temperature 1, uncut."""
     finish: Finish
+    version: int = 0
+    """Policy version of the weights that it was sampled from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ class Sampler(typing.Protocol):
 
     @property
     def version(self) -> int:
-        """Policy version of the weights that sample now."""
+        """Policy version of the weights that new requests are sampled from."""
         ...
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
@@ -122,7 +124,7 @@ class Sampler(typing.Protocol):
         ...
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Loads weights (name to tensor) that later responses are sampled from."""
+        """Loads weights (name to tensor) that later responses are sampled from; requests under way end before."""
         ...
 
     def forget(self) -> None:

@@ -81,6 +81,9 @@ class TransformersSampler:
         self._store = PrefixStore(reuse_tokens)
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._lock = threading.Lock()
+        self._open = threading.Event()
+        """Clear while new weights wait for what is under way."""
+        self._open.set()
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Samples one response per request; see `stream`.
@@ -96,7 +99,8 @@ class TransformersSampler:
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
         """Samples requests as they come: between tokens, new ones join those that are under way.
 
-        Those that come together join longest first; nobody overtakes who came earlier.
+        Those that come together join longest first; nobody overtakes who came earlier. While new weights wait (`update`
+        in another thread), nobody joins: they are loaded once nothing is under way.
 
         Args:
             pull: Called between tokens, once at least: requests that are new, each with a key. When there are none and
@@ -107,16 +111,19 @@ class TransformersSampler:
             UsageError: A token id is not in the model's vocabulary.
             ModelError: The model's output is not finite.
         """
-        with self._lock, torch.inference_mode():
-            training = self.model.training
-            self.model.train(False)
-            try:
-                self._stream(pull, deliver)
-            finally:
-                self.model.train(training)
+        done = False
+        while not done:
+            self._open.wait()
+            with self._lock, torch.inference_mode():
+                training = self.model.training
+                self.model.train(False)
+                try:
+                    done = self._stream(pull, deliver)
+                finally:
+                    self.model.train(training)
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Loads weights and forgets what was remembered under the old ones.
+        """Loads weights and forgets what was remembered under the old ones; what is under way ends before.
 
         Args:
             state: The model's whole state: every name, every shape. Types are cast.
@@ -137,10 +144,14 @@ class TransformersSampler:
         ]
         if wrong:
             raise UsageError(f"these weights do not fit {type(self.model).__name__}: {'; '.join(sorted(wrong)[:5])}")
-        with self._lock:
-            self.model.load_state_dict(state)
-            self.version = version
-            self._store.clear()
+        self._open.clear()
+        try:
+            with self._lock:
+                self.model.load_state_dict(state)
+                self.version = version
+                self._store.clear()
+        finally:
+            self._open.set()
 
     def forget(self) -> None:
         """Forgets keys and values of earlier requests: what is remembered changes rounding."""
@@ -152,18 +163,20 @@ class TransformersSampler:
 
     # -- one call ------------------------------------------------------------------------------------------------
 
-    def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
+    def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> bool:
+        """Samples until nothing is left, or until weights wait and nothing is under way; returns whether the former."""
         batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
         waiting: deque[Row[Key]] = deque()
         while True:
-            for row in sorted((self._row(*new) for new in pull()), key=lambda row: -row.length):
+            new = pull() if self._open.is_set() else []
+            for row in sorted((self._row(*asked) for asked in new), key=lambda row: -row.length):
                 if row.finish is None:
                     waiting.append(row)
                 else:
                     deliver(row.key, row.sampled())
             self._admit(batch, waiting)
             if not batch.rows:
-                return
+                return self._open.is_set()
             finished = batch.choose(self.ends)
             if not all(np.isfinite(row.logp[-1]) for row in batch.rows):
                 raise ModelError(f"the logits of {type(self.model).__name__} are not finite: training diverged?")
@@ -181,7 +194,8 @@ class TransformersSampler:
             )
         sampling = request.sampling
         limit = max(0, min(sampling.max_tokens, self.max_context - len(request.ids)))
-        row = Row(key, request, limit, uniforms(request.seed, limit), self._matcher(sampling.stop))
+        noise, stop = uniforms(request.seed, limit), self._matcher(sampling.stop)
+        row = Row(key, request, limit, noise, stop, self.version)
         if not limit:
             row.finish = "context"
         return row

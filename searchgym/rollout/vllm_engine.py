@@ -40,8 +40,8 @@ class Asked:
     """vLLM's `SamplingParams`."""
     adapter: Any
     """vLLM's `LoRARequest`, or None."""
-    done: Callable[[Any], None]
-    """Called with vLLM's completion, or with the error that ended everything."""
+    done: Callable[[Any, int], None]
+    """Called with vLLM's completion, or with the error that ended everything, and the version of the base's weights."""
 
 
 class VllmEngine:
@@ -52,17 +52,20 @@ class VllmEngine:
         dtype: Of weights and computation.
         requests: Most requests under way at once; the others wait in the engine.
         options: See `VllmOptions`.
+        version: Policy version of the folder's weights.
 
     Raises:
         UsageError: vLLM is not installed.
         ModelError: The engine does not start; its own words are on standard error.
     """
 
-    def __init__(self, folder: Path, *, dtype: str, requests: int, options: VllmOptions) -> None:
+    def __init__(
+        self, folder: Path, *, dtype: str, requests: int, options: VllmOptions, version: int = 0
+    ) -> None:
         self._folder, self._dtype, self._requests, self._options = folder, dtype, requests, options
         self._weights: tempfile.TemporaryDirectory[str] | None = None
-        self.starts = 0
-        """Times that it was started."""
+        self.starts, self.version = 0, version
+        """Times that it was started; policy version of the weights."""
         self._engine = self._start()
         config = self._engine.model_config
         self.max_context, self.vocabulary = int(config.max_model_len), int(config.get_vocab_size())
@@ -80,14 +83,23 @@ class VllmEngine:
         """Hands over a request; in the order of the calls."""
         self._tell(asked)
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor], version: int) -> None:
         """Takes over weights once nothing is under way, and forgets what was computed under the old ones.
 
         Args:
             state: The base model's whole state, by name.
+            version: Policy version of these weights.
         """
         folder = self._write(state)
-        self._call(lambda: self._take(folder))
+        self._call(lambda: self._take(folder, version))
+
+    def drop(self, adapter: Any) -> None:
+        """Forgets an adapter once nothing is under way.
+
+        Args:
+            adapter: vLLM's `LoRARequest`.
+        """
+        self._call(lambda: self._engine.remove_lora(adapter.lora_int_id))
 
     def forget(self) -> None:
         """Forgets keys and values of earlier requests."""
@@ -170,7 +182,7 @@ class VllmEngine:
         for output in self._engine.step():
             if output.finished:
                 self._deaths = 0
-                self._under_way.pop(output.request_id).done(output.outputs[0])
+                self._under_way.pop(output.request_id).done(output.outputs[0], self.version)
 
     def _add(self, name: str, asked: Asked) -> None:
         prompt = {"prompt_token_ids": asked.prompt}
@@ -201,7 +213,7 @@ class VllmEngine:
             self._inbox.clear()
         for news in waiting:
             if isinstance(news, Asked):
-                news.done(error)
+                news.done(error, self.version)
             else:
                 news[1].set_exception(error)
 
@@ -245,30 +257,37 @@ class VllmEngine:
             _load(engine, self._weights.name)
         return engine
 
-    def _take(self, folder: tempfile.TemporaryDirectory[str]) -> None:
+    def _take(self, folder: tempfile.TemporaryDirectory[str], version: int) -> None:
         """Has the engine load weights; those before them go."""
+        self.version = version
         before, self._weights = self._weights, folder  # an engine that ends here begins again with the new ones
         _load(self._engine, folder.name)
         if before is not None and before is not folder:
             before.cleanup()
 
     def _write(self, state: Mapping[str, Tensor]) -> tempfile.TemporaryDirectory[str]:
-        """Writes weights where the engine's process finds them: in memory, if there is room."""
-        from safetensors.torch import save_file
-
-        whole = {name: tensor.detach().contiguous() for name, tensor in state.items()}
+        """Writes weights for the engine."""
+        whole = dict(state)
         if self._tied and "lm_head.weight" not in whole:  # loaded by both names
             whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-        size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
-        roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size
-        folder = tempfile.TemporaryDirectory(prefix="searchgym-weights-", dir=MEMORY if roomy else None)
-        seen = set[int]()
-        for name, tensor in whole.items():  # safetensors refuses two names of one tensor
-            if tensor.data_ptr() in seen:
-                whole[name] = tensor.clone()
-            seen.add(tensor.data_ptr())
-        save_file(whole, Path(folder.name) / "model.safetensors")
-        return folder
+        return write_tensors(whole, "model.safetensors")
+
+
+def write_tensors(state: Mapping[str, Tensor], name: str) -> tempfile.TemporaryDirectory[str]:
+    """Writes tensors into a file of a new folder, in memory if there is room: where an engine's process finds them."""
+    from safetensors.torch import save_file
+
+    whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size
+    folder = tempfile.TemporaryDirectory(prefix="searchgym-weights-", dir=MEMORY if roomy else None)
+    seen = set[int]()
+    for key, tensor in whole.items():  # safetensors refuses two names of one tensor
+        if tensor.data_ptr() in seen:
+            whole[key] = tensor.clone()
+        seen.add(tensor.data_ptr())
+    save_file(whole, Path(folder.name) / name)
+    return folder
 
 
 def _load(engine: Any, folder: str) -> None:

@@ -8,8 +8,13 @@ distribution; rows that are computed together change logits by rounding.
 
 from __future__ import annotations
 
+import itertools
+import json
 import queue
+import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +22,12 @@ from torch import Tensor
 
 from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.vllm_engine import Asked, VllmEngine
+from searchgym.rollout.vllm_engine import Asked, VllmEngine, write_tensors
 
 LOOK: Final = 0.002
 """Seconds between looks at whether new requests have come, while responses are waited for."""
+
+_numbers = itertools.count(1)
 
 
 class VllmSampler:
@@ -29,14 +36,30 @@ class VllmSampler:
     Args:
         engine: Belongs to the sampler unless `shared`: `close` ends it.
         ends: Ids that end a response.
-        version: Policy version of the weights in the engine.
+        adapter: What peft's ``adapter_config.json`` says of the adapter that is sampled from, in the place of the
+            base; `update` then takes the adapter's weights, and until the first one the base answers.
         shared: Whether other samplers use the engine too.
     """
 
-    def __init__(self, engine: VllmEngine, *, ends: Iterable[int], version: int = 0, shared: bool = False) -> None:
-        self.engine, self.ends, self.version = engine, frozenset(ends), version
+    def __init__(
+        self,
+        engine: VllmEngine,
+        *,
+        ends: Iterable[int],
+        adapter: Mapping[str, Any] | None = None,
+        shared: bool = False,
+    ) -> None:
+        self.engine, self.ends = engine, frozenset(ends)
         self.max_context = engine.max_context
-        self._shared = shared
+        self._config, self._shared = adapter, shared
+        self._adapter: _Adapter | None = None
+        self._lock = threading.Lock()
+        """What is asked before an adapter is replaced goes to the engine before it is dropped."""
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights that new requests are sampled from."""
+        return self.engine.version if self._adapter is None else self._adapter.version
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one response per request, in the same order."""
@@ -49,38 +72,45 @@ class VllmSampler:
             UsageError: A token id is not in the model's vocabulary.
             ModelError: The engine ends again and again, or its output is not finite.
         """
-        done: queue.SimpleQueue[tuple[Key, SampleRequest, Any]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[Key, SampleRequest, Any, int]] = queue.SimpleQueue()
         under_way = 0
         while True:
             for key, request in pull():
                 if len(request.ids) >= self.max_context:
-                    deliver(key, Sampled(np.zeros(0, np.int32), np.zeros(0, np.float32), "context"))
+                    deliver(key, Sampled(np.zeros(0, np.int32), np.zeros(0, np.float32), "context", self.version))
                 else:
                     self._ask(key, request, done)
                     under_way += 1
             if not under_way:
                 return
             try:
-                key, request, output = done.get(timeout=LOOK)
+                key, request, output, version = done.get(timeout=LOOK)
             except queue.Empty:
                 continue
             under_way -= 1
             if isinstance(output, BaseException):
                 raise output
-            deliver(key, _sampled(output, request))
+            deliver(key, _sampled(output, request, version))
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
         """Waits for what is under way, loads weights and forgets what was computed under the old ones.
 
         Args:
-            state: The model's whole state, by name.
+            state: The model's whole state, by name; or the adapter's, by peft's names.
             version: Policy version of these weights.
 
         Raises:
             ModelError: The engine does not take them.
         """
-        self.engine.load(state)
-        self.version = version
+        if self._config is None:
+            self.engine.load(state, version)
+            return
+        new = _Adapter(self._config, state, version)
+        with self._lock:
+            before, self._adapter = self._adapter, new
+        if before is not None:
+            self.engine.drop(before.request)
+            before.folder.cleanup()
 
     def forget(self) -> None:
         """Forgets keys and values of earlier requests."""
@@ -90,15 +120,25 @@ class VllmSampler:
         """Ends the engine, unless it is shared."""
         if not self._shared:
             self.engine.close()
+        if self._adapter is not None:
+            self._adapter.folder.cleanup()
 
     # -- one request -----------------------------------------------------------------------------------------------
 
-    def _ask(self, key: Key, request: SampleRequest, done: queue.SimpleQueue[tuple[Key, SampleRequest, Any]]) -> None:
+    def _ask(
+        self, key: Key, request: SampleRequest, done: queue.SimpleQueue[tuple[Key, SampleRequest, Any, int]]
+    ) -> None:
         low, high, last = request.ids.min(), request.ids.max(), self.engine.vocabulary - 1
         if low < 0 or high > last:
             raise UsageError(f"token ids must be from 0 to {last}, got {low} to {high}")
         parameters = self._parameters(request)
-        self.engine.ask(Asked(request.ids.tolist(), parameters, None, lambda output: done.put((key, request, output))))
+        with self._lock:
+            adapter = self._adapter
+
+            def end(output: Any, version: int) -> None:
+                done.put((key, request, output, version if adapter is None else adapter.version))
+
+            self.engine.ask(Asked(request.ids.tolist(), parameters, adapter and adapter.request, end))
 
     def _parameters(self, request: SampleRequest) -> Any:
         """Returns what is asked for in vLLM's words."""
@@ -123,7 +163,24 @@ class VllmSampler:
         )
 
 
-def _sampled(output: Any, request: SampleRequest) -> Sampled:
+class _Adapter:
+    """An adapter of one version, written where the engine finds it, under a name that no other one ever had.
+
+    vLLM knows adapters, and the keys and values that they made, by name and number: what has a new name is never
+    mistaken for what it was before.
+    """
+
+    def __init__(self, config: Mapping[str, Any], state: Mapping[str, Tensor], version: int) -> None:
+        from vllm.lora.request import LoRARequest
+
+        self.version = version
+        self.folder: tempfile.TemporaryDirectory[str] = write_tensors(state, "adapter_model.safetensors")
+        (Path(self.folder.name) / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+        number = next(_numbers)
+        self.request = LoRARequest(f"adapter-{number}-v{version}", number, self.folder.name)
+
+
+def _sampled(output: Any, request: SampleRequest, version: int) -> Sampled:
     """Returns a response of vLLM in our words."""
     ids = np.array(output.token_ids, np.int32)
     found = zip(output.token_ids, output.logprobs, strict=True)
@@ -137,4 +194,4 @@ def _sampled(output: Any, request: SampleRequest) -> Sampled:
         finish = "length" if len(ids) == request.sampling.max_tokens else "context"
     else:
         raise ModelError(f"vLLM ended a request with {output.finish_reason!r}")
-    return Sampled(ids, logp, finish)
+    return Sampled(ids, logp, finish, version)

@@ -25,6 +25,8 @@ def combination_problems(recipe: Recipe) -> list[str]:
     if recipe.method == "policy":
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
     else:
+        if recipe.rollout.staleness:
+            found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
         found += _unused(recipe)
     found += _learner_problems(recipe)
     loss = recipe.loss
@@ -51,6 +53,9 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
         )
     if rollout.top_p < 1:
         found.append(f"rollout.top_p is {rollout.top_p}: a ratio needs the whole distribution, set it to 1")
+    if rollout.staleness and recipe.loss.importance_cap is None:
+        why = "samples of older weights are weighted by how likely the present ones make them"
+        found.append(f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap, to 2 say")
     if rollout.resample and batch:
         found.append(f"rollout.resample replaces groups without signal; {advantage.estimator} has none")
     if rollout.resample and not advantage.drop_zero_variance:

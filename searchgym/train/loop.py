@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from searchgym.errors import SearchGymError, TrainingError, UsageError
 from searchgym.records import Question
+from searchgym.train.ahead import Ahead
 from searchgym.train.checkpoint import (
     checkpoint_name,
     link_checkpoint,
@@ -83,6 +84,7 @@ class Trainer:
         publish: Called with the version of the weights before the first rollout and after each update: gives them to
             a sampler that does not share the learner's memory.
         probe: Called with a step's samples after new weights were given to the sampler: looks whether it has them.
+        give_up: Called when a rollout that another thread makes is not needed any more (``rollout.staleness``).
         report: Called with each row of metrics.
         resume: Go on with the run in the folder.
 
@@ -104,6 +106,7 @@ class Trainer:
         demonstrations: Sequence[Sample] = (),
         publish: Callable[[int], None] | None = None,
         probe: Callable[[Sequence[Sample]], Row] | None = None,
+        give_up: Callable[[], None] = lambda: None,
         report: Callable[[Row], None] | None = None,
         resume: bool = False,
     ) -> None:
@@ -113,6 +116,8 @@ class Trainer:
         if self.validation and rollout is None:
             raise UsageError("validating on questions needs a rollout")
         self._rollout, self._publish, self._probe, self._report = rollout, publish, probe, report
+        self._give_up = give_up
+        self._ahead: Ahead | None = None
         self.progress = Progress()
         self._clean = True
         self.folder = RunFolder(out, recipe, resume=resume)
@@ -133,6 +138,7 @@ class Trainer:
             try:
                 if not self.folder.rows:
                     self._finish_step({})
+                self._draw_ahead()
                 while not self._finished():
                     self._step()
                 self._save()
@@ -143,17 +149,28 @@ class Trainer:
             except TrainingError as error:
                 good = self.folder.newest_checkpoint()
                 raise type(error)(f"{error}; last good checkpoint: {good or 'none'}") from error
+            finally:
+                if self._ahead is not None:
+                    self._ahead.close()
             last = self.folder.checkpoints / checkpoint_name(self.progress.step)
             best = self.progress.best_step
             best_path = last if best is None else self.folder.checkpoints / checkpoint_name(best)
             return TrainResult(self.progress, self.folder.rows, last, best_path)
+
+    def _draw_ahead(self) -> None:
+        """Has a thread draw the steps that are left, if the recipe lets samples be stale."""
+        if bound := self.recipe.rollout.staleness:
+            step = self.progress.step
+            self._ahead = Ahead(self.drawer.draw, step, self.recipe.steps, bound, self._give_up)
 
     def _step(self) -> None:
         """Makes one step: samples, one update or more, validation, metrics, checkpoint."""
         started, limits = time.perf_counter(), self.recipe.deadline
         reset_peak()
         with self._watchdog.phase("rollout", self.progress.step + 1, limits.rollout):
-            draw = self.drawer.draw(self.progress.step)
+            take = self.drawer.draw if self._ahead is None else self._ahead.take
+            draw = take(self.progress.step)
+        waited, ready = time.perf_counter() - started, time.perf_counter()
         # later than a learner of several ranks, which knows which of them hangs
         with self._watchdog.phase("preparing", self.progress.step + 1, limits.learn + LATER):
             draw = self.drawer.prepared(draw)
@@ -166,11 +183,15 @@ class Trainer:
                 with self._watchdog.phase("publishing", self.progress.step + 1, limits.learn + LATER):
                     learnt |= self._pass_on(draw.samples)
             row = draw.row | learnt | {"memory/draw": memory}
-            row |= _pace("draw", drawn - started, draw.tokens)
+            row |= _pace("draw", draw.seconds + drawn - ready, draw.tokens)
+            if self._ahead is not None:
+                row["time/waited"] = waited
             row |= _pace("learn", time.perf_counter() - drawn, learnt.get("learner/tokens_read", 0.0))
             self.progress.step += 1
             self.progress.generated_tokens += draw.tokens
             self._finish_step(row)
+            if self._ahead is not None:
+                self._ahead.learnt(self.progress.step)
         check_guards(self.folder.rows, self.recipe.guard)
 
     def _learn(self, samples: Sequence[Sample]) -> Row:

@@ -38,6 +38,9 @@ class RolloutOptions:
     vllm: VllmOptions = field(default_factory=VllmOptions)
     probe: int = 4
     """Prompts that vLLM continues after each update, for the trainer to compare log-probs on; 0: none."""
+    staleness: int = 0
+    """Steps that may be sampled ahead of the one that is learnt from, by weights that lack their updates. 0: sampling
+    and learning take turns."""
     resample: int = 0
     """Rounds, at most, in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
     2503.14476, section 3.2). 1 to 3 keep a step's batch nearly full; each costs its episodes."""

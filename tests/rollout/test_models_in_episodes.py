@@ -26,7 +26,7 @@ AGENT = load_agent("search-r1")
 class Scripted:
     """A sampler that writes given texts, one per call of an episode; knows an episode by its first prompt."""
 
-    max_context, version = 10_000, 7
+    max_context, version = 10_000, 0
 
     def __init__(self, tokenizer, texts, finish="stop"):
         self.tokenizer, self.texts, self.finish = tokenizer, texts, finish
@@ -39,7 +39,7 @@ class Scripted:
             seen = self.tokenizer.decode(request.ids)
             turn = sum(text in seen for text in self.texts)
             ids = np.array(self.tokenizer(self.texts[turn], add_special_tokens=False)["input_ids"], np.int32)
-            replies.append(Sampled(ids, np.full(len(ids), -0.5, np.float32), self.finish))
+            replies.append(Sampled(ids, np.full(len(ids), -0.5, np.float32), self.finish, version=7))
         return replies
 
     def update(self, state, version):
