@@ -9,7 +9,8 @@
     ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
     ├── RetrieverError          a retriever that failed past its deadline
     ├── RewardError             a reward that raised, or returned something that is not a finite number
-    ├── ModelError              a model whose output is not finite
+    ├── ModelError              a model whose output is not finite, or that cannot be asked
+    │   └── EngineLostError     an engine that samples has ended
     ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
     ├── EpisodeError            an environment used out of order (step before reset, step after the end)
     ├── TrainingError           training that must not go on (a loss that is not finite)
@@ -89,6 +90,10 @@ class RewardError(SearchGymError):
 
 class ModelError(SearchGymError):
     """Raised when a model's output is not finite."""
+
+
+class EngineLostError(ModelError):
+    """Raised when the process or server behind a model is not there any more."""
 
 
 class ScoringError(SearchGymError):

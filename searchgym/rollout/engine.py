@@ -134,7 +134,7 @@ class Engine:
         reward, scores = self.task.score(io.state)
         state = io.state
         return Episode(
-            id=f"{question.id}#{attempt}",
+            id=io.name,
             question_id=question.id,
             agent=self.agent.name,
             env=self.task.card.id,
@@ -164,6 +164,7 @@ class _EpisodeIO:
         self._rng: np.random.Generator | None = None
         self._busy = False
         self.place = (question.id, attempt)
+        self.name = f"{question.id}#{attempt}"
         self.state = State(question)
         self.words = 0
         self.contexts: list[Context] = []
@@ -238,7 +239,7 @@ class _Chat:
         stop = io.protocol.stop_strings
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
         ids = self._ids()
-        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed()), io.place)
+        sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed(), io.name), io.place)
         self._finish = sampled.finish
         if len(sampled.ids):
             self._context.spans.append(Span("model", sampled.ids, sampled.logp))

@@ -55,6 +55,8 @@ class SampleRequest:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     """From 0 up; makes the noise of this request alone, whatever else is in the batch."""
+    episode: str = ""
+    """Requests of one episode continue each other: who has several engines keeps them together."""
 
     def __post_init__(self) -> None:
         if self.ids.ndim != 1 or not len(self.ids):
@@ -93,12 +95,17 @@ class VllmOptions:
     """Most tokens of request and response; the model's own limit if not given."""
     tensor_parallel: int = 1
     """GPUs that share one engine."""
+    replicas: int = 1
+    """Engines beside each other, each on `tensor_parallel` GPUs; an episode stays with one of them."""
+    gpus: list[int] | None = None
+    """Numbers of the GPUs that the engines take, in this order; all that there are if not given."""
+    servers: list[str] | None = None
+    """Addresses of servers that sample, in the place of engines of this process: ``http://127.0.0.1:8000``; see
+    `searchgym.rollout.vllm_server`."""
+    sleep: int = 0
+    """Give the GPU to the learner while it learns: 1 keeps the weights in the machine's memory, 2 drops them."""
     eager: bool = False
     """Do without CUDA graphs: starts faster, samples slower."""
-    adapters: int = 0
-    """Adapters that the engine holds at once; 0: none can be used."""
-    adapter_rank: int = 64
-    """Largest rank of an adapter."""
 
 
 Key = TypeVar("Key")

@@ -1,34 +1,64 @@
-"""vLLM's engine in a process of its own, driven by one thread, shared by the samplers of one base model.
+"""One vLLM engine, wherever it runs: a thread asks it, replaces it when it ends, and changes its weights.
 
-An engine that ends is started again, with the weights it had; what was under way is asked once more. Weights change
-only while nothing is under way: every response is of one version.
+Weights change only while nothing is under way, so every response is of one version. An engine that ends is begun
+again, with the weights it had, and what was under way is asked once more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from searchgym.errors import ModelError, UsageError
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.errors import EngineLostError, ModelError
 
-TESTED: Final = ("0.32",)
+TESTED: Final = ("0.32.",)
 """Versions of vLLM, by their beginnings, that the tests have run."""
 DEATHS: Final = 3
 """Times in a row, without a response between them, that an engine may end before it is given up."""
 MEMORY: Final = Path("/dev/shm")
-"""A file system in memory: where weights go on their way to the engine, if they fit."""
+"""A file system in memory: where weights go on their way to an engine, if they fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter in a folder that the engine can read."""
+
+    name: str
+    number: int
+    """Above 0; vLLM knows adapters by name and by number, so no two may share either."""
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """What vLLM made of a request."""
+
+    ids: npt.NDArray[np.int32]
+    """(N,) int32 sampled token ids, the end included."""
+    logp: npt.NDArray[np.float32]
+    """(N,) float32 log-probs of these, as the engine is set up to report them."""
+    reason: str | None
+    """``"stop"`` or ``"length"``; whatever else vLLM says."""
+    stop: str | int | None = None
+    """The stop string, or the id, that ended it."""
+
+
+Done = Callable[[Completion | Exception, int], None]
+"""Called with the completion, or why there is none, and the version of the base's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,44 +66,82 @@ class Asked:
     """A request to the engine, and who hears of its end."""
 
     prompt: list[int]
-    parameters: Any
-    """vLLM's `SamplingParams`."""
-    adapter: Any
-    """vLLM's `LoRARequest`, or None."""
-    done: Callable[[Any, int], None]
-    """Called with vLLM's completion, or with the error that ended everything, and the version of the base's weights."""
+    parameters: Mapping[str, Any]
+    """Of vLLM's `SamplingParams`."""
+    done: Done
+    adapter: Adapter | None = None
+    episode: str = ""
+    """Requests of one episode share a long beginning: replicas keep them together."""
+
+
+class Backend(Protocol):
+    """An engine, in processes of this one or behind a server.
+
+    Every method raises `EngineLostError` when the engine is not there any more; `restart` then begins it again.
+    """
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of request and response."""
+        ...
+
+    def restart(self) -> None:
+        """Begins again, with the weights of its folder."""
+        ...
+
+    def add(self, name: str, asked: Asked) -> None:
+        """Takes a request; names are used once."""
+        ...
+
+    def step(self) -> list[tuple[str, Completion | Exception]]:
+        """Works, or waits, for a moment; returns the requests that have ended."""
+        ...
+
+    def load(self, folder: str) -> None:
+        """Loads weights."""
+        ...
+
+    def drop(self, adapter: Adapter) -> None:
+        """Forgets an adapter."""
+        ...
+
+    def forget(self) -> None:
+        """Forgets keys and values of earlier requests."""
+        ...
+
+    def sleep(self, level: int) -> None:
+        """Gives memory back, until `wake`."""
+        ...
+
+    def wake(self) -> None:
+        """Takes it again."""
+        ...
+
+    def close(self) -> None:
+        """Ends what was started."""
+        ...
 
 
 class VllmEngine:
-    """An engine and the thread that drives it.
+    """An engine and the thread that asks it.
 
     Args:
-        folder: The base model, in Hugging Face format.
-        dtype: Of weights and computation.
-        requests: Most requests under way at once; the others wait in the engine.
-        options: See `VllmOptions`.
-        version: Policy version of the folder's weights.
-
-    Raises:
-        UsageError: vLLM is not installed.
-        ModelError: The engine does not start; its own words are on standard error.
+        backend: Belongs to the engine: `close` ends it.
+        vocabulary: Token ids that the model knows.
+        version: Policy version of the weights as they are.
+        deaths: Times in a row, without a response between them, that the engine may end before it is given up.
     """
 
-    def __init__(
-        self, folder: Path, *, dtype: str, requests: int, options: VllmOptions, version: int = 0
-    ) -> None:
-        self._folder, self._dtype, self._requests, self._options = folder, dtype, requests, options
+    def __init__(self, backend: Backend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
+        self.backend, self.vocabulary, self.version = backend, vocabulary, version
+        self.max_context = backend.max_context
+        self.restarts = 0
+        """Times that it was begun again."""
         self._weights: tempfile.TemporaryDirectory[str] | None = None
-        self.starts, self.version = 0, version
-        """Times that it was started; policy version of the weights."""
-        self._engine = self._start()
-        config = self._engine.model_config
-        self.max_context, self.vocabulary = int(config.max_model_len), int(config.get_vocab_size())
-        self._tied = bool(getattr(config.hf_text_config, "tie_word_embeddings", False))
         self._news = threading.Condition()
         self._inbox: deque[Asked | tuple[Callable[[], Any], Future[Any]]] = deque()
         self._under_way: dict[str, Asked] = {}
-        self._closed, self._names, self._deaths = False, 0, 0
+        self._closed, self._asleep, self._names, self._deaths, self._most = False, False, 0, 0, deaths
         self._thread = threading.Thread(target=self._drive, name="vllm", daemon=True)
         self._thread.start()
 
@@ -90,31 +158,43 @@ class VllmEngine:
             state: The base model's whole state, by name.
             version: Policy version of these weights.
         """
-        folder = self._write(state)
+        whole = dict(state)
+        if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
+            whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
+        folder = write_tensors(whole, "model.safetensors")
         self._call(lambda: self._take(folder, version))
 
-    def drop(self, adapter: Any) -> None:
-        """Forgets an adapter once nothing is under way.
-
-        Args:
-            adapter: vLLM's `LoRARequest`.
-        """
-        self._call(lambda: self._engine.remove_lora(adapter.lora_int_id))
+    def drop(self, adapter: Adapter) -> None:
+        """Forgets an adapter once nothing is under way."""
+        self._call(lambda: self.backend.drop(adapter))
 
     def forget(self) -> None:
         """Forgets keys and values of earlier requests."""
-        self._call(lambda: _forget(self._engine))
+        self._call(self.backend.forget)
+
+    def sleep(self, level: int) -> None:
+        """Gives its GPU's memory back once nothing is under way, until it is woken.
+
+        Args:
+            level: 1 keeps the weights in the machine's memory, 2 drops them: they must be loaded after waking.
+        """
+        self._call(lambda: self.backend.sleep(level))
+        self._asleep = True
+
+    def wake(self) -> None:
+        """Takes its memory again, if it sleeps."""
+        if self._asleep:
+            self._call(self.backend.wake)
+            self._asleep = False
 
     def close(self) -> None:
         """Ends the engine."""
         with self._news:
-            if self._closed:
-                return
             self._closed = True
             self._news.notify()
         self._thread.join()
-        with contextlib.suppress(Exception):
-            _end(self._engine)
+        with contextlib.suppress(EngineLostError):
+            self.backend.close()
         if self._weights is not None:
             self._weights.cleanup()
 
@@ -127,7 +207,7 @@ class VllmEngine:
     def _tell(self, news: Asked | tuple[Callable[[], Any], Future[Any]]) -> None:
         with self._news:
             if self._closed:
-                raise ModelError("vLLM's engine has been closed")
+                raise EngineLostError("vLLM's engine has been closed")
             self._inbox.append(news)
             self._news.notify()
 
@@ -141,9 +221,9 @@ class VllmEngine:
                     self._take_up()
                     if self._under_way:
                         self._step()
-                except _dead() as error:
+                except EngineLostError as error:
                     self._restart(error)
-        except BaseException as error:
+        except Exception as error:
             self._give_up(error)
 
     def _wait(self) -> bool:
@@ -166,12 +246,12 @@ class VllmEngine:
             if isinstance(news, Asked):
                 self._names += 1
                 self._under_way[str(self._names)] = news  # before the engine hears of it: it may end on hearing
-                self._add(str(self._names), news)
+                self.backend.add(str(self._names), news)
                 continue
             function, future = news
             try:
                 future.set_result(function())
-            except _dead() as error:
+            except EngineLostError as error:
                 with self._news:
                     self._inbox.appendleft(news)
                 raise error
@@ -179,32 +259,31 @@ class VllmEngine:
                 future.set_exception(error)
 
     def _step(self) -> None:
-        for output in self._engine.step():
-            if output.finished:
-                self._deaths = 0
-                self._under_way.pop(output.request_id).done(output.outputs[0], self.version)
+        for name, completion in self.backend.step():
+            self._deaths = 0
+            self._under_way.pop(name).done(completion, self.version)
 
-    def _add(self, name: str, asked: Asked) -> None:
-        prompt = {"prompt_token_ids": asked.prompt}
-        self._engine.add_request(name, prompt, asked.parameters, lora_request=asked.adapter)
-
-    def _restart(self, error: BaseException) -> None:
-        """Starts another engine and asks it for what was under way."""
+    def _restart(self, error: EngineLostError) -> None:
+        """Begins the engine again and asks it for what was under way."""
         while True:
             self._deaths += 1
-            if self._deaths == DEATHS:
-                raise ModelError(f"vLLM's engine ended {DEATHS} times in a row; see its messages") from error
-            with contextlib.suppress(Exception):
-                _end(self._engine)
+            if self._deaths >= self._most:
+                times = f"{self._deaths} times in a row" if self._most > 1 else "at work"
+                raise EngineLostError(f"vLLM's engine ended {times}: {error}") from error
+            sys.stderr.write(f"vLLM's engine has ended ({error}): it is begun again\n")
             try:
-                self._engine = self._start()
+                self.backend.restart()
+                self.restarts += 1
+                if self._weights is not None:
+                    self.backend.load(self._weights.name)
                 for name, asked in self._under_way.items():
-                    self._add(name, asked)
-            except _dead():
+                    self.backend.add(name, asked)
+            except EngineLostError as again:
+                error = again
                 continue
             return
 
-    def _give_up(self, error: BaseException) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Tells everyone who waits."""
         with self._news:
             self._closed = True
@@ -217,60 +296,14 @@ class VllmEngine:
             else:
                 news[1].set_exception(error)
 
-    # -- the engine ------------------------------------------------------------------------------------------------
-
-    def _start(self) -> Any:
-        """Starts an engine, with the weights that were loaded last."""
-        options = self._options
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # in this process, its threads would take torch's cores
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(options.cache_gib)
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        try:
-            from vllm import EngineArgs
-            from vllm.v1.engine.llm_engine import LLMEngine
-        except ImportError as error:
-            raise UsageError(f"sampling by vLLM needs vllm ({error}): searchgym doctor says how to get it") from error
-        arguments = EngineArgs(
-            model=str(self._folder),
-            dtype=self._dtype,  # type: ignore[arg-type]
-            generation_config="vllm",
-            logprobs_mode="processed_logprobs",
-            enable_prefix_caching=options.prefix_caching,
-            max_model_len=options.max_context,
-            max_num_seqs=self._requests,
-            gpu_memory_utilization=options.gpu_share,
-            tensor_parallel_size=options.tensor_parallel,
-            enforce_eager=options.eager,
-            enable_lora=options.adapters > 0,
-            max_loras=max(1, options.adapters),
-            max_lora_rank=options.adapter_rank,
-            disable_log_stats=True,
-            seed=0,
-        )
-        try:
-            engine = LLMEngine.from_engine_args(arguments)
-        except Exception as error:  # of many types, those of its processes among them
-            raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
-        self.starts += 1
-        if self._weights is not None:
-            _load(engine, self._weights.name)
-        return engine
-
     def _take(self, folder: tempfile.TemporaryDirectory[str], version: int) -> None:
         """Has the engine load weights; those before them go."""
-        self.version = version
         before, self._weights = self._weights, folder  # an engine that ends here begins again with the new ones
-        _load(self._engine, folder.name)
+        self.version = version
+        self.backend.load(folder.name)
+        self.backend.forget()  # vLLM keeps keys and values of the old weights otherwise
         if before is not None and before is not folder:
             before.cleanup()
-
-    def _write(self, state: Mapping[str, Tensor]) -> tempfile.TemporaryDirectory[str]:
-        """Writes weights for the engine."""
-        whole = dict(state)
-        if self._tied and "lm_head.weight" not in whole:  # loaded by both names
-            whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-        return write_tensors(whole, "model.safetensors")
 
 
 def write_tensors(state: Mapping[str, Tensor], name: str) -> tempfile.TemporaryDirectory[str]:
@@ -290,26 +323,15 @@ def write_tensors(state: Mapping[str, Tensor], name: str) -> tempfile.TemporaryD
     return folder
 
 
-def _load(engine: Any, folder: str) -> None:
-    """Has an engine load weights from a folder."""
-    engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
-    _forget(engine)  # vLLM keeps keys and values of the old weights otherwise
+def vllm_version() -> str | None:
+    """Returns the version of vLLM that is installed, None without one."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
 
 
-def _forget(engine: Any) -> None:
-    """Has an engine forget keys and values."""
-    if not engine.reset_prefix_cache():
+def check_reset(done: Any) -> None:
+    """Raises a ModelError where vLLM did not forget keys and values."""
+    if not done:
         raise ModelError("vLLM did not reset its prefix cache: it would mix keys and values of old and new weights")
-
-
-def _end(engine: Any) -> None:
-    """Ends an engine's processes."""
-    engine.engine_core.shutdown()
-
-
-def _dead() -> type[Exception]:
-    """Returns what vLLM raises when an engine has ended."""
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    dead: type[Exception] = EngineDeadError
-    return dead

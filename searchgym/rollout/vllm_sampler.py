@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import queue
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +21,9 @@ import numpy as np
 from torch import Tensor
 
 from searchgym.errors import ModelError, UsageError
+from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.vllm_engine import Asked, VllmEngine, write_tensors
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, write_tensors
 
 LOOK: Final = 0.002
 """Seconds between looks at whether new requests have come, while responses are waited for."""
@@ -34,7 +35,7 @@ class VllmSampler:
     """A `StreamingSampler` on a vLLM engine.
 
     Args:
-        engine: Belongs to the sampler unless `shared`: `close` ends it.
+        engine: Or several of one model. Belongs to the sampler unless `shared`: `close` ends it.
         ends: Ids that end a response.
         adapter: What peft's ``adapter_config.json`` says of the adapter that is sampled from, in the place of the
             base; `update` then takes the adapter's weights, and until the first one the base answers.
@@ -43,7 +44,7 @@ class VllmSampler:
 
     def __init__(
         self,
-        engine: VllmEngine,
+        engine: VllmEngine | Replicas,
         *,
         ends: Iterable[int],
         adapter: Mapping[str, Any] | None = None,
@@ -52,7 +53,7 @@ class VllmSampler:
         self.engine, self.ends = engine, frozenset(ends)
         self.max_context = engine.max_context
         self._config, self._shared = adapter, shared
-        self._adapter: _Adapter | None = None
+        self._adapter: _Version | None = None
         self._lock = threading.Lock()
         """What is asked before an adapter is replaced goes to the engine before it is dropped."""
 
@@ -103,14 +104,20 @@ class VllmSampler:
             ModelError: The engine does not take them.
         """
         if self._config is None:
+            self.engine.wake()
             self.engine.load(state, version)
             return
-        new = _Adapter(self._config, state, version)
+        self.engine.wake()
+        new = _Version(self._config, state, version)
         with self._lock:
             before, self._adapter = self._adapter, new
         if before is not None:
-            self.engine.drop(before.request)
+            self.engine.drop(before.adapter)
             before.folder.cleanup()
+
+    def sleep(self, level: int) -> None:
+        """Gives a GPU's memory back until the next `update`; see `VllmEngine.sleep`."""
+        self.engine.sleep(level)
 
     def forget(self) -> None:
         """Forgets keys and values of earlier requests."""
@@ -131,39 +138,35 @@ class VllmSampler:
         low, high, last = request.ids.min(), request.ids.max(), self.engine.vocabulary - 1
         if low < 0 or high > last:
             raise UsageError(f"token ids must be from 0 to {last}, got {low} to {high}")
-        parameters = self._parameters(request)
         with self._lock:
-            adapter = self._adapter
+            own = self._adapter
 
-            def end(output: Any, version: int) -> None:
-                done.put((key, request, output, version if adapter is None else adapter.version))
+            def end(completion: Completion | Exception, version: int) -> None:
+                done.put((key, request, completion, version if own is None else own.version))
 
-            self.engine.ask(Asked(request.ids.tolist(), parameters, adapter and adapter.request, end))
+            adapter = None if own is None else own.adapter
+            self.engine.ask(Asked(request.ids.tolist(), self._parameters(request), end, adapter, request.episode))
 
-    def _parameters(self, request: SampleRequest) -> Any:
-        """Returns what is asked for in vLLM's words."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
+    def _parameters(self, request: SampleRequest) -> dict[str, Any]:
+        """Returns what is asked for in the words of vLLM's `SamplingParams`."""
         asked = request.sampling
-        return SamplingParams(
-            max_tokens=min(asked.max_tokens, self.max_context - len(request.ids)),
-            temperature=asked.temperature,
-            top_p=asked.top_p if asked.temperature else 1.0,
-            seed=request.seed % 2**63,
-            stop=list(asked.stop),
-            include_stop_str_in_output=True,
-            stop_token_ids=sorted(self.ends),
-            ignore_eos=True,  # the ends are those of above, and no other
-            logprobs=0,
-            detokenize=bool(asked.stop),
-            skip_special_tokens=False,
-            spaces_between_special_tokens=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        return {
+            "max_tokens": min(asked.max_tokens, self.max_context - len(request.ids)),
+            "temperature": asked.temperature,
+            "top_p": asked.top_p if asked.temperature else 1.0,
+            "seed": request.seed % 2**63,
+            "stop": list(asked.stop),
+            "include_stop_str_in_output": True,
+            "stop_token_ids": sorted(self.ends),
+            "ignore_eos": True,  # the ends are those of above, and no other
+            "logprobs": 0,
+            "detokenize": bool(asked.stop),
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+        }
 
 
-class _Adapter:
+class _Version:
     """An adapter of one version, written where the engine finds it, under a name that no other one ever had.
 
     vLLM knows adapters, and the keys and values that they made, by name and number: what has a new name is never
@@ -171,27 +174,22 @@ class _Adapter:
     """
 
     def __init__(self, config: Mapping[str, Any], state: Mapping[str, Tensor], version: int) -> None:
-        from vllm.lora.request import LoRARequest
-
         self.version = version
-        self.folder: tempfile.TemporaryDirectory[str] = write_tensors(state, "adapter_model.safetensors")
+        self.folder = write_tensors(state, "adapter_model.safetensors")
         (Path(self.folder.name) / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
         number = next(_numbers)
-        self.request = LoRARequest(f"adapter-{number}-v{version}", number, self.folder.name)
+        self.adapter = Adapter(f"adapter-{os.getpid()}-{number}-v{version}", number, self.folder.name)
 
 
-def _sampled(output: Any, request: SampleRequest, version: int) -> Sampled:
-    """Returns a response of vLLM in our words."""
-    ids = np.array(output.token_ids, np.int32)
-    found = zip(output.token_ids, output.logprobs, strict=True)
-    logp = np.array([choices[token].logprob for token, choices in found], np.float32)
-    if not np.isfinite(logp).all():
+def _sampled(completion: Completion, request: SampleRequest, version: int) -> Sampled:
+    """Returns a completion as a response."""
+    if not np.isfinite(completion.logp).all():
         raise ModelError("the log-probs that vLLM returned are not finite: training diverged?")
     finish: Finish
-    if output.finish_reason == "stop":
-        finish = "stop" if isinstance(output.stop_reason, str) else "eos"
-    elif output.finish_reason == "length":
-        finish = "length" if len(ids) == request.sampling.max_tokens else "context"
+    if completion.reason == "stop":
+        finish = "stop" if isinstance(completion.stop, str) else "eos"
+    elif completion.reason == "length":
+        finish = "length" if len(completion.ids) == request.sampling.max_tokens else "context"
     else:
-        raise ModelError(f"vLLM ended a request with {output.finish_reason!r}")
-    return Sampled(ids, logp, finish, version)
+        raise ModelError(f"vLLM ended a request with {completion.reason!r}")
+    return Sampled(completion.ids, completion.logp, finish, version)

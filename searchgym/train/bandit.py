@@ -71,6 +71,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
             questions=len(QUESTIONS),
             attempts=max(16, recipe.advantage.min_group),
             resample=0,
+            staleness=0,
             temperature=1.0,
         ),
         loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from searchgym.errors import UsageError
 from searchgym.train.critic import Critic, load_critic, make_critic
-from searchgym.train.lora import WithoutAdapter, add_adapter, merged
+from searchgym.train.lora import WithoutAdapter, adapter_weights, add_adapter, merged
 from searchgym.train.memory import peak_gib, reset_peak
 from searchgym.train.policy import Policy
 from searchgym.train.ranks import Ranks
@@ -59,8 +59,8 @@ class Learner(Protocol):
         """
         ...
 
-    def weights(self) -> Mapping[str, Tensor]:
-        """Returns the policy's weights by name."""
+    def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
+        """Returns the policy's weights by name: the whole model's, an adapter merged in, or the adapter's alone."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -159,10 +159,12 @@ class LocalLearner:
             metrics |= {f"{CRITIC}/{name}": value for name, value in own.items() if name not in SAME}
         return metrics
 
-    def weights(self) -> Mapping[str, Tensor]:
+    def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
         """See `Learner`."""
         state = self.policy.updater.weights()
-        return merged(state, self.recipe.lora) if self.recipe.lora.rank and self.ranks.rank == 0 else state
+        if not self.recipe.lora.rank or self.ranks.rank:
+            return state
+        return adapter_weights(state) if adapter else merged(state, self.recipe.lora)
 
     def save(self, folder: Path) -> None:
         """See `Learner`."""

@@ -76,6 +76,22 @@ def merged(state: Mapping[str, Tensor], options: LoraOptions) -> dict[str, Tenso
     return whole
 
 
+def adapter_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the adapter's weights, under the names that peft writes them under.
+
+    Args:
+        state: Of the model with its adapter.
+    """
+    own = {name: weight for name, weight in state.items() if ".lora_" in name}
+    return {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": weight for name, weight in own.items()}
+
+
+def adapter_config(options: LoraOptions) -> dict[str, Any]:
+    """Returns what peft's ``adapter_config.json`` says of an adapter, as far as it takes to sample from it."""
+    targets = options.targets or "all-linear"
+    return {"peft_type": "LORA", "r": options.rank, "lora_alpha": options.alpha, "target_modules": targets}
+
+
 class WithoutAdapter:
     """A model as it is with its adapter switched off.
 

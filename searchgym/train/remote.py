@@ -108,9 +108,9 @@ class RemoteLearner:
         metrics: Metrics = self._call("learn", samples, step)
         return metrics
 
-    def weights(self) -> Mapping[str, Tensor]:
+    def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
         """See `Learner`."""
-        weights: dict[str, Tensor] = self._call("weights")
+        weights: dict[str, Tensor] = self._call("weights", adapter)
         return weights
 
     def save(self, folder: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
-import importlib.util
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +21,17 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.loading import device_of, load_model, model_folder
+from searchgym.rollout.loading import device_of, load_model
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers_sampler import TransformersSampler, response_ends
+from searchgym.rollout.vllm_sampler import VllmSampler
+from searchgym.rollout.vllm_start import samples_by_vllm, start_engine
 from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer, TrainResult
+from searchgym.train.lora import adapter_config
 from searchgym.train.probe import ALLOWED, probe
 from searchgym.train.recipe import Recipe
 from searchgym.train.remote import RemoteLearner
@@ -49,10 +53,12 @@ class Parts:
     sampler: Sampler
     rollout: EngineRollout
     learner: Learner
+    adapter: bool = False
+    """Whether the sampler takes the adapter's weights, in the place of a whole model's."""
 
     def publish(self, version: int) -> None:
         """Gives the sampler the learner's weights."""
-        self.sampler.update(self.learner.weights(), version)
+        self.sampler.update(self.learner.weights(self.adapter), version)
 
     def close(self) -> None:
         """Ends what was started."""
@@ -77,10 +83,13 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
     if len(agent.roles) != 1:
         raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
     model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
-    sampler = wrap(_sampler(recipe, model, tokenizer))
+    plain = _sampler(recipe, model, tokenizer)
+    sampler, exact = wrap(plain), isinstance(plain, TransformersSampler) and not recipe.rollout.staleness
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
-    rollout = EngineRollout(recipe, agent, Model.over("policy", sampler, form), task, validation)
-    return Parts(task, validation, tokenizer, sampler, rollout, _learner(recipe, model, out))
+    policy = Model.over("policy", sampler, form)
+    rollout = EngineRollout(recipe, agent, policy, task, validation, canonical=exact)
+    adapter = bool(recipe.lora.rank) and not isinstance(plain, TransformersSampler)
+    return Parts(task, validation, tokenizer, sampler, rollout, _learner(recipe, model, out), adapter)
 
 
 def train(
@@ -111,6 +120,7 @@ def train(
             demonstrations=_demonstrations(recipe),
             publish=parts.publish,
             probe=_probe(recipe, parts),
+            give_up=parts.rollout.give_up,
             report=report,
             resume=resume,
         ).run()
@@ -122,13 +132,18 @@ def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     It has weights of its own: what it samples from changes when a version is published, and not before.
     """
     options = recipe.rollout
-    if options.sampler == "vllm" or (options.sampler == "auto" and importlib.util.find_spec("vllm")):
-        from searchgym.rollout.vllm_engine import VllmEngine
-        from searchgym.rollout.vllm_sampler import VllmSampler
-
+    if samples_by_vllm(options.sampler):
         dtype = _computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype
-        engine = VllmEngine(model_folder(recipe.model), dtype=dtype, requests=options.concurrency, options=options.vllm)
-        return VllmSampler(engine, ends=response_ends(model, tokenizer))
+        adapter = adapter_config(recipe.lora) if recipe.lora.rank else None
+        engine = start_engine(
+            recipe.model,
+            dtype=dtype,
+            requests=options.concurrency,
+            options=options.vllm,
+            adapters=int(adapter is not None),
+            rank=max(1, recipe.lora.rank),
+        )
+        return VllmSampler(engine, ends=response_ends(model, tokenizer), adapter=adapter)
     own: Any = copy.deepcopy(model)
     return TransformersSampler(own.to(device_of(options.device)), tokenizer)
 
@@ -162,7 +177,7 @@ def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
 
 
 class EngineRollout:
-    """`Rollout` on the episode engine, with canonical batches: one step's episodes depend on (recipe, weights, step).
+    """`Rollout` on the episode engine; one call at a time.
 
     Args:
         recipe: Its seed, concurrency and sampling.
@@ -170,17 +185,55 @@ class EngineRollout:
         model: Behind that role.
         task: Environment of training.
         validation: Environment of greedy rollouts.
+        canonical: One step's episodes depend on (recipe, weights, step), to the bit; see `Engine`.
     """
 
-    def __init__(self, recipe: Recipe, agent: LoadedAgent, model: Model, task: Task, validation: Task) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        agent: LoadedAgent,
+        model: Model,
+        task: Task,
+        validation: Task,
+        *,
+        canonical: bool = True,
+    ) -> None:
         self.recipe, self.agent, self.model = recipe, agent, model
-        self.task, self.validation = task, validation
+        self.task, self.validation, self.canonical = task, validation, canonical
+        self._turn = threading.Lock()
+        self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question, in the order of the questions and attempts."""
+        episodes: list[Episode] = []
+        with self._turn:
+            if self.canonical:
+                self.model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
+            engine = self._engine(step, greedy)
+            asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
+        place = {question.id: number for number, question in enumerate(questions)}
+        return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))
+
+    def give_up(self) -> None:
+        """Ends a call that another thread makes: it raises a `CancelledError` there."""
+        if (under_way := self._under_way) is not None:
+            loop, task = under_way
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(task.cancel)
+
+    async def _run(self, episodes: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way = (asyncio.get_running_loop(), task)
+        try:
+            await episodes
+        finally:
+            self._under_way = None
+
+    def _engine(self, step: int, greedy: bool) -> Engine:
+        """Returns an engine for a step."""
         options = self.recipe.rollout
-        self.model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
-        engine = Engine(
+        return Engine(
             self.validation if greedy else self.task,
             self.agent,
             dict.fromkeys(self.agent.roles, self.model),
@@ -188,12 +241,8 @@ class EngineRollout:
             seed=int(np.random.SeedSequence((self.recipe.seed, step, greedy)).generate_state(1)[0]),
             temperature=0.0 if greedy else options.temperature,
             top_p=1.0 if greedy else options.top_p,
-            canonical=True,
+            canonical=self.canonical,
         )
-        episodes: list[Episode] = []
-        asyncio.run(engine.run(questions, episodes.append, attempts, group=str(step)))
-        place = {question.id: number for number, question in enumerate(questions)}
-        return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))
 
 
 def _task(recipe: Recipe, options: dict[str, Any]) -> Task:

@@ -119,6 +119,7 @@ def _small(recipe: Recipe) -> Recipe:
             attempts=attempts,
             temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
             resample=0,
+            staleness=0,
         ),
         advantage=replace(
             recipe.advantage,

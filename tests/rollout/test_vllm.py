@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from searchgym.errors import UsageError
-from searchgym.rollout.loading import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
 from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
-from searchgym.rollout.vllm_engine import VllmEngine
 from searchgym.rollout.vllm_sampler import VllmSampler
+from searchgym.rollout.vllm_start import start_engine
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
@@ -28,7 +27,7 @@ def own():
 
 @pytest.fixture(scope="module")
 def vllm(own):
-    engine = VllmEngine(model_folder("tiny"), dtype="float32", requests=64, options=OPTIONS)
+    engine = start_engine("tiny", dtype="float32", requests=64, options=OPTIONS)
     sampler = VllmSampler(engine, ends=own[0].ends)
     yield sampler
     sampler.close()
@@ -41,7 +40,7 @@ def requests(tokenizer, count=8, **sampling):
 
 def workers(sampler):
     """Process ids of its engine."""
-    return [process.pid for process in sampler.engine._engine.engine_core.resources.engine_manager.processes]
+    return sampler.engine.backend.processes
 
 
 def test_it_is_a_streaming_sampler(vllm):
@@ -115,7 +114,7 @@ def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(
     asked, got, todo = requests(own[1], 8, max_tokens=32), {}, []
     wanted = [reply.ids.tolist() for reply in vllm.sample(asked)]
     todo = list(enumerate(asked))
-    starts, killed = vllm.engine.starts, workers(vllm)
+    restarts, killed = vllm.engine.restarts, workers(vllm)
 
     def pull():
         found, todo[:] = list(todo), []
@@ -128,5 +127,5 @@ def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(
         got[key] = reply.ids.tolist()
 
     vllm.stream(pull, deliver)
-    assert vllm.engine.starts == starts + 1
+    assert vllm.engine.restarts == restarts + 1
     assert [got[key] for key in range(len(asked))] == wanted

@@ -1,0 +1,145 @@
+"""Several engines of one model: each episode stays with one of them, whose cache knows its beginning."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from searchgym.errors import EngineLostError
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    start: Callable[[], VllmEngine]
+    engine: VllmEngine | None
+    """None once it has ended."""
+    under_way: int = 0
+
+
+class Replicas:
+    """`VllmEngine`s beside each other, asked like one.
+
+    An episode's first request goes where the fewest are under way, the later ones follow it. What an engine leaves when
+    it ends is asked of the others; it is started again before the next weights come.
+
+    Args:
+        start: Starts each of them; told to give up at its first end (``deaths=1``). They start at the same time.
+    """
+
+    def __init__(self, start: Sequence[Callable[[], VllmEngine]]) -> None:
+        with ThreadPoolExecutor(len(start)) as pool:
+            engines = list(pool.map(lambda one: one(), start))
+        self._replicas = [_Replica(one, engine) for one, engine in zip(start, engines, strict=True)]
+        self.max_context = min(engine.max_context for engine in engines)
+        self.vocabulary, self.version = engines[0].vocabulary, engines[0].version
+        self._homes: dict[str, _Replica] = {}
+        self._lock = threading.Lock()
+        self.moved = 0
+        """Requests that were asked again because their engine ended."""
+
+    def ask(self, asked: Asked) -> None:
+        """See `VllmEngine`.
+
+        Raises:
+            EngineLostError: All have ended.
+        """
+        replica, engine = self._choose(asked.episode)
+
+        def done(completion: Completion | Exception, version: int) -> None:
+            with self._lock:
+                replica.under_way -= 1
+            if isinstance(completion, EngineLostError):
+                self._again(asked, replica, engine, completion)
+            else:
+                asked.done(completion, version)
+
+        try:
+            engine.ask(replace(asked, done=done))
+        except EngineLostError as error:
+            done(error, self.version)
+
+    def load(self, state: Mapping[str, Tensor], version: int) -> None:
+        """See `VllmEngine`."""
+        self.version = version
+        self._each(lambda engine: engine.load(state, version))
+        with self._lock:
+            self._homes.clear()  # nothing is remembered that would be worth a long queue
+
+    def drop(self, adapter: Adapter) -> None:
+        """See `VllmEngine`."""
+        self._each(lambda engine: engine.drop(adapter))
+
+    def forget(self) -> None:
+        """See `VllmEngine`."""
+        self._each(VllmEngine.forget)
+
+    def sleep(self, level: int) -> None:
+        """See `VllmEngine`."""
+        self._each(lambda engine: engine.sleep(level))
+
+    def wake(self) -> None:
+        """See `VllmEngine`; those that have ended are started again: new weights are about to come."""
+        for replica in self._replicas:
+            if replica.engine is None:
+                replica.engine = replica.start()
+        self._each(VllmEngine.wake)
+
+    def close(self) -> None:
+        """Ends all of them."""
+        self._each(VllmEngine.close)
+
+    def home(self, episode: str) -> int | None:
+        """Returns the number of the engine that an episode stays with, None if it has none."""
+        with self._lock:
+            replica = self._homes.get(episode)
+            return None if replica is None else self._replicas.index(replica)
+
+    def _choose(self, episode: str) -> tuple[_Replica, VllmEngine]:
+        with self._lock:
+            replica = self._homes.get(episode)
+            if replica is None or replica.engine is None:
+                there = [replica for replica in self._replicas if replica.engine is not None]
+                if not there:
+                    raise EngineLostError("every replica of vLLM's engine has ended; see its messages")
+                replica = min(there, key=lambda one: one.under_way)
+                if episode:
+                    self._homes[episode] = replica
+            replica.under_way += 1
+            assert replica.engine is not None
+            return replica, replica.engine
+
+    def _again(self, asked: Asked, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
+        """Asks the others for what an engine left."""
+        with self._lock:
+            if replica.engine is engine:
+                replica.engine = None
+                number = self._replicas.index(replica)
+                sys.stderr.write(
+                    f"replica {number} of vLLM's engine has ended ({error}): its episodes go on elsewhere\n"
+                )
+            self.moved += 1
+        try:
+            self.ask(asked)
+        except EngineLostError as lost:
+            asked.done(lost, self.version)
+
+    def _each(self, call: Callable[[VllmEngine], Any]) -> None:
+        """Calls all that are there, at the same time; one that has ended meanwhile is left out."""
+
+        def one(replica: _Replica) -> None:
+            if replica.engine is None:
+                return
+            try:
+                call(replica.engine)
+            except EngineLostError:
+                replica.engine = None
+
+        with ThreadPoolExecutor(len(self._replicas)) as pool:
+            list(pool.map(one, self._replicas))

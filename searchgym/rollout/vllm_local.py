@@ -1,0 +1,191 @@
+"""vLLM's engine in processes of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from searchgym.errors import EngineLostError, ModelError, UsageError
+from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, check_reset
+
+RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks of adapters that vLLM can be set up for."""
+
+_starting = threading.Lock()
+"""Held while an engine starts: its processes take over the environment as it is then."""
+
+
+class LocalVllm:
+    """A `Backend` in processes of its own, which end with this one.
+
+    Args:
+        folder: The base model, in Hugging Face format.
+        dtype: Of weights and computation.
+        requests: Most requests under way at once; the others wait in the engine.
+        options: See `VllmOptions`.
+        adapters: Adapters that it samples from at once; 0: none can be used.
+        rank: Largest rank of an adapter.
+        gpus: Numbers of the GPUs that it may see; all if not given.
+
+    Raises:
+        UsageError: vLLM is not installed.
+        ModelError: The engine does not start; its own words are on standard error.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: str,
+        requests: int,
+        options: VllmOptions,
+        adapters: int = 0,
+        rank: int = 8,
+        gpus: Sequence[int] | None = None,
+    ) -> None:
+        self._folder, self._dtype, self._requests, self._options = folder, dtype, requests, options
+        self._adapters, self._rank = adapters, next((known for known in RANKS if known >= rank), rank)
+        self._gpus = gpus
+        self._engine = self._start()
+        self.max_context = int(self._engine.model_config.max_model_len)
+
+    def restart(self) -> None:
+        """See `Backend`."""
+        with contextlib.suppress(Exception):
+            self.close()
+        try:
+            self._engine = self._start()
+        except ModelError as error:
+            raise EngineLostError(str(error)) from error
+
+    def add(self, name: str, asked: Asked) -> None:
+        """See `Backend`."""
+        from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(**asked.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
+        adapter = asked.adapter and LoRARequest(asked.adapter.name, asked.adapter.number, asked.adapter.folder)
+        with _lost():
+            self._engine.add_request(name, {"prompt_token_ids": asked.prompt}, parameters, lora_request=adapter)
+
+    def step(self) -> list[tuple[str, Completion | Exception]]:
+        """See `Backend`."""
+        with _lost():
+            outputs = self._engine.step()
+        return [(output.request_id, _completion(output.outputs[0])) for output in outputs if output.finished]
+
+    def load(self, folder: str) -> None:
+        """See `Backend`."""
+        with _lost():
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+
+    def drop(self, adapter: Adapter) -> None:
+        """See `Backend`."""
+        with _lost():
+            self._engine.remove_lora(adapter.number)
+
+    def forget(self) -> None:
+        """See `Backend`."""
+        with _lost():
+            check_reset(self._engine.reset_prefix_cache())
+
+    def sleep(self, level: int) -> None:
+        """See `Backend`."""
+        with _lost():
+            self._engine.sleep(level)
+
+    def wake(self) -> None:
+        """See `Backend`."""
+        with _lost():
+            self._engine.wake_up()
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self._engine.engine_core.shutdown()
+
+    @property
+    def processes(self) -> list[int]:
+        """Process ids of the engine."""
+        return [process.pid for process in self._engine.engine_core.resources.engine_manager.processes]
+
+    def _start(self) -> Any:
+        """Starts an engine."""
+        try:
+            from vllm import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
+        except ImportError as error:
+            raise UsageError(f"sampling by vLLM needs vllm ({error}): searchgym doctor says how to get it") from error
+        options = self._options
+        arguments = EngineArgs(
+            model=str(self._folder),
+            dtype=self._dtype,  # type: ignore[arg-type]
+            generation_config="vllm",
+            logprobs_mode="processed_logprobs",
+            enable_prefix_caching=options.prefix_caching,
+            max_model_len=options.max_context,
+            max_num_seqs=self._requests,
+            gpu_memory_utilization=options.gpu_share,
+            tensor_parallel_size=options.tensor_parallel,
+            enforce_eager=options.eager,
+            enable_sleep_mode=options.sleep > 0,
+            enable_lora=self._adapters > 0,
+            max_loras=max(1, self._adapters),
+            max_cpu_loras=2 * max(1, self._adapters),  # a new version comes before the one that it replaces has left
+            max_lora_rank=self._rank,  # type: ignore[arg-type]
+            disable_log_stats=True,
+            seed=0,
+        )
+        with _starting, _environment(options, self._gpus):
+            try:
+                return LLMEngine.from_engine_args(arguments)
+            except Exception as error:  # of many types, those of its processes among them
+                raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
+
+
+@contextlib.contextmanager
+def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
+    """Sets what vLLM reads from the environment when it starts, and puts back what was there."""
+    wanted = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would take torch's cores
+        "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if gpus is not None:
+        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _lost() -> Any:
+    """Says in our words that an engine has ended."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineLostError(str(error).splitlines()[0] or "its process ended") from error
+
+
+def _completion(output: Any) -> Completion:
+    """Returns vLLM's completion in our words."""
+    found = zip(output.token_ids, output.logprobs, strict=True)
+    logp = np.array([choices[token].logprob for token, choices in found], np.float32)
+    return Completion(np.array(output.token_ids, np.int32), logp, output.finish_reason, output.stop_reason)

@@ -1,0 +1,101 @@
+"""From options to vLLM's engines: one or several, here or behind servers."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from searchgym.errors import UsageError
+from searchgym.rollout.loading import model_folder
+from searchgym.rollout.replicas import Replicas
+from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.vllm_engine import DEATHS, TESTED, Backend, VllmEngine, vllm_version
+from searchgym.rollout.vllm_local import LocalVllm
+from searchgym.rollout.vllm_server import ServedVllm
+
+
+def start_engine(
+    model: str | Path, *, dtype: str, requests: int, options: VllmOptions, adapters: int = 0, rank: int = 8
+) -> VllmEngine | Replicas:
+    """Starts the engines of a model, or goes to the servers that have it.
+
+    Args:
+        model: Folder or name of the base model.
+        dtype: Of weights and computation.
+        requests: Most requests under way at once in each engine.
+        options: See `VllmOptions`.
+        adapters: Adapters that are sampled from at once; 0: none can be used.
+        rank: Largest rank of an adapter.
+
+    Raises:
+        UsageError: vLLM is not installed, or the options do not fit each other.
+        ModelError: An engine does not start, a server does not answer.
+    """
+    from transformers import AutoConfig
+
+    folder = model_folder(model)
+    vocabulary = int(AutoConfig.from_pretrained(folder).get_text_config(decoder=True).vocab_size)
+    backends: list[Callable[[], Backend]] = []
+    if options.servers:
+        backends = [functools.partial(ServedVllm, address, requests=requests) for address in options.servers]
+    else:
+        for number in range(options.replicas):
+            backends.append(
+                functools.partial(
+                    LocalVllm,
+                    folder,
+                    dtype=dtype,
+                    requests=requests,
+                    options=options,
+                    adapters=adapters,
+                    rank=rank,
+                    gpus=gpus_of(options, number),
+                )
+            )
+
+    def start(backend: Callable[[], Backend], deaths: int) -> VllmEngine:
+        return VllmEngine(backend(), vocabulary=vocabulary, deaths=deaths)
+
+    if len(backends) == 1:
+        return start(backends[0], DEATHS)
+    return Replicas([functools.partial(start, backend, 1) for backend in backends])
+
+
+def gpus_of(options: VllmOptions, replica: int) -> list[int] | None:
+    """Returns the GPUs of one of the replicas; None for all that there are.
+
+    Raises:
+        UsageError: There are fewer than the replicas take.
+    """
+    each = options.tensor_parallel
+    if options.gpus is None:
+        return None if options.replicas == 1 else list(range(replica * each, (replica + 1) * each))
+    if len(options.gpus) != each * options.replicas:
+        want = f"{options.replicas} replicas on {each} each take {each * options.replicas}"
+        raise UsageError(f"rollout.vllm.gpus names {len(options.gpus)} GPUs: {want}")
+    return options.gpus[replica * each : (replica + 1) * each]
+
+
+def samples_by_vllm(wanted: str) -> bool:
+    """Says whether vLLM samples, given ``transformers``, ``vllm`` or ``auto``; speaks up if its version is untested.
+
+    Raises:
+        UsageError: It must, and is not installed.
+    """
+    version = None if wanted == "transformers" else vllm_version()
+    tested = version is not None and version.startswith(TESTED)
+    if wanted == "vllm":
+        if version is None:
+            raise UsageError("rollout.sampler is vllm, which is not installed: searchgym doctor says how to get it")
+        if not tested:
+            sys.stderr.write(
+                f"vLLM {version} has not been tested here ({', '.join(TESTED)}x has): watch probe/difference\n"
+            )
+    elif wanted == "auto" and not tested:
+        why = (
+            "is not installed" if version is None else f"{version} has not been tested here ({', '.join(TESTED)}x has)"
+        )
+        sys.stderr.write(f"rollout.sampler auto: vLLM {why}, transformers samples\n")
+    return wanted != "transformers" and (wanted == "vllm" or tested)
