@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import searchgym
-from searchgym.cli import data, doctor, run, train, world
+from searchgym.cli import data, doctor, models, run, train, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("play")(run.play)
 app.command("eval")(run.evaluate)
 app.command("train")(train.train)
 app.command("selfcheck")(train.selfcheck)
+app.command("engine")(models.engine)
+app.command("export")(models.export)
 app.command("show")(train.show_episode)
 app.command("demo")(train.demo)
 app.command("retrieval")(data.retrieval)

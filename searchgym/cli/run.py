@@ -98,7 +98,9 @@ def play(
 def evaluate(
     env: EnvName,
     agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), folder of one, or module:Class.")],
-    model: Annotated[list[str] | None, typer.Option(help="[ROLE=]MODEL (folder or shipped name) behind roles.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="[ROLE=]MODEL behind roles: a folder, a name, or URL#NAME.")
+    ] = None,
     questions: Questions = None,
     corpus: Corpus = None,
     distractors: Distractors = False,

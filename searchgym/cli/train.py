@@ -76,7 +76,7 @@ def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool)
         from searchgym.errors import UsageError
         from searchgym.train.plan import PHASES, check_plan, memory_here, plan
 
-        parts = plan(recipe, gpus)
+        parts = plan(recipe, gpus, gpu_gib)
         memory = memory_here() | {f"cuda:{number}": gpu_gib for number in range(gpus or 0)}
     if as_json:
         emit({"recipe": recipe.name, "memory": memory, "parts": [dataclasses.asdict(p) for p in parts]}, True)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
@@ -15,6 +16,9 @@ from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest, StreamingSampler
 from searchgym.rollout.tokens import TokenFormat
 
+if TYPE_CHECKING:
+    from searchgym.rollout.api_sampler import MessageFormat
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
@@ -23,14 +27,20 @@ class Model:
     key: str
     """Names the weights; recorded in every call."""
     sampler: Sampler
-    format: TokenFormat
+    format: TokenFormat | MessageFormat
     batcher: Batcher[SampleRequest, Sampled]
     sha256: str | None = None
     """Of the weight files it was loaded from, None if it was made in memory."""
 
     @classmethod
     def over(
-        cls, key: str, sampler: Sampler, format: TokenFormat, *, max_requests: int = 256, sha256: str | None = None
+        cls,
+        key: str,
+        sampler: Sampler,
+        format: TokenFormat | MessageFormat,
+        *,
+        max_requests: int = 256,
+        sha256: str | None = None,
     ) -> Model:
         """Returns a model whose calls hold at most `max_requests` requests, where requests are not streamed."""
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
@@ -38,53 +48,78 @@ class Model:
         return cls(key, sampler, format, batcher, sha256)
 
 
-def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, Path]:
-    """Reads ``[ROLE=]PATH`` arguments.
+def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
+    """Reads ``[ROLE=]MODEL`` arguments.
 
     Args:
-        specs: A bare path is for every role that no other argument names.
+        specs: A bare model is for every role that no other argument names: a folder, a name, or ``URL#NAME`` for a
+            model behind an OpenAI-compatible server.
         roles: The agent's roles.
 
     Returns:
-        Role to model folder.
+        Role to model.
 
     Raises:
         UsageError: Two paths for one role, or a path that no role uses.
         UnknownNameError: An unknown role.
     """
-    named: dict[str, Path] = {}
+    named: dict[str, str] = {}
     bare: list[str] = []
     for spec in specs:
         role, equals, path = spec.partition("=")
-        if not equals:
+        if not equals or is_url(spec):
             bare.append(spec)
         elif role not in roles:
             raise UnknownNameError("role", role, roles)
         elif role in named:
             raise UsageError(f"two models for role {role}: {named[role]} and {path}")
         else:
-            named[role] = Path(path)
+            named[role] = path
     if len(bare) > 1:
         raise UsageError(f"two models for the same roles: {' and '.join(bare)}; write ROLE=PATH")
     rest = [role for role in roles if role not in named]
     if bare and not rest:
         raise UsageError(f"no role is left for the model {bare[0]}")
-    return named | {role: Path(bare[0]) for role in rest if bare}
+    return named | {role: bare[0] for role in rest if bare}
 
 
-def load_models(paths: Mapping[str, Path], protocol: Protocol) -> dict[str, Model]:
-    """Loads each model once and returns the one behind each role; a model's key is its folder's name.
+def is_url(model: str | Path) -> bool:
+    """Says whether a model is behind a server."""
+    return str(model).startswith(("http://", "https://"))
+
+
+def load_models(models: Mapping[str, str | Path], protocol: Protocol) -> dict[str, Model]:
+    """Loads each model once and returns the one behind each role; a model's key is its folder's name, or its server's.
 
     Raises:
         DataMissingError: A folder that is not there or holds no model.
-        UsageError: A model without a tokenizer, or two folders of one name.
+        UsageError: A model without a tokenizer, two folders of one name, or a URL without a model's name.
     """
-    if not paths:
+    served = {role: str(model) for role, model in models.items() if is_url(model)}
+    there = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
+    found = _loaded({role: model for role, model in models.items() if role not in served}, protocol)
+    return found | {role: there[model] for role, model in served.items()}
+
+
+def _served(model: str, protocol: Protocol) -> Model:
+    """Returns a model behind an OpenAI-compatible server."""
+    from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
+
+    url, _, name = model.partition("#")
+    if not name:
+        raise UsageError(f"{model}: which model of this server? Write {url}#NAME")
+    options = ApiOptions(url=url, model=name)
+    return Model.over(name, ApiSampler(options), MessageFormat(protocol), max_requests=options.at_once)
+
+
+def _loaded(models: Mapping[str, str | Path], protocol: Protocol) -> dict[str, Model]:
+    """Returns models that are loaded here."""
+    if not models:
         return {}
     from searchgym.rollout.loading import model_folder
     from searchgym.rollout.transformers_sampler import load_sampler
 
-    paths = {role: model_folder(path).resolve() for role, path in paths.items()}
+    paths = {role: model_folder(model).resolve() for role, model in models.items()}
     loaded: dict[Path, Model] = {}
     for path in dict.fromkeys(paths.values()):
         sampler, tokenizer = load_sampler(path)

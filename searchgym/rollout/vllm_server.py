@@ -6,18 +6,20 @@ loading of weights. Weights travel through a folder that both sides can read.
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
-import os
 import queue
+import re
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -97,12 +99,13 @@ class ServedVllm:
         patience: Seconds that the server may take to come, at first and when it has gone away.
 
     Raises:
-        UsageError: What answers there is not what `serve_command` starts.
+        UsageError: What answers there is not what `serve_command` starts, or another run has it.
         EngineLostError: Nothing answers.
     """
 
     def __init__(self, address: str, *, requests: int, patience: float = PATIENCE) -> None:
         self.address, self._patience = address.rstrip("/"), patience
+        self._claim = _claimed(self.address)
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="vllm-server")
         self._ended: queue.SimpleQueue[tuple[int, str, Completion | Exception]] = queue.SimpleQueue()
         self._life = 0
@@ -176,6 +179,7 @@ class ServedVllm:
     def close(self) -> None:
         """See `Backend`."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._claim.close()
 
     def _answer(self, life: int, name: str, body: dict[str, Any]) -> None:
         """Has the server answer a request."""
@@ -219,6 +223,15 @@ class ServedVllm:
             raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
 
 
-def environment_of(extra: dict[str, str]) -> dict[str, str]:
-    """Returns one's own environment with what a server needs."""
-    return os.environ | extra
+def _claimed(address: str) -> IO[str]:
+    """Returns the open file that says that a server is in use: two runs would load their weights over each other's."""
+    name = re.sub(r"\W+", "-", address)
+    file = (Path(tempfile.gettempdir()) / f"searchgym-{name}.lock").open("w", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UsageError(
+            f"{address} samples for another run of this machine: each run needs a server of its own"
+        ) from None
+    return file

@@ -78,12 +78,18 @@ def gpus_of(options: VllmOptions, replica: int) -> list[int] | None:
     return options.gpus[replica * each : (replica + 1) * each]
 
 
-def samples_by_vllm(wanted: str) -> bool:
+def samples_by_vllm(wanted: str, ask: bool = True) -> bool:
     """Says whether vLLM samples, given ``transformers``, ``vllm`` or ``auto``; speaks up if its version is untested.
+
+    Args:
+        wanted: ``rollout.sampler``.
+        ask: Look at what is installed; else, for another machine's plan, vLLM is.
 
     Raises:
         UsageError: It must, and is not installed.
     """
+    if not ask:
+        return wanted != "transformers"
     version = None if wanted == "transformers" else vllm_version()
     tested = version is not None and version.startswith(TESTED)
     if wanted == "vllm":

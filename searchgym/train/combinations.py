@@ -28,7 +28,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
         if recipe.rollout.staleness:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
         found += _unused(recipe)
-    found += _learner_problems(recipe)
+    found += [*_learner_problems(recipe), *_engine_problems(recipe)]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
         found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
@@ -98,6 +98,38 @@ def _loss_problems(recipe: Recipe) -> list[str]:
     if loss.llds_coef and recipe.optimizer.minibatches * recipe.optimizer.epochs == 1:
         why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
         found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; raise optimizer.minibatches or optimizer.epochs")
+    return found
+
+
+def _engine_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with what samples."""
+    vllm, sampler, found = recipe.rollout.vllm, recipe.rollout.sampler, []
+    if sampler == "transformers":
+        defaults = type(vllm)()
+        changed = [name for name in vllm.__dataclass_fields__ if getattr(vllm, name) != getattr(defaults, name)]
+        found += [f"rollout.vllm.{name} is set, and rollout.sampler is transformers" for name in changed]
+    if not 0 < vllm.gpu_share <= 1:
+        found.append(f"rollout.vllm.gpu_share is {vllm.gpu_share}: expected above 0 and at most 1")
+    if vllm.sleep not in (0, 1, 2):
+        found.append(f"rollout.vllm.sleep is {vllm.sleep}: expected 0, 1 or 2")
+    if vllm.sleep and recipe.rollout.staleness:
+        found.append("rollout.vllm.sleep takes turns with the learner, rollout.staleness does not: choose one")
+    if vllm.sleep == 2 and recipe.lora.rank:
+        found.append("rollout.vllm.sleep 2 drops the base that adapters stand on: set it to 1")
+    if vllm.servers is not None and (vllm.replicas > 1 or vllm.gpus is not None or not vllm.servers):
+        found.append(
+            "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
+        )
+    if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
+        want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
+        found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
+    gpus = recipe.learner.gpus
+    if gpus is not None and len(gpus) != recipe.learner.ranks:
+        found.append(f"learner.gpus names {len(gpus)} GPUs for {recipe.learner.ranks} ranks")
+    if gpus is not None and recipe.learner.listen is not None:
+        found.append("learner.gpus: ranks of learner.listen choose where they are started")
+    if recipe.lora.rank and recipe.learner.backend == "deepspeed":
+        found.append("lora.rank needs learner.backend torch: adapters are not trained over ranks yet")
     return found
 
 

@@ -84,6 +84,7 @@ class Trainer:
         publish: Called with the version of the weights before the first rollout and after each update: gives them to
             a sampler that does not share the learner's memory.
         probe: Called with a step's samples after new weights were given to the sampler: looks whether it has them.
+        rest: Called before the model is updated: a sampler on the learner's GPU gives memory back, until `publish`.
         give_up: Called when a rollout that another thread makes is not needed any more (``rollout.staleness``).
         report: Called with each row of metrics.
         resume: Go on with the run in the folder.
@@ -106,6 +107,7 @@ class Trainer:
         demonstrations: Sequence[Sample] = (),
         publish: Callable[[int], None] | None = None,
         probe: Callable[[Sequence[Sample]], Row] | None = None,
+        rest: Callable[[], None] | None = None,
         give_up: Callable[[], None] = lambda: None,
         report: Callable[[Row], None] | None = None,
         resume: bool = False,
@@ -116,7 +118,7 @@ class Trainer:
         if self.validation and rollout is None:
             raise UsageError("validating on questions needs a rollout")
         self._rollout, self._publish, self._probe, self._report = rollout, publish, probe, report
-        self._give_up = give_up
+        self._rest, self._give_up = rest, give_up
         self._ahead: Ahead | None = None
         self.progress = Progress()
         self._clean = True
@@ -173,13 +175,15 @@ class Trainer:
         waited, ready = time.perf_counter() - started, time.perf_counter()
         # later than a learner of several ranks, which knows which of them hangs
         with self._watchdog.phase("preparing", self.progress.step + 1, limits.learn + LATER):
+            if self._rest is not None:
+                self._rest()
             draw = self.drawer.prepared(draw)
         drawn, memory = time.perf_counter(), peak_gib()
         with self._whole_step():
             self.folder.write_episodes(self.progress.step + 1, draw.episodes, draw.samples)
             with self._watchdog.phase("learning", self.progress.step + 1, limits.learn + LATER):
                 learnt = self._learn(draw.samples)
-            if draw.samples:
+            if draw.samples or self._rest is not None:
                 with self._watchdog.phase("publishing", self.progress.step + 1, limits.learn + LATER):
                     learnt |= self._pass_on(draw.samples)
             row = draw.row | learnt | {"memory/draw": memory}
@@ -205,7 +209,7 @@ class Trainer:
         """Gives the sampler the weights, and looks whether it has them."""
         if self._publish is not None:
             self._publish(self.learner.version)
-        return {} if self._probe is None else self._probe(samples)
+        return {} if self._probe is None or not samples else self._probe(samples)
 
     def _finish_step(self, row: Row) -> None:
         """Validates where it is due, writes the step's metrics, and a checkpoint where one is due."""

@@ -187,6 +187,9 @@ class LearnerOptions:
     device: Device = "auto"
     """Of the weights; with several ranks each has a GPU of its own."""
 
+    gpus: list[int] | None = None
+    """Numbers of the GPUs of the ranks, in their order; 0 and on if not given."""
+
     backend: Literal["torch", "deepspeed"] = "torch"
     """Plain torch in this process, or DeepSpeed in processes of its own."""
     ranks: int = 1

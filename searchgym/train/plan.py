@@ -18,8 +18,9 @@ import torch
 from searchgym.errors import DataError, UsageError
 from searchgym.rollout.loading import DTYPES, device_of, model_folder
 from searchgym.rollout.transformers_sampler import BATCH_TOKENS
+from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
 from searchgym.train.memory import GIB
-from searchgym.train.options import LearnerOptions, OptimizerOptions
+from searchgym.train.options import LearnerOptions, LoraOptions, OptimizerOptions
 from searchgym.train.recipe import Recipe
 
 BUCKET: Final = 5e8
@@ -87,20 +88,26 @@ def model_shape(name: str) -> Shape:
         raise UsageError(f"{name}: no plan for a {config.model_type} model: {error}") from error
 
 
-def plan(recipe: Recipe, gpus: int | None = None) -> list[Part]:
+def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = 80.0) -> list[Part]:
     """Returns what takes memory on each device.
 
     Args:
         recipe: Its models' configurations are read.
         gpus: Plan for a machine with this many GPUs; for this one if not given.
+        gpu_gib: Memory of each of `gpus`.
 
     Raises:
-        SearchGymError: See `model_shape`; fewer GPUs than ranks.
+        SearchGymError: See `model_shape`; fewer GPUs than are asked for, or an engine too small for its model.
     """
-    learner = recipe.learner
+    learner, shape = recipe.learner, model_shape(recipe.model)
     count = torch.cuda.device_count() if gpus is None else gpus
-    devices = _devices(learner.device, learner.ranks, count)
-    parts = _sampler(recipe, model_shape(recipe.model), _devices(recipe.rollout.device, 1, count)[0])
+    if gpus is None and count:
+        gpu_gib = memory_here()["cuda:0"]
+    devices = _devices(learner.device, learner.ranks, count, learner.gpus)
+    if samples_by_vllm(recipe.rollout.sampler, ask=gpus is None):
+        parts = _engines(recipe, shape, count, gpu_gib)
+    else:
+        parts = _sampler(recipe, shape, _devices(recipe.rollout.device, 1, count)[0])
     ranks = {device: devices.count(device) for device in devices}
     for device, number in ranks.items():
         models = [("policy", recipe.model, recipe.optimizer)]
@@ -109,7 +116,7 @@ def plan(recipe: Recipe, gpus: int | None = None) -> list[Part]:
         )
         for role, name, options in models:
             parts += _trained(recipe, role, model_shape(name), options, device, number)
-        if recipe.loss.kl_coef:
+        if recipe.loss.kl_coef and not recipe.lora.rank:
             size = number * model_shape(recipe.model).parameters * _bytes(learner.dtype) / GIB
             parts.append(Part(device, "reference: weights", size))
     return parts
@@ -139,7 +146,7 @@ def memory_here() -> dict[str, float]:
     return found | {"cpu": free / 2**20}
 
 
-def _devices(name: str, ranks: int, gpus: int) -> list[str]:
+def _devices(name: str, ranks: int, gpus: int, numbers: Sequence[int] | None = None) -> list[str]:
     """Returns the device of each rank."""
     if name == "cpu" or (name == "auto" and not gpus):
         return ["cpu"] * ranks
@@ -147,7 +154,10 @@ def _devices(name: str, ranks: int, gpus: int) -> list[str]:
         device_of("cuda")
     if ranks > gpus:
         raise UsageError(f"learner.ranks is {ranks}, there are {gpus} GPUs: each rank has one of its own")
-    return [f"cuda:{rank}" for rank in range(ranks)]
+    chosen = list(range(ranks)) if numbers is None else list(numbers)
+    if missing := [number for number in chosen if number >= gpus]:
+        raise UsageError(f"learner.gpus names GPU {missing[0]}, there are {gpus}, from 0 on")
+    return [f"cuda:{number}" for number in chosen]
 
 
 def _bytes(dtype: str) -> int:
@@ -167,6 +177,47 @@ def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
     ]
 
 
+def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[Part]:
+    """Returns what vLLM takes: its share of each of its GPUs, whatever it needs of that."""
+    options = recipe.rollout.vllm
+    if options.servers:
+        return []
+    size = 2 if recipe.optimizer.autocast == "bfloat16" or options.dtype == "bfloat16" else _bytes(recipe.learner.dtype)
+    weights = shape.parameters * size / options.tensor_parallel / GIB
+    per_token = 2 * shape.layers * shape.kv_width * size / options.tensor_parallel / GIB
+    if not count:
+        return [Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
+    parts = []
+    share, phases = options.gpu_share * gpu_gib, ("draw",) if options.sleep else PHASES
+    need = weights + per_token * (options.max_context or BATCH_TOKENS)
+    if need > share:
+        why = f"its weights and one full context take {need:.1f} GiB"
+        raise UsageError(f"rollout.vllm.gpu_share {options.gpu_share:g} is {share:.1f} GiB of a GPU, too little: {why}")
+    for replica in range(options.replicas):
+        for gpu in gpus_of(options, replica) or range(options.tensor_parallel):
+            if gpu >= count:
+                raise UsageError(f"vLLM's replica {replica} takes GPU {gpu}, there are {count}, from 0 on")
+            parts.append(Part(f"cuda:{gpu}", "vLLM: its share", share, phases))
+    if options.sleep == 1:
+        whole = options.replicas * options.tensor_parallel * weights
+        parts.append(Part("cpu", "vLLM: weights, asleep", whole, ("policy", "critic")))
+    return parts
+
+
+def adapter_parameters(name: str, options: LoraOptions) -> int:
+    """Returns the parameters of an adapter, from its base's configuration alone."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(model_folder(name, ["config.json"]), local_files_only=True)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    head = model.get_output_embeddings()
+    found = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    if options.targets is not None:
+        found = [(name, m) for name, m in found if name.rpartition(".")[2] in options.targets]
+    return sum(options.rank * (m.in_features + m.out_features) for _, m in found)
+
+
 def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int) -> list[Part]:
     """Returns what a trained model takes on a device that has so many of its ranks.
 
@@ -174,10 +225,13 @@ def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions,
     """
     learner, size = recipe.learner, _bytes(recipe.learner.dtype)
     share = 1 / learner.ranks if learner.zero == 3 else 1.0
+    trained, adapted = shape.parameters, role == "policy" and recipe.lora.rank > 0
     kept, passing = _optimizer_bytes(learner, size)
-    weights = ranks * shape.parameters * size * share / GIB
-    gradients = ranks * shape.parameters * passing / GIB
-    optimizer = ranks * shape.parameters * kept / GIB
+    if adapted:  # kept in float32
+        trained, (kept, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(learner, 4)
+    weights = ranks * (shape.parameters * size + 4 * trained * adapted) * share / GIB
+    gradients = ranks * trained * passing / GIB
+    optimizer = ranks * trained * kept / GIB
     tokens = options.micro_batch_tokens
     activations = ranks * tokens * _per_token(shape, size, learner.gradient_checkpointing) / GIB
     outputs = shape.vocabulary if role == "policy" else 1
@@ -194,7 +248,7 @@ def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions,
         whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
         parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
     if learner.backend == "deepspeed":  # gradients on their way between ranks, as they are and in float32
-        bucket = ranks * min(BUCKET, shape.parameters) * 8 / GIB
+        bucket = ranks * min(BUCKET, trained) * 8 / GIB
         parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
     return parts
 

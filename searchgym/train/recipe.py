@@ -202,6 +202,7 @@ _AT_LEAST: dict[str, float] = {
     "rollout.vllm.cache_gib": 1,
     "rollout.vllm.max_context": 1,
     "rollout.vllm.tensor_parallel": 1,
+    "rollout.vllm.replicas": 1,
     "lora.rank": 0,
     "lora.alpha": 0,
     "advantage.eps": 0,

@@ -77,6 +77,8 @@ class RemoteLearner:
         for rank in range(world):
             own, theirs = multiprocessing.Pipe()
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+            if (gpus := self._recipe.learner.gpus) is not None:
+                numbers["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
             command = [sys.executable, "-m", "searchgym.train.worker", str(theirs.fileno())]
             with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
                 process = subprocess.Popen(

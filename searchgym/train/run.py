@@ -120,6 +120,7 @@ def train(
             demonstrations=_demonstrations(recipe),
             publish=parts.publish,
             probe=_probe(recipe, parts),
+            rest=_rest(recipe, parts.sampler),
             give_up=parts.rollout.give_up,
             report=report,
             resume=resume,
@@ -133,7 +134,7 @@ def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     """
     options = recipe.rollout
     if samples_by_vllm(options.sampler):
-        dtype = _computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype
+        dtype = computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype
         adapter = adapter_config(recipe.lora) if recipe.lora.rank else None
         engine = start_engine(
             recipe.model,
@@ -148,7 +149,7 @@ def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     return TransformersSampler(own.to(device_of(options.device)), tokenizer)
 
 
-def _computed_in(recipe: Recipe) -> str:
+def computed_in(recipe: Recipe) -> str:
     """Returns the type of the learner's matrix products."""
     return recipe.optimizer.autocast or recipe.learner.dtype
 
@@ -164,8 +165,14 @@ def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | 
         parts.learner,
         temperature=options.temperature,
         count=options.probe,
-        allowed=ALLOWED[_computed_in(recipe)],
+        allowed=ALLOWED[computed_in(recipe)],
     )
+
+
+def _rest(recipe: Recipe, sampler: Sampler) -> Callable[[], None] | None:
+    """Returns what makes a sampler give its GPU to the learner, if the recipe asks for it."""
+    level = recipe.rollout.vllm.sleep
+    return functools.partial(sampler.sleep, level) if level and isinstance(sampler, VllmSampler) else None
 
 
 def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
@@ -173,7 +180,10 @@ def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
     if recipe.learner.backend == "deepspeed":
         return RemoteLearner(recipe, out / "ranks", recipe.deadline.learn)
     trained: Any = model
-    return LocalLearner(recipe, trained.to(device_of(recipe.learner.device)))
+    device = device_of(recipe.learner.device)
+    if device == "cuda" and recipe.learner.gpus:
+        device = f"cuda:{recipe.learner.gpus[0]}"
+    return LocalLearner(recipe, trained.to(device))
 
 
 class EngineRollout:

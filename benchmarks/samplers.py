@@ -1,0 +1,183 @@
+"""Transformers and vLLM side by side: the same greedy tokens, and how many per second.
+
+    python benchmarks/samplers.py [--model tiny] [--episodes 1000] [--concurrent 1 16 64 256] [--runs 3] [--json]
+
+*Parity.* Greedy episodes of the monolithic agent on a generated world, by both samplers in float32. Counted are
+episodes whose tokens are all the same; of each other one, the first differing token is looked at: how far apart are the
+log-probs of the two tokens after the same prefix, by transformers without a cache?
+
+*Speed.* The same environment at temperature 1, so many episodes under way, with keys and values of earlier turns kept
+and not; medians of several runs, the samplers in turn. Starting an engine is timed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from searchgym.agents.base import load_agent
+from searchgym.cli.output import emit, emit_rows
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import Task, load_task
+from searchgym.records import Episode
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampler, VllmOptions
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
+from searchgym.rollout.vllm_sampler import VllmSampler
+from searchgym.rollout.vllm_start import start_engine
+from searchgym.train.demonstrations import AGENT, ROLE
+
+ENV = "searchgym/World-v0"
+NEAR = 1e-3
+"""Nats under which two tokens are as good as equally likely, in float32."""
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="folder or name")
+    parser.add_argument("--episodes", type=int, default=1000, help="greedy episodes that are compared")
+    parser.add_argument("--concurrent", type=int, nargs="*", default=[1, 16, 64, 256], help="episodes under way")
+    parser.add_argument("--each", type=int, default=256, help="episodes per run of the speed test, at most")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each")
+    parser.add_argument("--max-context", type=int, default=1024, help="most tokens of a context in vLLM")
+    parser.add_argument("--eager", action="store_true", help="vLLM without graphs and compilation")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per table")
+    args = parser.parse_args()
+    task = load_task(find_env(ENV), world={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
+    sampler, tokenizer = load_sampler(args.model)
+    vllm, seconds = started(args, sampler, caching=True)
+    try:
+        if args.episodes:
+            emit(parity(task, sampler, vllm, tokenizer, args.episodes), args.json, "greedy episodes of both samplers")
+    finally:
+        vllm.close()
+    if args.concurrent:
+        rows = [row for caching in (True, False) for row in speeds(task, tokenizer, args, caching)]
+        title = f"{args.model}: generated tokens per second, medians of {args.runs}; starting vLLM took {seconds:.1f} s"
+        emit_rows(rows, args.json, "speed", title)
+
+
+def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSampler, float]:
+    """Returns a vLLM sampler of the model, and the seconds that its start took."""
+    begun = time.perf_counter()
+    options = VllmOptions(cache_gib=2, max_context=args.max_context, prefix_caching=caching, eager=args.eager)
+    engine = start_engine(args.model, dtype="float32", requests=256, options=options)
+    return VllmSampler(engine, ends=own.ends), time.perf_counter() - begun
+
+
+def run(
+    task: Task, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, temperature: float
+) -> tuple[float, list[Episode]]:
+    """Runs all questions of a task; returns wall seconds and episodes by id."""
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    model = Model.over("benchmark", sampler, form)
+    engine = Engine(task, load_agent(AGENT), {ROLE: model}, concurrency=concurrent, temperature=temperature)
+    episodes: list[Episode] = []
+    begun = time.perf_counter()
+    asyncio.run(engine.run(task.questions, episodes.append))
+    return time.perf_counter() - begun, sorted(episodes, key=lambda episode: episode.id)
+
+
+# -- parity --------------------------------------------------------------------------------------------------------
+
+
+def parity(
+    task: Task, own: TransformersSampler, vllm: VllmSampler, tokenizer: PreTrainedTokenizerBase, count: int
+) -> dict[str, Any]:
+    """Compares greedy episodes token by token."""
+    task = dataclasses.replace(task, questions=task.questions[:count])
+    _, ours = run(task, own, tokenizer, 64, 0.0)
+    _, theirs = run(task, vllm, tokenizer, 64, 0.0)
+    gaps, same, farthest = [], 0, 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        first, second = _tokens(one), _tokens(other)
+        if np.array_equal(first, second):
+            same += 1
+            farthest = max(farthest, float(np.abs(_logp(one) - _logp(other)).max()))
+        else:
+            gaps.append(gap(own.model, first, second))
+    return {
+        "episodes": len(ours),
+        "the same tokens": same,
+        "share": same / len(ours),
+        "largest difference of a log-prob there": farthest,
+        "others": len(gaps),
+        "largest gap at a first difference, nats": max(gaps, default=0.0),
+        "near-ties among them": sum(value < NEAR for value in gaps),
+    }
+
+
+def _tokens(episode: Episode) -> np.ndarray:
+    return np.concatenate([span.ids for span in episode.contexts[0].spans])
+
+
+def _logp(episode: Episode) -> np.ndarray:
+    return np.concatenate([span.logp for span in episode.contexts[0].spans if span.logp is not None])
+
+
+def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
+    """Returns how far apart the log-probs of the first differing tokens are, in nats."""
+    shared = min(len(first), len(second))
+    differing = np.flatnonzero(first[:shared] != second[:shared])
+    at = int(differing[0]) if len(differing) else shared
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(first[None, :at].astype(np.int64))).logits[0, -1]
+    logp = torch.log_softmax(logits.double(), -1)
+    pair = [int(ids[at]) for ids in (first, second) if at < len(ids)]
+    return float(logp.max() - min(logp[token] for token in pair))
+
+
+# -- speed ---------------------------------------------------------------------------------------------------------
+
+
+def speeds(task: Task, tokenizer: PreTrainedTokenizerBase, args: Any, caching: bool) -> list[dict[str, Any]]:
+    """Returns a row per number of episodes under way."""
+    own, _ = load_sampler(args.model, **({} if caching else {"reuse_tokens": 0}))
+    vllm, _ = started(args, own, caching)
+    try:
+        return [_row(task, tokenizer, own, vllm, concurrent, args, caching) for concurrent in args.concurrent]
+    finally:
+        vllm.close()
+
+
+def _row(
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    own: TransformersSampler,
+    vllm: VllmSampler,
+    concurrent: int,
+    args: Any,
+    caching: bool,
+) -> dict[str, Any]:
+    count = min(args.each, 16 * concurrent)
+    task = dataclasses.replace(task, questions=task.questions[:count])
+
+    def rate(sampler: Sampler) -> float:
+        sampler.forget()  # what the last run left
+        seconds, episodes = run(task, sampler, tokenizer, concurrent, 1.0)
+        return sum(len(span.ids) for e in episodes for span in e.contexts[0].spans if span.kind == "model") / seconds
+
+    samplers: dict[str, Callable[[], float]] = {"transformers": lambda: rate(own), "vllm": lambda: rate(vllm)}
+    found: dict[str, list[float]] = {name: [] for name in samplers}
+    for _ in range(args.runs):
+        for name, measure in samplers.items():
+            found[name].append(measure())
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    ratio = medians["vllm"] / medians["transformers"]
+    return {"episodes under way": concurrent, "kept prefixes": caching, **medians, "ratio": ratio}
+
+
+if __name__ == "__main__":
+    main()

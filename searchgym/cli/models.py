@@ -1,0 +1,92 @@
+"""Commands for models: a server that samples for a training, and a checkpoint as one plain model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from searchgym.cli.output import Json, emit, say
+
+
+def engine(
+    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    at: Annotated[str, typer.Option(help="Where it shall listen.")] = "http://127.0.0.1:8000",
+) -> None:
+    """Serve a recipe's model by vLLM, for a training with rollout.vllm.servers; open to all who reach the address."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.errors import UsageError
+        from searchgym.rollout.loading import model_folder
+        from searchgym.rollout.vllm_server import serve_command
+        from searchgym.rollout.vllm_start import samples_by_vllm
+        from searchgym.train.recipe import load_recipe
+        from searchgym.train.run import computed_in
+
+        loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
+        samples_by_vllm("vllm")
+    host, _, port = at.rpartition("//")[2].partition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port or 8000)))
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"--at {at}: cannot listen there ({error}); another program may, give another port"
+            ) from error
+    command, environment = serve_command(
+        model_folder(loaded.model),
+        at,
+        dtype=computed_in(loaded),
+        requests=loaded.rollout.concurrency,
+        options=loaded.rollout.vllm,
+        adapters=int(loaded.lora.rank > 0),
+        rank=max(1, loaded.lora.rank),
+    )
+    say(" ".join(command))
+    os.execve(command[0], command, os.environ | environment)  # no shell
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a folder with an adapter.")],
+    out: Annotated[Path, typer.Argument(help="A folder that is not there.")],
+    json: Json = False,
+) -> None:
+    """Write a checkpoint as one plain model in Hugging Face format: an adapter is merged into its base."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.errors import RunExistsError
+        from searchgym.rollout.loading import load_model
+
+        if out.exists():
+            raise RunExistsError(f"{out} is there already: give another folder")
+        model, tokenizer = load_model(checkpoint, dtype_of(checkpoint))
+        part = out.with_name(f"{out.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+            part.replace(out)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+    emit({"checkpoint": str(checkpoint), "out": str(out)}, json, "export")
+
+
+def dtype_of(folder: Path) -> str:
+    """Returns the type of a checkpoint's weights, as its configuration says; an adapter's base decides."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    from searchgym.corpora.files import read_json
+    from searchgym.rollout.loading import ADAPTER, model_folder
+
+    folder = model_folder(folder)
+    if (folder / ADAPTER).is_file() and not (folder / "config.json").is_file():
+        folder = model_folder(str(read_json(folder / ADAPTER).get("base_model_name_or_path") or ""))
+    config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+    return "bfloat16" if "bfloat16" in str(config.dtype) else "float32"

@@ -1,0 +1,127 @@
+"""Trainings whose sampler is vLLM itself, on the CPU: after every update the probe looks at what has arrived."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from searchgym.errors import TrainingError
+from searchgym.rollout.loading import load_model
+from searchgym.rollout.vllm_engine import VllmEngine
+from searchgym.rollout.vllm_local import LocalVllm
+from searchgym.train.recipe import load_recipe
+from searchgym.train.run import load_parts, train
+
+pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
+SMALL = [
+    "rollout.sampler=vllm",
+    "rollout.vllm.cache_gib=1",
+    "rollout.vllm.max_context=1024",
+    "rollout.vllm.eager=true",
+    "rollout.questions=4",
+    "rollout.attempts=4",
+    "validation.every=0",
+    "log.tensorboard=false",
+    "optimizer.lr=1e-3",
+]
+
+
+def recipe(*settings):
+    return load_recipe("tiny-grpo", [*SMALL, *settings])
+
+
+@pytest.fixture(scope="module")
+def untied(tmp_path_factory):
+    """The tiny model with a head of its own."""
+    model, tokenizer = load_model("tiny")
+    folder = tmp_path_factory.mktemp("untied") / "model"
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert not json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    return folder
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("dtype", "allowed"), [("float32", 1e-3), ("bfloat16", 0.02)])
+def test_five_steps_each_with_a_probe(tmp_path, untied, tied, dtype, allowed):
+    own = ["steps=5", *([] if tied else [f"model={untied}"])]
+    own += ["optimizer.autocast=bfloat16"] if dtype == "bfloat16" else []
+    rows = train(recipe(*own), tmp_path / "run").rows[1:]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    probed = [row["probe/difference"] for row in rows if row["learner/updates"]]
+    assert len(probed) >= 4
+    assert max(probed) <= allowed
+    assert all(row["retokenisation_mismatch"] == 0 for row in rows)
+    assert {row["rollout/staleness"] for row in rows} == {0}
+    difference = "learner/sampler_difference"
+    assert max(row[difference] for row in rows if row["learner/updates"]) <= allowed
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    made = load_parts(recipe(), tmp_path_factory.mktemp("parts"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("missing", ["the update", "the reset of the cache"])
+def test_the_probe_catches(parts, tmp_path, monkeypatch, missing):
+    """An update that is skipped, and keys and values that are kept, each planted in a training."""
+    from searchgym.train.run import Trainer, _probe
+
+    chosen = recipe("steps=3")
+    if missing == "the update":
+        monkeypatch.setattr(LocalVllm, "load", lambda self, folder: None)
+    else:
+        monkeypatch.setattr(LocalVllm, "forget", lambda self: None)
+    made = {"learner": parts.learner, "tokenizer": parts.tokenizer, "rollout": parts.rollout}
+    trainer = Trainer(
+        chosen,
+        tmp_path / "run",
+        **made,
+        questions=parts.task.questions,
+        publish=parts.publish,
+        probe=_probe(chosen, parts),
+    )
+    with pytest.raises(TrainingError, match=r"log-probs of sampler and trainer differ by .* nats on average"):
+        trainer.run()
+    monkeypatch.undo()
+    parts.publish(parts.learner.version)
+
+
+def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_none(parts, monkeypatch):
+    """SIGKILL at five moments of one rollout."""
+    engine = parts.sampler.engine
+    kills, ended = [20, 70, 130, 200, 260], []
+    take = VllmEngine._step
+
+    def step(self):
+        before = len(self._under_way)
+        take(self)
+        ended.append(before - len(self._under_way))
+        if kills and sum(ended) >= kills[0] and self._under_way:
+            kills.pop(0)
+            for process in self.backend.processes:
+                os.kill(process, signal.SIGKILL)
+
+    monkeypatch.setattr(VllmEngine, "_step", step)
+    restarts = engine.restarts
+    episodes = parts.rollout(parts.task.questions[:40], 4, 7, False)
+    assert not kills
+    assert engine.restarts == restarts + 5
+    ids = [episode.id for episode in episodes]
+    assert len(ids) == len(set(ids)) == 160
+    assert all(episode.stop_reason != "model_error" for episode in episodes)
+
+
+def test_an_adapter_is_trained_and_sampled_as_an_adapter(tmp_path):
+    own = recipe("steps=3", "lora.rank=8", "rollout.staleness=1", "loss.importance_cap=2")
+    rows = train(own, tmp_path / "run").rows[1:]
+    assert max(row["probe/difference"] for row in rows if row["learner/updates"]) <= 1e-3
+    assert max(row["rollout/staleness"] for row in rows) <= 1
+    checkpoint = tmp_path / "run" / "checkpoints" / "last"
+    assert (checkpoint / "adapter_model.safetensors").exists()
