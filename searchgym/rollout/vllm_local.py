@@ -6,6 +6,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import InvalidStateError
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,7 +132,7 @@ class LocalVllm:
             generation_config="vllm",
             logprobs_mode="processed_logprobs",
             enable_prefix_caching=options.prefix_caching,
-            max_model_len=options.max_context,
+            max_model_len=options.max_context,  # type: ignore[arg-type]
             max_num_seqs=self._requests,
             gpu_memory_utilization=options.gpu_share,
             tensor_parallel_size=options.tensor_parallel,
@@ -145,9 +147,22 @@ class LocalVllm:
         )
         with _starting, _environment(options, self._gpus):
             try:
-                return LLMEngine.from_engine_args(arguments)
+                engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # of many types, those of its processes among them
                 raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
+        threading.Thread(target=_watch, args=(engine.engine_core,), name="vllm-watch", daemon=True).start()
+        return engine
+
+
+def _watch(core: Any) -> None:
+    """Waits for the end of an engine's processes and tells who waits for them: vLLM 0.32 leaves them waiting."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    wait([process.sentinel for process in core.resources.engine_manager.processes])
+    core.outputs_queue.put_nowait(EngineDeadError())
+    for future in list(core.utility_results.values()):
+        with contextlib.suppress(InvalidStateError):  # it has just been answered
+            future.set_exception(EngineDeadError())
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from searchgym.errors import EngineLostError, ModelError, UsageError
+from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, check_reset
 
@@ -112,7 +112,11 @@ class ServedVllm:
         """Counts restarts: what an earlier life answers is not wanted any more."""
         self._adapters: set[str] = set()
         self.max_context = 0
-        self.restart()
+        try:
+            self.restart()
+        except BaseException:
+            self.close()
+            raise
 
     def restart(self) -> None:
         """See `Backend`: waits for the server to come back."""
@@ -189,7 +193,7 @@ class ServedVllm:
             logp = np.array([token["logprob"] for token in choice["logprobs"]["content"]], np.float32)
             ids = np.array(choice["token_ids"], np.int32)
             ended = Completion(ids, logp, choice["finish_reason"], choice.get("stop_reason"))
-        except ModelError as error:
+        except SearchGymError as error:
             ended = error
         except (LookupError, TypeError, ValueError) as error:
             ended = ModelError(f"{self.address} answered something else than a completion ({error!r})")

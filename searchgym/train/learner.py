@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -142,6 +143,8 @@ class LocalLearner:
         """See `Learner`."""
         reset_peak()
         metrics = self._learn(samples, step)
+        if self.recipe.rollout.vllm.sleep and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the sampler is about to wake
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 
     def _learn(self, samples: Sequence[Sample], step: int) -> Metrics:

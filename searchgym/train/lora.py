@@ -38,7 +38,7 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreT
 
     config = LoraConfig(
         r=options.rank,
-        lora_alpha=options.alpha,
+        lora_alpha=options.alpha,  # type: ignore[arg-type]  # any number
         target_modules=options.targets or "all-linear",
         task_type="CAUSAL_LM",
     )

@@ -1,0 +1,270 @@
+"""The thread that asks an engine, and several engines beside each other, on engines that do what a test says."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from searchgym.errors import EngineLostError, ModelError, UsageError
+from searchgym.rollout import vllm_start
+from searchgym.rollout.replicas import Replicas
+from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.vllm_sampler import VllmSampler
+from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
+
+WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
+
+
+class Fake:
+    """Answers each request with its prompt's length and what its weights are; one per step, unless it is held."""
+
+    max_context = 100
+
+    def __init__(self, dies_at=()):
+        self.asked, self.events, self.weights, self.dies_at = {}, [], None, list(dies_at)
+        self.open, self.steps = threading.Event(), 0
+        self.open.set()
+
+    def restart(self):
+        self.asked.clear()
+        self.weights = None
+        self.events.append("restart")
+
+    def add(self, name, asked):
+        self.asked[name] = asked
+
+    def step(self):
+        self.open.wait()
+        self.steps += 1
+        if self.dies_at and self.steps >= self.dies_at[0]:
+            self.dies_at.pop(0)
+            raise EngineLostError("killed")
+        name = next(iter(self.asked))
+        asked = self.asked.pop(name)
+        ids = np.array([len(asked.prompt), 0 if self.weights is None else int(self.weights.sum())], np.int32)
+        return [(name, Completion(ids, np.zeros(2, np.float32), "stop", 5))]
+
+    def load(self, folder):
+        assert not self.asked
+        self.weights = load_file(f"{folder}/model.safetensors")["model.embed_tokens.weight"]
+        assert torch.equal(load_file(f"{folder}/model.safetensors")["lm_head.weight"], self.weights)  # tied: both names
+        self.events.append("load")
+
+    def drop(self, adapter):
+        assert not self.asked
+        self.events.append(f"drop {adapter.name}")
+
+    def forget(self):
+        self.events.append("forget")
+
+    def sleep(self, level):
+        self.events.append(f"sleep {level}")
+
+    def wake(self):
+        self.events.append("wake")
+
+    def close(self):
+        self.events.append("close")
+
+
+def requests(*lengths, episodes=None):
+    episodes = episodes or [""] * len(lengths)
+    return [
+        SampleRequest(np.zeros(n, np.int32), Sampling(9), i, e)
+        for i, (n, e) in enumerate(zip(lengths, episodes, strict=True))
+    ]
+
+
+def engine_on(backend, **options):
+    return VllmEngine(backend, vocabulary=10, **options)
+
+
+def test_responses_say_which_weights_made_them_and_weights_wait_for_what_is_under_way():
+    fake = Fake()
+    sampler = VllmSampler(engine_on(fake, version=3), ends=[5])
+    fake.open.clear()
+    replies = {}
+    todo = list(enumerate(requests(1, 2, 3)))
+
+    def pull():
+        found = todo.copy()
+        todo.clear()
+        return found
+
+    thread = threading.Thread(target=sampler.stream, args=(pull, replies.__setitem__))
+    thread.start()
+    while len(sampler.engine._under_way) + len(sampler.engine._inbox) < 3:
+        thread.join(0.001)
+    loading = threading.Thread(target=sampler.update, args=(WEIGHTS, 4))
+    loading.start()
+    loading.join(0.05)
+    assert loading.is_alive()  # three are under way
+    fake.open.set()
+    thread.join()
+    loading.join()
+    assert [(r.ids.tolist(), r.version, r.finish) for _, r in sorted(replies.items())] == [
+        ([1, 0], 3, "eos"),
+        ([2, 0], 3, "eos"),
+        ([3, 0], 3, "eos"),
+    ]
+    (reply,) = sampler.sample(requests(4))
+    assert (reply.ids.tolist(), reply.version, sampler.version) == ([4, 15], 4, 4)
+    sampler.close()
+    assert fake.events == ["load", "forget", "close"]
+
+
+def test_an_engine_that_ends_begins_again_with_its_weights_and_what_it_was_asked():
+    fake = Fake()
+    sampler = VllmSampler(engine_on(fake), ends=[5])
+    sampler.update(WEIGHTS, 1)
+    fake.dies_at = [2, 4]
+    replies = sampler.sample(requests(1, 2, 3))
+    assert [reply.ids.tolist() for reply in replies] == [[1, 15], [2, 15], [3, 15]]
+    assert sampler.engine.restarts == 2
+    sampler.close()
+
+
+def test_an_engine_that_ends_again_and_again_is_given_up_and_everyone_is_told():
+    fake = Fake(dies_at=range(1, 9))
+    sampler = VllmSampler(engine_on(fake), ends=[5])
+    with pytest.raises(EngineLostError, match="ended 3 times in a row: killed"):
+        sampler.sample(requests(1, 2))
+    with pytest.raises(EngineLostError, match="closed"):
+        sampler.sample(requests(1))
+    with pytest.raises(EngineLostError, match="closed"):
+        sampler.update(WEIGHTS, 1)
+    sampler.close()
+
+
+def test_what_a_request_raises_is_the_requests_own():
+    class Refusing(Fake):
+        def step(self):
+            return [(name, ModelError("refused")) for name in [*self.asked][:1] if self.asked.pop(name)]
+
+    sampler = VllmSampler(engine_on(Refusing()), ends=[5])
+    with pytest.raises(ModelError, match="refused"):
+        sampler.sample(requests(1))
+    with pytest.raises(UsageError, match="token ids must be from 0 to 9, got 0 to 77"):
+        sampler.sample([SampleRequest(np.array([0, 77], np.int32))])
+    sampler.close()
+
+
+def test_each_version_of_an_adapter_has_a_name_of_its_own(tmp_path):
+    fake, names = Fake(), []
+    add = fake.add
+    fake.add = lambda name, asked: (names.append(asked.adapter), add(name, asked))
+    sampler = VllmSampler(engine_on(fake), ends=[5], adapter={"r": 1})
+    (first,) = sampler.sample(requests(1))
+    sampler.update({"a": torch.zeros(1)}, 1)
+    folder = sampler._adapter.folder.name
+    assert load_file(f"{folder}/adapter_model.safetensors")["a"].tolist() == [0.0]
+    (second,) = sampler.sample(requests(1))
+    sampler.update({"a": torch.ones(1)}, 2)
+    (third,) = sampler.sample(requests(1))
+    assert names[0] is None
+    assert len({names[1].name, names[2].name}) == len({names[1].number, names[2].number}) == 2
+    assert [first.version, second.version, third.version] == [0, 1, 2]
+    assert fake.events == [f"drop {names[1].name}"]
+    sampler.close()
+
+
+def test_a_sampler_sleeps_until_its_next_weights():
+    fake = Fake()
+    sampler = VllmSampler(engine_on(fake), ends=[5])
+    sampler.sleep(2)
+    sampler.update(WEIGHTS, 1)
+    assert fake.events == ["sleep 2", "wake", "load", "forget"]
+    sampler.close()
+
+
+# -- replicas ------------------------------------------------------------------------------------------------------
+
+
+def replicas(*fakes):
+    made = iter(fakes)
+    return Replicas([lambda: engine_on(next(made), deaths=1) for _ in range(2)])
+
+
+def test_an_episode_stays_on_its_replica_and_new_ones_go_where_fewest_are():
+    fakes = Fake(), Fake()
+    for fake in fakes:
+        fake.open.clear()
+    engines = replicas(*fakes)
+    ended = []
+    for episode in ("a", "b", "c", "a", "a", "b"):
+        engines.ask(Asked([0], {}, lambda c, v: ended.append((c.ids.tolist(), v)), episode=episode))
+    homes = {episode: engines.home(episode) for episode in "abc"}
+    assert homes["a"] != homes["b"]
+    for fake in fakes:
+        fake.open.set()
+    engines.load(WEIGHTS, 1)  # waits for all six
+    assert len(ended) == 6
+    assert sum(fake.steps for fake in fakes) == 6
+    assert [fake.steps for fake in fakes][homes["a"]] >= 3
+    assert engines.home("a") is None  # caches are empty: it may go anywhere
+    engines.close()
+
+
+def test_episodes_of_a_replica_that_ends_go_on_elsewhere_and_it_comes_back_with_new_weights(capsys):
+    dying, other, back = Fake(dies_at=[3]), Fake(), Fake()
+    engines = replicas(dying, other, back)
+    sampler = VllmSampler(engines, ends=[5])
+    asked = requests(*range(1, 9), episodes=[f"e{i}" for i in range(8)])
+    replies = sampler.sample(asked)
+    assert [reply.ids[0] for reply in replies] == list(range(1, 9))
+    assert engines.moved >= 1
+    assert "has ended (" in capsys.readouterr().err
+    assert len(sampler.sample(asked)) == 8  # the other one serves alone
+    assert not back.steps
+    sampler.update(WEIGHTS, 1)
+    assert {tuple(reply.ids[1:]) for reply in sampler.sample(asked)} == {(15,)}
+    assert back.steps + other.steps == len(asked) * 2 + 8 - 2
+    sampler.close()
+
+
+def test_nobody_is_left_waiting_when_every_replica_has_ended():
+    engines = replicas(Fake(dies_at=[1]), Fake(dies_at=[1]))
+    sampler = VllmSampler(engines, ends=[5])
+    with pytest.raises(EngineLostError, match="every replica of vLLM's engine has ended"):
+        sampler.sample(requests(1, 2, 3))
+    engines.drop(Adapter("gone", 1, ""))
+    sampler.close()
+
+
+# -- options -------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_have_gpus_of_their_own():
+    assert gpus_of(VllmOptions(), 0) is None
+    assert gpus_of(VllmOptions(replicas=2, tensor_parallel=2), 1) == [2, 3]
+    assert gpus_of(VllmOptions(replicas=2, gpus=[5, 7]), 1) == [7]
+    with pytest.raises(UsageError, match="names 1 GPUs: 2 replicas on 1 each take 2"):
+        gpus_of(VllmOptions(replicas=2, gpus=[5]), 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "by_vllm", "said"),
+    [
+        (None, "transformers", False, ""),
+        (None, "auto", False, "vLLM is not installed, transformers samples"),
+        ("0.32.1", "auto", True, ""),
+        ("0.99.0", "auto", False, "0.99.0 has not been tested here"),
+        ("0.99.0", "vllm", True, "0.99.0 has not been tested here"),
+        ("0.32.0", "vllm", True, ""),
+    ],
+)
+def test_what_samples_where_vllm_is_missing_or_untested(monkeypatch, capsys, version, wanted, by_vllm, said):
+    monkeypatch.setattr(vllm_start, "vllm_version", lambda: version)
+    assert samples_by_vllm(wanted) is by_vllm
+    error = capsys.readouterr().err
+    assert said in error
+    assert bool(said) == bool(error)
+
+
+def test_vllm_that_must_sample_and_is_not_there(monkeypatch):
+    monkeypatch.setattr(vllm_start, "vllm_version", lambda: None)
+    with pytest.raises(UsageError, match="not installed: searchgym doctor says how to get it"):
+        samples_by_vllm("vllm")
