@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
@@ -132,6 +133,7 @@ class LocalVllm:
             generation_config="vllm",
             logprobs_mode="processed_logprobs",
             enable_prefix_caching=options.prefix_caching,
+            enable_chunked_prefill=None if torch.cuda.is_available() else False,  # with seeds, it ends a CPU's engine
             max_model_len=options.max_context,  # type: ignore[arg-type]
             max_num_seqs=self._requests,
             gpu_memory_utilization=options.gpu_share,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
+import torch
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.sampler import VllmOptions
@@ -69,6 +70,7 @@ def serve_command(
         "tensor-parallel-size": options.tensor_parallel,
         "enable-scale-out": True,
         "no-enable-prefix-caching": not options.prefix_caching,
+        "no-enable-chunked-prefill": not torch.cuda.is_available(),  # with seeds, it ends a CPU's engine
         "enforce-eager": options.eager,
         "enable-sleep-mode": options.sleep > 0,
         "disable-uvicorn-access-log": True,
@@ -76,7 +78,8 @@ def serve_command(
     }
     if adapters:
         flags |= {"enable-lora": True, "max-loras": adapters, "max-cpu-loras": 2 * adapters, "max-lora-rank": rank}
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+    # what ``vllm serve`` runs; that itself does not start where the CPU build is installed
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     for name, value in flags.items():
         if value is True:
             command.append(f"--{name}")
