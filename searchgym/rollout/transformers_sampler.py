@@ -168,8 +168,8 @@ class TransformersSampler:
         batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
         waiting: deque[Row[Key]] = deque()
         while True:
-            new = pull() if self._open.is_set() else []
-            for row in sorted((self._row(*asked) for asked in new), key=lambda row: -row.length):
+            asked = pull() if self._open.is_set() else ()
+            for row in sorted((self._row(key, request) for key, request in asked), key=lambda row: -row.length):
                 if row.finish is None:
                     waiting.append(row)
                 else:

@@ -54,7 +54,11 @@ def runs(recipe, tmp_path):
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
     supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
     toy_trainer(tmp_path / "supervised", supervised, demonstrations=demonstrations).run()
-    return {name: written(tmp_path / name) for name in ("grpo", "family", "ppo", "rejection", "supervised")}
+    stale = toy_recipe(steps=2, rollout={"questions": 4, "attempts": 8, "staleness": 1}, loss={"importance_cap": 2.0})
+    toy_trainer(
+        tmp_path / "stale", stale, probe=lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}
+    ).run()
+    return {name: written(tmp_path / name) for name in ("grpo", "family", "ppo", "rejection", "supervised", "stale")}
 
 
 def test_the_page_has_every_metric_and_no_other(runs):

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from searchgym.cards import list_cards
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
-from searchgym.train.plan import Part, check_plan, memory_here, model_shape, plan
+from searchgym.train.plan import Part, adapter_parameters, check_plan, memory_here, model_shape, plan
 from searchgym.train.recipe import load_recipe
 
 QWEN = {  # as published; the parameters too
@@ -83,7 +83,39 @@ def test_large_recipes_fit_what_they_are_for(models, name):
     memory = {f"cuda:{rank}": 80.0 for rank in range(recipe.learner.ranks)} | {"cpu": 64.0}
     assert check_plan(parts, memory) == []
     assert any("cuda:0 has 10.0 GiB, phase policy" in line for line in check_plan(parts, dict.fromkeys(memory, 10.0)))
-    assert {p.what.split(":")[0] for p in parts} >= {"sampler", "policy"} | ({"critic"} if recipe.has_critic else set())
+    sampler = "sampler" if recipe.rollout.sampler == "transformers" else "vLLM"
+    assert {p.what.split(":")[0] for p in parts} >= {sampler, "policy"} | ({"critic"} if recipe.has_critic else set())
+
+
+def test_engines_take_their_share_and_adapters_little(models):
+    gpus = plan(large("qwen2.5-7b-grpo-vllm", models), gpus=8)
+    assert [p.gib for p in gpus if p.what == "vLLM: its share"] == [pytest.approx(0.35 * 80)] * 8
+    assert {p.phases for p in gpus if p.what == "vLLM: its share"} == {("draw",)}  # it sleeps while they learn
+    adapted, whole = (large("qwen2.5-7b-lora-vllm", models), large("qwen2.5-7b-grpo", models))
+    parts = {p.what: p.gib for p in plan(adapted, gpus=1)}
+    layer = (
+        2 * 3584 + 2 * (3584 + 512) + 2 * 3584 + 3 * (3584 + 18944)
+    )  # in and out of q, k and v, o, gate, up and down
+    assert adapter_parameters(adapted.model, adapted.lora) == 64 * 28 * layer
+    assert parts["policy: optimizer"] == pytest.approx(64 * 28 * layer * 8 / GIB)
+    assert parts["policy: weights"] == pytest.approx((QWEN["7B"][-1] * 2 + 64 * 28 * layer * 4) / GIB)
+    assert "reference: weights" not in parts
+    assert any(p.what == "reference: weights" for p in plan(whole, gpus=8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gpu_share": 0.1}, r"gpu_share 0.1 is 8.0 GiB of a GPU, too little: its weights and one full context take"),
+        ({"replicas": 9, "gpus": None}, "vLLM's replica 8 takes GPU 8, there are 8"),
+        ({"gpus": [0, 1]}, "names 2 GPUs: 8 replicas on 1 each take 8"),
+    ],
+)
+def test_engines_that_do_not_fit(models, changes, said):
+    recipe = large("qwen2.5-7b-grpo-vllm", models)
+    vllm = dataclasses.replace(recipe.rollout.vllm, **changes)
+    with pytest.raises(UsageError, match=said):
+        plan(dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, vllm=vllm)), gpus=8)
 
 
 @pytest.mark.parametrize(
