@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from searchgym.errors import UsageError
+from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
 from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm_sampler import VllmSampler
 from searchgym.rollout.vllm_start import start_engine
+from searchgym.train.lora import adapter_config, adapter_weights, add_adapter, merged
+from searchgym.train.options import LoraOptions
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
@@ -27,7 +30,7 @@ def own():
 
 @pytest.fixture(scope="module")
 def vllm(own):
-    engine = start_engine("tiny", dtype="float32", requests=64, options=OPTIONS)
+    engine = start_engine("tiny", dtype="float32", requests=64, options=OPTIONS, adapters=2, rank=4)
     sampler = VllmSampler(engine, ends=own[0].ends)
     yield sampler
     sampler.close()
@@ -108,6 +111,49 @@ def test_new_weights_arrive_and_nothing_of_the_old_ones_is_remembered(own, vllm)
     assert [reply.ids.tolist() for reply in wanted] != before
     vllm.update(own[0].model.state_dict(), 2)
     assert [reply.ids.tolist() for reply in vllm.sample(asked)] == before
+
+
+def adapted(seed):
+    """The tiny model with an adapter of its own, trained by nobody."""
+    model, _ = load_model("tiny")
+    lora = LoraOptions(rank=4, alpha=8.0)
+    add_adapter(model, lora, seed)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if ".lora_B." in name:
+                weight.copy_(0.05 * torch.randn_like(weight))
+    return model, lora
+
+
+def test_two_adapters_on_one_engine_give_what_two_models_give(own, vllm):
+    asked = requests(own[1], max_tokens=32, temperature=0.0)
+    before = [reply.ids.tolist() for reply in vllm.sample(asked)]
+    samplers, answers = [], []
+    for seed in (1, 2):
+        model, lora = adapted(seed)
+        sampler = VllmSampler(vllm.engine, ends=own[0].ends, adapter=adapter_config(lora), shared=True)
+        sampler.update(adapter_weights(model.state_dict()), seed)
+        plain = copy.deepcopy(own[0].model)
+        plain.load_state_dict(merged(model.state_dict(), lora))
+        samplers.append(sampler)
+        answers.append(TransformersSampler(plain, own[1]).sample(asked))
+    for sampler, wanted in [*zip(samplers, answers, strict=True)] * 2:  # in turn: neither hears of the other
+        for got, reply in zip(sampler.sample(asked), wanted, strict=True):
+            assert got.ids.tolist() == reply.ids.tolist()
+            np.testing.assert_allclose(got.logp, reply.logp, atol=2e-4)
+    assert [[r.ids.tolist() for r in answer] for answer in answers] != [before, before]
+    assert answers[0][0].ids.tolist() != answers[1][0].ids.tolist() or answers[0][0].logp[0] != answers[1][0].logp[0]
+    model, lora = adapted(3)  # a new version of the first: nothing of the old one is remembered
+    samplers[0].update(adapter_weights(model.state_dict()), 3)
+    plain = copy.deepcopy(own[0].model)
+    plain.load_state_dict(merged(model.state_dict(), lora))
+    for got, reply in zip(samplers[0].sample(asked), TransformersSampler(plain, own[1]).sample(asked), strict=True):
+        assert (got.ids.tolist(), got.version) == (reply.ids.tolist(), 3)
+        np.testing.assert_allclose(got.logp, reply.logp, atol=2e-4)
+    assert [reply.ids.tolist() for reply in vllm.sample(asked)] == before  # the base is itself
+    for sampler in samplers:
+        sampler.close()
 
 
 def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(own, vllm):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from test_learner import random_samples
 from toy_training import BanditRollout, exact, toy_model, toy_recipe, toy_trainer
 from transformers import AutoModelForCausalLM
 
+from searchgym.cli import main
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.rollout.loading import load_model
 from searchgym.train.learner import LocalLearner
@@ -122,6 +124,26 @@ def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
     shutil.rmtree(base)
     with pytest.raises(DataMissingError, match=r"its base '.*base' cannot be loaded: .*no such folder"):
         load_model(saved)
+
+
+def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
+    base, saved = tmp_path / "base", tmp_path / "saved"
+    for model in (tiny_qwen2(), tiny_tokenizer()):
+        model.save_pretrained(base)
+    learner = LocalLearner(recipe(), AutoModelForCausalLM.from_pretrained(base))
+    learner.learn(random_samples(5), 0)
+    saved.mkdir()
+    learner.save(saved)
+    monkeypatch.setattr(sys, "argv", ["searchgym", "export", str(saved), str(tmp_path / "out")])
+    main()
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out" / "adapter_config.json").exists()
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(plain(input_ids=ids).logits, learner.policy.model(input_ids=ids).logits)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "is there already: give another folder" in capsys.readouterr().err
 
 
 def run(tmp_path, name, steps, **options):
