@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
@@ -169,7 +170,10 @@ def _watch(core: Any) -> None:
 
 @contextlib.contextmanager
 def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
-    """Sets what vLLM reads from the environment when it starts, and puts back what was there."""
+    """Sets what vLLM takes over when it starts, and puts back what was there.
+
+    Its processes are kept from a terminal's Ctrl-C: the loop decides when to end.
+    """
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would take torch's cores
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
@@ -180,9 +184,11 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
         wanted["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -109,22 +109,29 @@ def train(
     """
     parts = load_parts(recipe, out)
     with closing(parts):
-        return Trainer(
-            recipe,
-            out,
-            learner=parts.learner,
-            tokenizer=parts.tokenizer,
-            rollout=parts.rollout,
-            questions=parts.task.questions,
-            validation=parts.validation.questions,
-            demonstrations=_demonstrations(recipe),
-            publish=parts.publish,
-            probe=_probe(recipe, parts),
-            rest=_rest(recipe, parts.sampler),
-            give_up=parts.rollout.give_up,
-            report=report,
-            resume=resume,
-        ).run()
+        return trainer_of(recipe, parts, out, resume=resume, report=report).run()
+
+
+def trainer_of(
+    recipe: Recipe, parts: Parts, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
+) -> Trainer:
+    """Returns the trainer of a recipe's parts; see `train`."""
+    return Trainer(
+        recipe,
+        out,
+        learner=parts.learner,
+        tokenizer=parts.tokenizer,
+        rollout=parts.rollout,
+        questions=parts.task.questions,
+        validation=parts.validation.questions,
+        demonstrations=_demonstrations(recipe),
+        publish=parts.publish,
+        probe=_probe(recipe, parts),
+        rest=_rest(recipe, parts.sampler),
+        give_up=parts.rollout.give_up,
+        report=report,
+        resume=resume,
+    )
 
 
 def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Sampler:

@@ -14,7 +14,7 @@ from searchgym.rollout.vllm_engine import VllmEngine
 from searchgym.rollout.vllm_local import LocalVllm
 from searchgym.train.learner import LocalLearner
 from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts, train
+from searchgym.train.run import load_parts, train, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
 SMALL = [
@@ -73,25 +73,14 @@ def parts(tmp_path_factory):
 @pytest.mark.parametrize("missing", ["the update", "the reset of the cache"])
 def test_the_probe_catches(parts, tmp_path, monkeypatch, missing):
     """An update that is skipped, and keys and values that are kept, each planted in a training."""
-    from searchgym.train.run import Trainer, _probe
-
     chosen = recipe("steps=3", "rollout.questions=8", "optimizer.lr=1e-2", "optimizer.warmup_steps=0")
     if missing == "the update":
         monkeypatch.setattr(LocalVllm, "load", lambda self, folder: None)
     else:
         monkeypatch.setattr(LocalVllm, "forget", lambda self: None)
-    learner = LocalLearner(chosen, load_model("tiny")[0])
-    made = {"learner": learner, "tokenizer": parts.tokenizer, "rollout": parts.rollout}
-    trainer = Trainer(
-        chosen,
-        tmp_path / "run",
-        **made,
-        questions=parts.task.questions,
-        publish=lambda version: parts.sampler.update(learner.weights(), version),
-        probe=_probe(chosen, dataclasses.replace(parts, learner=learner)),
-    )
+    own = dataclasses.replace(parts, learner=LocalLearner(chosen, load_model("tiny")[0]))
     with pytest.raises(TrainingError, match=r"log-probs of sampler and trainer differ by .* nats on average"):
-        trainer.run()
+        trainer_of(chosen, own, tmp_path / "run").run()
     monkeypatch.undo()
     parts.publish(parts.learner.version)
 
