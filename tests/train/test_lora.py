@@ -135,7 +135,8 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     saved.mkdir()
     learner.save(saved)
     monkeypatch.setattr(sys, "argv", ["searchgym", "export", str(saved), str(tmp_path / "out")])
-    main()
+    with pytest.raises(SystemExit, match="0"):
+        main()
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert not (tmp_path / "out" / "adapter_config.json").exists()
     ids = torch.arange(10)[None]

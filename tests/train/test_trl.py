@@ -8,8 +8,8 @@ import pytest
 import torch
 from datasets import Dataset
 from made_models import tiny_qwen2, tiny_tokenizer
+from quiet_trl import GRPOConfig, GRPOTrainer
 from transformers import AutoModelForCausalLM, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.train.advantages import assign_advantages

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import trl
 from made_models import tiny_qwen2, tiny_tokenizer
+from quiet_trl import GRPOConfig, GRPOTrainer
 from support import QUESTIONS, FailingRetriever, TitleRetriever
 from test_docs import python_blocks
 from transformers import GenerationConfig, PreTrainedTokenizerBase
-from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import parse_response, qwen3_chat_template
 
 from searchgym.envs.task import load_task
