@@ -141,7 +141,9 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out" / "adapter_config.json").exists()
     ids = torch.arange(10)[None]
     with torch.no_grad():
-        torch.testing.assert_close(plain(input_ids=ids).logits, learner.policy.model(input_ids=ids).logits)
+        torch.testing.assert_close(
+            plain(input_ids=ids).logits, learner.policy.model(input_ids=ids).logits, atol=1e-4, rtol=1e-4
+        )
     with pytest.raises(SystemExit, match="1"):
         main()
     assert "is there already: give another folder" in capsys.readouterr().err
