@@ -22,7 +22,6 @@ from typing import Any
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import iter_jsonl
-from searchgym.corpora.retriever import Retriever
 from searchgym.records import Hit
 from searchgym.train.recipe import Recipe, load_recipe
 from searchgym.train.run import load_parts, trainer_of
@@ -39,7 +38,7 @@ class Slow:
 
     calls_at_once = 8
 
-    def __init__(self, index: Retriever, latency: float) -> None:
+    def __init__(self, index: Any, latency: float) -> None:
         self._index, self._latency = index, latency
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
