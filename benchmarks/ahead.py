@@ -44,7 +44,8 @@ class Slow:
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns the index's hits, later."""
         time.sleep(self._latency)
-        return self._index.search(queries, k)
+        found: list[list[Hit]] = self._index.search(queries, k)
+        return found
 
 
 def main() -> None:

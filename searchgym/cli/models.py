@@ -30,7 +30,7 @@ def engine(
         from searchgym.rollout.vllm_server import serve_command
         from searchgym.rollout.vllm_start import samples_by_vllm
         from searchgym.train.recipe import load_recipe
-        from searchgym.train.run import computed_in
+        from searchgym.train.run import sampled_in
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
         samples_by_vllm("vllm")
@@ -46,7 +46,7 @@ def engine(
     command, environment = serve_command(
         model_folder(loaded.model),
         at,
-        dtype=computed_in(loaded),
+        dtype=sampled_in(loaded),
         requests=loaded.rollout.concurrency,
         options=loaded.rollout.vllm,
         adapters=int(loaded.lora.rank > 0),
@@ -86,10 +86,10 @@ def dtype_of(folder: Path) -> Dtype:
     from transformers import AutoConfig, PretrainedConfig
 
     from searchgym.corpora.files import read_json
-    from searchgym.rollout.loading import ADAPTER, model_folder
+    from searchgym.rollout.loading import ADAPTER, is_adapter, model_folder
 
     folder = model_folder(folder)
-    if (folder / ADAPTER).is_file() and not (folder / "config.json").is_file():
+    if is_adapter(folder):
         folder = model_folder(str(read_json(folder / ADAPTER).get("base_model_name_or_path") or ""))
     config: PretrainedConfig = AutoConfig.from_pretrained(folder)
     return "bfloat16" if "bfloat16" in str(config.dtype) else "float32"

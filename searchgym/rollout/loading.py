@@ -81,7 +81,7 @@ def load_model(
     if dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
     folder = model_folder(path)
-    if (folder / ADAPTER).is_file() and not (folder / "config.json").is_file():
+    if is_adapter(folder):
         return _load_adapted(folder, dtype, device, chat)
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
@@ -103,6 +103,11 @@ def load_model(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
         )
     return model.to(device), tokenizer
+
+
+def is_adapter(folder: Path) -> bool:
+    """Says whether a folder holds an adapter, and no model of its own."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def _load_adapted(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from searchgym.errors import EngineLostError
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, write_model
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class Replicas:
     it ends is asked of the others; it is started again before the next weights come.
 
     Args:
-        start: Starts each of them; told to give up at its first end (``deaths=1``). They start at the same time.
+        start: Starts each of them; told to give up at its first end (``deaths=1``).
     """
 
     def __init__(self, start: Sequence[Callable[[], VllmEngine]]) -> None:
@@ -41,6 +41,8 @@ class Replicas:
         self.vocabulary, self.version = engines[0].vocabulary, engines[0].version
         self._homes: dict[str, _Replica] = {}
         self._lock = threading.Lock()
+        self._lost: list[VllmEngine] = []
+        """Ended, and not closed yet."""
         self.moved = 0
         """Requests that were asked again because their engine ended."""
 
@@ -66,9 +68,10 @@ class Replicas:
             done(error, self.version)
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
-        """See `VllmEngine`."""
-        self.version = version
-        self._each(lambda engine: engine.load(state, version))
+        """See `VllmEngine`; those that have ended are started again, and asked once they have the weights."""
+        self.version, folder = version, write_model(state)
+        self._each(lambda engine: engine.load_folder(folder, version))
+        self._start_again(lambda engine: engine.load_folder(folder, version))
         with self._lock:
             self._homes.clear()  # nothing is remembered that would be worth a long queue
 
@@ -85,15 +88,29 @@ class Replicas:
         self._each(lambda engine: engine.sleep(level))
 
     def wake(self) -> None:
-        """See `VllmEngine`; those that have ended are started again: new weights are about to come."""
+        """See `VllmEngine`."""
+        self._each(VllmEngine.wake)
+
+    def revive(self) -> None:
+        """Starts those again that have ended; they have the base's own weights."""
+        self._start_again(lambda engine: None)
+
+    def _start_again(self, prepare: Callable[[VllmEngine], None]) -> None:
+        with self._lock:
+            lost, self._lost = self._lost, []
+        for engine in lost:
+            engine.close()
         for replica in self._replicas:
             if replica.engine is None:
-                replica.engine = replica.start()
-        self._each(VllmEngine.wake)
+                engine = replica.start()
+                prepare(engine)
+                replica.engine = engine  # asked from now on
 
     def close(self) -> None:
         """Ends all of them."""
         self._each(VllmEngine.close)
+        for engine in self._lost:
+            engine.close()
 
     def home(self, episode: str) -> int | None:
         """Returns the number of the engine that an episode stays with, None if it has none."""
@@ -120,6 +137,7 @@ class Replicas:
         with self._lock:
             if replica.engine is engine:
                 replica.engine = None
+                self._lost.append(engine)
                 number = self._replicas.index(replica)
                 sys.stderr.write(
                     f"replica {number} of vLLM's engine has ended ({error}): its episodes go on elsewhere\n"
@@ -139,7 +157,9 @@ class Replicas:
             try:
                 call(replica.engine)
             except EngineLostError:
-                replica.engine = None
+                with self._lock:
+                    self._lost.append(replica.engine)
+                    replica.engine = None
 
         with ThreadPoolExecutor(len(self._replicas)) as pool:
             list(pool.map(one, self._replicas))

@@ -83,7 +83,7 @@ class Sampled:
 class VllmOptions:
     """How an engine is set up."""
 
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of weights and computation; auto: the learner's, or its autocast's."""
     prefix_caching: bool = True
     """Keep keys and values of earlier requests for those that continue them."""

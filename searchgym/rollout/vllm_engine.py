@@ -7,12 +7,13 @@ again, with the weights it had, and what was under way is asked once more.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib import metadata
@@ -29,6 +30,10 @@ TESTED: Final = ("0.32.",)
 """Versions of vLLM, by their beginnings, that the tests have run."""
 DEATHS: Final = 3
 """Times in a row, without a response between them, that an engine may end before it is given up."""
+PREFIX: Final = "searchgym-weights-"
+"""Begins the names of folders with weights, before the number of the process that they belong to."""
+RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks of adapters that vLLM can be set up for."""
 MEMORY: Final = Path("/dev/shm")
 """A file system in memory: where weights go on their way to an engine, if they fit."""
 
@@ -158,10 +163,10 @@ class VllmEngine:
             state: The base model's whole state, by name.
             version: Policy version of these weights.
         """
-        whole = dict(state)
-        if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
-            whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-        folder = write_tensors(whole, "model.safetensors")
+        self.load_folder(write_model(state), version)
+
+    def load_folder(self, folder: tempfile.TemporaryDirectory[str], version: int) -> None:
+        """As `load`, from what `write_model` wrote; the engine removes the folder when other weights replace it."""
         try:
             self._call(lambda: self._take(folder, version))
         except BaseException:
@@ -185,6 +190,9 @@ class VllmEngine:
         """
         self._call(lambda: self.backend.sleep(level))
         self._asleep = True
+
+    def revive(self) -> None:
+        """See `Replicas`: a single engine is begun again by itself."""
 
     def wake(self) -> None:
         """Takes its memory again, if it sleeps."""
@@ -311,14 +319,32 @@ class VllmEngine:
             before.cleanup()
 
 
+def _clear_left_over() -> None:
+    """Removes weights of programs that were killed: memory does not come back by itself."""
+    for place in {MEMORY, Path(tempfile.gettempdir())}:
+        for folder in place.glob(f"{PREFIX}*"):
+            number = folder.name.removeprefix(PREFIX).partition("-")[0]
+            if number.isdigit() and not Path(f"/proc/{number}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_model(state: Mapping[str, Tensor]) -> tempfile.TemporaryDirectory[str]:
+    """Writes a model's whole state for an engine."""
+    whole = dict(state)
+    if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
+        whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
+    return write_tensors(whole, "model.safetensors")
+
+
 def write_tensors(state: Mapping[str, Tensor], name: str) -> tempfile.TemporaryDirectory[str]:
     """Writes tensors into a file of a new folder, in memory if there is room: where an engine's process finds them."""
     from safetensors.torch import save_file
 
     whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
+    _clear_left_over()
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size
-    folder = tempfile.TemporaryDirectory(prefix="searchgym-weights-", dir=MEMORY if roomy else None)
+    folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY if roomy else None)
     seen = set[int]()
     for key, tensor in whole.items():  # safetensors refuses two names of one tensor
         if tensor.data_ptr() in seen:
@@ -326,6 +352,18 @@ def write_tensors(state: Mapping[str, Tensor], name: str) -> tempfile.TemporaryD
         seen.add(tensor.data_ptr())
     save_file(whole, Path(folder.name) / name)
     return folder
+
+
+def rank_for(rank: int) -> int:
+    """Returns the largest rank that vLLM is set up for, given an adapter's."""
+    return next((known for known in RANKS if known >= rank), rank)
+
+
+def visible(gpus: Sequence[int]) -> str:
+    """Returns the ``CUDA_VISIBLE_DEVICES`` of a process that may see some of the GPUs that this one sees."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = None if seen is None else seen.split(",")
+    return ",".join(str(gpu) if names is None else names[gpu] for gpu in gpus)
 
 
 def vllm_version() -> str | None:

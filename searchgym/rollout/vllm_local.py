@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +20,18 @@ import torch
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, check_reset
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, check_reset, rank_for, visible
 
-RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Largest ranks of adapters that vLLM can be set up for."""
+GUARD: Final = """
+import os, sys
+sys.stdin.read()
+for number in sys.argv[1:]:
+    try:
+        os.kill(int(number), 9)
+    except OSError:
+        pass
+"""
+"""Waits for the end of whoever holds the other end of its input."""
 
 _starting = threading.Lock()
 """Held while an engine starts: its processes take over the environment as it is then."""
@@ -55,7 +66,7 @@ class LocalVllm:
         gpus: Sequence[int] | None = None,
     ) -> None:
         self._folder, self._dtype, self._requests, self._options = folder, dtype, requests, options
-        self._adapters, self._rank = adapters, next((known for known in RANKS if known >= rank), rank)
+        self._adapters, self._rank = adapters, rank_for(rank)
         self._gpus = gpus
         self._engine = self._start()
         self.max_context = int(self._engine.model_config.max_model_len)
@@ -114,6 +125,8 @@ class LocalVllm:
     def close(self) -> None:
         """See `Backend`."""
         self._engine.engine_core.shutdown()
+        self._guard.kill()
+        self._guard.communicate()
 
     @property
     def processes(self) -> list[int]:
@@ -153,8 +166,15 @@ class LocalVllm:
                 engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # of many types, those of its processes among them
                 raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
+        self._guard = _guard([process.pid for process in engine.engine_core.resources.engine_manager.processes])
         threading.Thread(target=_watch, args=(engine.engine_core,), name="vllm-watch", daemon=True).start()
         return engine
+
+
+def _guard(processes: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Starts a process that outlives this one only to kill an engine's processes, which vLLM leaves behind."""
+    command = [sys.executable, "-c", GUARD, *map(str, processes)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _watch(core: Any) -> None:
@@ -181,7 +201,8 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
         "VLLM_NO_USAGE_STATS": "1",
     }
     if gpus is not None:
-        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        wanted["CUDA_VISIBLE_DEVICES"] = visible(gpus)
+    resource_tracker.ensure_running()  # else starting it with the first process unblocks the signal
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -107,6 +107,7 @@ class VllmSampler:
             self.engine.wake()
             self.engine.load(state, version)
             return
+        self.engine.revive()
         self.engine.wake()
         new = _Version(self._config, state, version)
         with self._lock:

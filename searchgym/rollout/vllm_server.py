@@ -26,7 +26,7 @@ import torch
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, check_reset
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, check_reset, rank_for
 
 PATIENCE: Final = 300.0
 """Seconds that a server may take to come, at first and when it has gone away."""
@@ -77,7 +77,12 @@ def serve_command(
         "seed": 0,
     }
     if adapters:
-        flags |= {"enable-lora": True, "max-loras": adapters, "max-cpu-loras": 2 * adapters, "max-lora-rank": rank}
+        flags |= {
+            "enable-lora": True,
+            "max-loras": adapters,
+            "max-cpu-loras": 2 * adapters,
+            "max-lora-rank": rank_for(rank),
+        }
     # what ``vllm serve`` runs; that itself does not start where the CPU build is installed
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     for name, value in flags.items():
@@ -142,7 +147,11 @@ class ServedVllm:
         if asked.adapter is not None:
             if asked.adapter.name not in self._adapters:
                 given = {"lora_name": asked.adapter.name, "lora_path": asked.adapter.folder}
-                self._post("/v1/load_lora_adapter", given)
+                try:
+                    self._post("/v1/load_lora_adapter", given)
+                except ModelError as error:
+                    if "already" not in str(error):  # it kept it while it did not answer; names are used once
+                        raise
                 self._adapters.add(asked.adapter.name)
             body["model"] = asked.adapter.name
         self._pool.submit(self._answer, self._life, name, body)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from searchgym.train.draw import Draw
@@ -38,7 +39,7 @@ class Ahead:
         self._learnt = first
         self._drawn: dict[int, Draw] = {}
         self._error: BaseException | None = None
-        self._closed = False
+        self._closed, self._paused, self._drawing = False, False, False
         self._thread = threading.Thread(target=self._run, args=(first,), name="searchgym-draw", daemon=True)
         self._thread.start()
 
@@ -61,6 +62,19 @@ class Ahead:
             self._learnt = steps
             self._news.notify_all()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Waits for the draw that is under way, and lets none begin while the block runs."""
+        with self._news:
+            self._paused = True
+            self._news.wait_for(lambda: not self._drawing)
+        try:
+            yield
+        finally:
+            with self._news:
+                self._paused = False
+                self._news.notify_all()
+
     def close(self) -> None:
         """Ends the thread; a draw that is under way is given up."""
         with self._news:
@@ -74,16 +88,21 @@ class Ahead:
     def _run(self, step: int) -> None:
         try:
             while step < self._last:
-                with self._news:
-                    self._news.wait_for(lambda: self._closed or step <= self._learnt + self._bound)  # noqa: B023
-                    if self._closed:
-                        return
+                if not self._begin(step):
+                    return
                 draw = self._draw(step)
                 with self._news:
-                    self._drawn[step] = draw
+                    self._drawn[step], self._drawing = draw, False
                     self._news.notify_all()
                 step += 1
         except BaseException as error:  # of a draw; given to who takes the next one
             with self._news:
-                self._error = error
+                self._error, self._drawing = error, False
                 self._news.notify_all()
+
+    def _begin(self, step: int) -> bool:
+        """Waits until a step may be drawn; returns whether it is still wanted."""
+        with self._news:
+            self._news.wait_for(lambda: self._closed or (not self._paused and step <= self._learnt + self._bound))
+            self._drawing = not self._closed
+            return self._drawing

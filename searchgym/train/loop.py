@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from searchgym.errors import SearchGymError, TrainingError, UsageError
+from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
 from searchgym.records import Question
 from searchgym.train.ahead import Ahead
 from searchgym.train.checkpoint import (
@@ -148,6 +148,9 @@ class Trainer:
                 if self._clean:
                     self._rescue()
                 raise
+            except ModelError as error:  # the sampler is gone, the learner is not
+                saved = self._rescue()
+                raise type(error)(f"{error}; checkpoint: {saved or 'none'}") from error
             except TrainingError as error:
                 good = self.folder.newest_checkpoint()
                 raise type(error)(f"{error}; last good checkpoint: {good or 'none'}") from error
@@ -227,11 +230,15 @@ class Trainer:
 
     def _validate(self) -> tuple[Row, bool]:
         """Asks the validation questions greedily; returns the scores, and whether they are the best so far."""
-        started = time.perf_counter()
         assert self._rollout is not None
-        reset_peak()
-        with self._watchdog.phase("validation", self.progress.step, self.recipe.deadline.validation):
-            episodes = self._rollout(self.validation, 1, self.progress.step, True)
+        with ExitStack() as alone:
+            if self._ahead is not None:  # the sampler is asked by one of them at a time
+                with self._watchdog.phase("rollout", self.progress.step, self.recipe.deadline.rollout):
+                    alone.enter_context(self._ahead.paused())
+            started = time.perf_counter()
+            reset_peak()
+            with self._watchdog.phase("validation", self.progress.step, self.recipe.deadline.validation):
+                episodes = self._rollout(self.validation, 1, self.progress.step, True)
         scores = validation_metrics(episodes, self.validation)
         metric = self.recipe.validation.metric
         if metric not in scores:

@@ -8,6 +8,7 @@ its adapter switched off, which takes no memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "default"
 """Of the adapter within the model."""
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+"""peft's file of an adapter's weights."""
 
 
 def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreTrainedModel:
@@ -82,8 +85,22 @@ def adapter_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Args:
         state: Of the model with its adapter.
     """
-    own = {name: weight for name, weight in state.items() if ".lora_" in name}
-    return {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": weight for name, weight in own.items()}
+    return {key: state[name] for name, key in _names(state).items()}
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Takes over an adapter's weights as they were saved: through peft they would be rounded to the base's type."""
+    from safetensors.torch import load_file
+
+    saved = load_file(folder / ADAPTER_WEIGHTS)
+    own = {name: saved[key] for name, key in _names(model.state_dict()).items()}
+    model.load_state_dict(own, strict=False)
+
+
+def _names(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Returns peft's name of each of the adapter's weights."""
+    own = [name for name in state if ".lora_" in name]
+    return {name: f"base_model.model.{name.replace(f'.{NAME}.', '.')}" for name in own}
 
 
 def adapter_config(options: LoraOptions) -> dict[str, Any]:

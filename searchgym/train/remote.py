@@ -22,6 +22,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from searchgym.errors import HangError, TrainingError, UsageError
+from searchgym.rollout.vllm_engine import visible
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe import Recipe
 from searchgym.train.samples import Sample
@@ -78,7 +79,7 @@ class RemoteLearner:
             own, theirs = multiprocessing.Pipe()
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
             if (gpus := self._recipe.learner.gpus) is not None:
-                numbers["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+                numbers["CUDA_VISIBLE_DEVICES"] = visible(gpus)
             command = [sys.executable, "-m", "searchgym.train.worker", str(theirs.fileno())]
             with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
                 process = subprocess.Popen(

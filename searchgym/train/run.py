@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 import functools
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.loading import device_of, load_model
+from searchgym.rollout.loading import device_of, is_adapter, load_model, model_folder
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
@@ -82,6 +81,8 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
     agent = load_agent(recipe.agent)
     if len(agent.roles) != 1:
         raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
+    if recipe.lora.rank and is_adapter(model_folder(recipe.model)):
+        raise UsageError(f"{recipe.model} is an adapter, and lora.rank makes another one: `searchgym export` it first")
     model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
     plain = _sampler(recipe, model, tokenizer)
     sampler, exact = wrap(plain), isinstance(plain, TransformersSampler) and not recipe.rollout.staleness
@@ -141,11 +142,10 @@ def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     """
     options = recipe.rollout
     if samples_by_vllm(options.sampler):
-        dtype = computed_in(recipe) if options.vllm.dtype == "auto" else options.vllm.dtype
         adapter = adapter_config(recipe.lora) if recipe.lora.rank else None
         engine = start_engine(
             recipe.model,
-            dtype=dtype,
+            dtype=sampled_in(recipe),
             requests=options.concurrency,
             options=options.vllm,
             adapters=int(adapter is not None),
@@ -161,6 +161,12 @@ def computed_in(recipe: Recipe) -> str:
     return recipe.optimizer.autocast or recipe.learner.dtype
 
 
+def sampled_in(recipe: Recipe) -> str:
+    """Returns the type in which vLLM computes."""
+    own = recipe.rollout.vllm.dtype
+    return computed_in(recipe) if own == "auto" else own
+
+
 def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | None:
     """Returns the look at each update of a sampler that does not share torch with the learner."""
     options = recipe.rollout
@@ -172,7 +178,7 @@ def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | 
         parts.learner,
         temperature=options.temperature,
         count=options.probe,
-        allowed=ALLOWED[computed_in(recipe)],
+        allowed=max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)]),
     )
 
 
@@ -217,17 +223,15 @@ class EngineRollout:
     ) -> None:
         self.recipe, self.agent, self.model = recipe, agent, model
         self.task, self.validation, self.canonical = task, validation, canonical
-        self._turn = threading.Lock()
         self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question, in the order of the questions and attempts."""
         episodes: list[Episode] = []
-        with self._turn:
-            if self.canonical:
-                self.model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
-            engine = self._engine(step, greedy)
-            asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
+        if self.canonical:
+            self.model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
+        engine = self._engine(step, greedy)
+        asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
         place = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError
+from searchgym.train.lora import ADAPTER_WEIGHTS, load_adapter
 from searchgym.train.options import OptimizerOptions
 
 if TYPE_CHECKING:
@@ -105,8 +106,11 @@ class Updater:
 
     def load(self, folder: Path) -> None:
         """Takes over what `save` wrote of a model of the same shape."""
-        saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype)
-        self.model.load_state_dict(saved.state_dict())
+        if (folder / ADAPTER_WEIGHTS).is_file():
+            load_adapter(self.model, folder)
+        else:
+            saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype)
+            self.model.load_state_dict(saved.state_dict())
         state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.version = state["version"]

@@ -3,8 +3,12 @@
 import copy
 import os
 import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -154,6 +158,29 @@ def test_two_adapters_on_one_engine_give_what_two_models_give(own, vllm):
     assert [reply.ids.tolist() for reply in vllm.sample(asked)] == before  # the base is itself
     for sampler in samplers:
         sampler.close()
+
+
+def test_an_engine_does_not_outlive_who_started_it():
+    """However that one ended: here by SIGKILL."""
+    script = (
+        "from searchgym.rollout.sampler import VllmOptions\n"
+        "from searchgym.rollout.vllm_start import start_engine\n"
+        "if __name__ == '__main__':\n"
+        "    options = VllmOptions(cache_gib=1, max_context=64, eager=True)\n"
+        "    engine = start_engine('tiny', dtype='float32', requests=1, options=options)\n"
+        "    print('started', *engine.backend.processes, flush=True)\n"
+        "    engine._thread.join()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = next(line for line in iter(process.stdout.readline, "") if line.startswith("started"))
+        process.kill()
+    (number,) = map(int, started.split()[1:])
+    for _ in range(200):
+        if not psutil.pid_exists(number):
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"process {number} is still there")
 
 
 def test_an_engine_that_ends_is_replaced_and_no_response_is_lost_or_given_twice(own, vllm):
