@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -51,7 +52,6 @@ def main() -> None:
     parser.add_argument("--concurrent", type=int, nargs="*", default=[1, 16, 64, 256], help="episodes under way")
     parser.add_argument("--each", type=int, default=256, help="episodes per run of the speed test, at most")
     parser.add_argument("--runs", type=int, default=3, help="runs of each")
-    parser.add_argument("--max-context", type=int, default=1024, help="most tokens of a context in vLLM")
     parser.add_argument("--eager", action="store_true", help="vLLM without graphs and compilation")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
     args = parser.parse_args()
@@ -72,7 +72,7 @@ def main() -> None:
 def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSampler, float]:
     """Returns a vLLM sampler of the model, and the seconds that its start took."""
     begun = time.perf_counter()
-    options = VllmOptions(cache_gib=2, max_context=args.max_context, prefix_caching=caching, eager=args.eager)
+    options = VllmOptions(cache_gib=2, max_context=own.max_context, prefix_caching=caching, eager=args.eager)
     engine = start_engine(args.model, dtype="float32", requests=256, options=options)
     return VllmSampler(engine, ends=own.ends), time.perf_counter() - begun
 
@@ -128,15 +128,16 @@ def _logp(episode: Episode) -> np.ndarray:
 
 
 def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
-    """Returns how far apart the log-probs of the first differing tokens are, in nats."""
+    """Returns how far apart the log-probs of the first differing tokens are, in nats; inf if one only ends earlier."""
     shared = min(len(first), len(second))
     differing = np.flatnonzero(first[:shared] != second[:shared])
-    at = int(differing[0]) if len(differing) else shared
+    if not len(differing):
+        return math.inf
+    at = int(differing[0])
     with torch.no_grad():
         logits = model(input_ids=torch.from_numpy(first[None, :at].astype(np.int64))).logits[0, -1]
     logp = torch.log_softmax(logits.double(), -1)
-    pair = [int(ids[at]) for ids in (first, second) if at < len(ids)]
-    return float(logp.max() - min(logp[token] for token in pair))
+    return float(logp.max() - min(logp[int(first[at])], logp[int(second[at])]))
 
 
 # -- speed ---------------------------------------------------------------------------------------------------------

@@ -192,8 +192,13 @@ def _watch(core: Any) -> None:
 def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
     """Sets what vLLM takes over when it starts, and puts back what was there.
 
-    Its processes are kept from a terminal's Ctrl-C: the loop decides when to end.
+    Its processes are kept from a terminal's Ctrl-C: the loop decides when to end. Nor do they run the program's own
+    file again, as processes that are spawned do: it may have no guard against that, and what it imports (numba's
+    libraries) can end vLLM.
     """
+    main = vars(sys.modules["__main__"])
+    own = {name: main.get(name) for name in ("__spec__", "__file__")}
+    main.update(dict.fromkeys(own))
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would take torch's cores
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
@@ -209,6 +214,7 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
     try:
         yield
     finally:
+        main.update(own)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
