@@ -166,8 +166,9 @@ class LocalVllm:
                 engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # of many types, those of its processes among them
                 raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
-        self._guard = _guard([process.pid for process in engine.engine_core.resources.engine_manager.processes])
-        threading.Thread(target=_watch, args=(engine.engine_core,), name="vllm-watch", daemon=True).start()
+        core: Any = engine.engine_core
+        self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
+        threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
         return engine
 
 
