@@ -2,10 +2,16 @@
 
     python benchmarks/ahead.py [--staleness 0 1 4] [--seeds 0] [--steps 12] [--latency 0.1] [--out runs/ahead] [--json]
 
-Trainings of ``tiny-grpo`` with ``loss.importance_cap: 2`` and nothing else changed, their retriever slowed down to
-``--latency`` seconds per call, as one behind a network is; with ``--sampler vllm`` sampled by vLLM. Steps per hour are
-counted between the ends of the first and the last step, validation apart. EM is that of greedy episodes on the
-validation questions, by steps. A training that is there stays; one that was stopped goes on.
+*Paced.* Steps of ``tiny-grpo`` are sampled once and recorded. Then the loop runs them again for each staleness, with a
+sampler that answers from the recording and takes ``--token`` seconds for a token, however many rows there are, as an
+engine on a GPU of its own does; with a learner that takes ``--share`` of what a step takes when they take turns; and
+with a retriever whose calls take ``--latency`` seconds. Steps per hour, medians of ``--runs``, in turn.
+
+*Trainings* (``--seeds`` with none leaves them out) of ``tiny-grpo`` with ``loss.importance_cap: 2`` and nothing else
+changed, their retriever slowed down to ``--latency`` seconds per call, as one behind a network is; with ``--sampler
+vllm`` sampled by vLLM. Steps per hour are counted between the ends of the first and the last step, validation apart;
+sampler and learner share the machine. EM is that of greedy episodes on the validation questions, by steps. A training
+that is there stays; one that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -15,44 +21,35 @@ import contextlib
 import dataclasses
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from rollout_engine import Paced, Recorder, Slow
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import iter_jsonl
-from searchgym.records import Hit
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Deliver, Pull
+from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.train.draw import Drawer
+from searchgym.train.loop import Trainer
 from searchgym.train.recipe import Recipe, load_recipe
-from searchgym.train.run import load_parts, trainer_of
+from searchgym.train.run import EngineRollout, Parts, load_parts, trainer_of
 from searchgym.train.run_folder import Row
-
-
-class Slow:
-    """A retriever whose calls take a while, as those of a server that answers several at once.
-
-    Args:
-        index: What is searched.
-        latency: Seconds of a call.
-    """
-
-    calls_at_once = 8
-
-    def __init__(self, index: Any, latency: float) -> None:
-        self._index, self._latency = index, latency
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the index's hits, later."""
-        time.sleep(self._latency)
-        found: list[list[Hit]] = self._index.search(queries, k)
-        return found
+from searchgym.train.samples import Sample
 
 
 def main() -> None:
     """Trains, and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="steps ahead")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the trainings")
+    parser.add_argument("--runs", type=int, default=3, help="paced runs of each staleness")
+    parser.add_argument("--token", type=float, default=0.01, help="seconds of a token in the paced runs")
+    parser.add_argument("--share", type=float, default=0.2, help="of a paced step that is learning")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="of the trainings")
     parser.add_argument("--steps", type=int, default=12, help="of each training")
     parser.add_argument("--latency", type=float, default=0.1, help="seconds of a retriever's call")
     parser.add_argument("--every", type=int, default=4, help="steps between validations")
@@ -60,11 +57,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ahead"), help="folder of the trainings")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    if args.runs:
+        title = f"recorded episodes, {args.token:g} s a token, {args.share:.0%} of a step is learning"
+        emit_rows(paced(args), args.json, "paced", f"{title}; medians of {args.runs} runs")
     rows = []
     for seed in args.seeds:
         for staleness in args.staleness:
             print(f"staleness {staleness}, seed {seed} ...", file=sys.stderr)
             rows.append({"staleness": staleness, "seed": seed} | trained(args, staleness, seed))
+    if not rows:
+        return
     emit_rows(rows, args.json, "trainings", f"tiny-grpo by {args.sampler}, a retriever's call takes {args.latency:g} s")
     emit_rows([mean_of(rows, staleness) for staleness in args.staleness], args.json, "means", "means over seeds")
 
@@ -83,7 +85,7 @@ def trained(args: Any, staleness: int, seed: int) -> dict[str, float]:
     recipe, out = recipe_of(args, staleness, seed), args.out / f"{args.sampler}-{staleness}-{seed}"
     if not (out / "done").exists():
         parts = load_parts(recipe, out)
-        slow: Any = Slow(parts.task.retriever, args.latency)
+        slow: Any = Slow(cast(Any, parts.task.retriever), args.latency)
         parts.rollout.task = dataclasses.replace(parts.task, retriever=slow)
         ends: list[tuple[float, float]] = []
 
@@ -107,6 +109,118 @@ def mean_of(rows: Sequence[dict[str, float]], staleness: int) -> dict[str, float
     """Returns the means over seeds."""
     own = [row for row in rows if row["staleness"] == staleness]
     return {name: statistics.mean(row[name] for row in own) for name in own[0] if name != "seed"}
+
+
+# -- paced ---------------------------------------------------------------------------------------------------------
+
+
+class Clocked(Paced):
+    """A sampler that answers from a recording at its pace, and takes note of new weights."""
+
+    def stream(self, pull: Pull[Any], deliver: Deliver[Any]) -> None:
+        """See `Paced`; responses are of the weights that are there when they end."""
+        super().stream(pull, lambda key, reply: deliver(key, dataclasses.replace(reply, version=self.version)))
+
+    def update(self, state: Any, version: int) -> None:
+        """Takes note."""
+        self.version = version
+
+    def forget(self) -> None:
+        """There is nothing."""
+
+
+class Idle:
+    """A learner on a device of its own: takes its time, and this machine none.
+
+    Args:
+        seconds: Of an update.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.version, self._seconds = 0, seconds
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Adds nothing."""
+        return list(samples)
+
+    def learn(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
+        """Waits."""
+        time.sleep(self._seconds)
+        self.version += 1
+        return {"updates": 1.0}
+
+    def save(self, folder: Path) -> None:
+        """Has nothing to write."""
+
+    def close(self) -> None:
+        """Has nothing to end."""
+
+
+def paced(args: Any) -> list[dict[str, Any]]:
+    """Returns steps per hour for each staleness."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = load_recipe("tiny-grpo", ["validation.every=0", f"steps={args.steps}", "log.tensorboard=false"])
+        parts = load_parts(recipe, Path(folder))
+        recorder = Recorder(cast(TransformersSampler, parts.sampler))
+        drawer = Drawer(
+            recipe, parts.learner, rollout_by(recorder, recipe, parts, args.latency), parts.task.questions, []
+        )
+        for step in range(args.steps):
+            print(f"recording step {step + 1} of {args.steps} ...", file=sys.stderr)
+            drawer.draw(step)
+        sampler = Clocked(recorder.sampler)
+        sampler.replies, sampler.step = recorder.replies, args.token
+        drawer = Drawer(
+            recipe, parts.learner, rollout_by(sampler, recipe, parts, args.latency), parts.task.questions, []
+        )
+        began = time.perf_counter()
+        drawer.draw(0)
+        learning = (time.perf_counter() - began) * args.share / (1 - args.share)
+        hours: dict[int, list[float]] = {staleness: [] for staleness in args.staleness}
+        for run in range(args.runs):
+            for staleness in args.staleness:
+                print(f"staleness {staleness}, run {run + 1} of {args.runs} ...", file=sys.stderr)
+                out = Path(folder) / f"{staleness}-{run}"
+                hours[staleness].append(steps_per_hour(recipe, parts, sampler, learning, staleness, args.latency, out))
+    first = statistics.median(hours[args.staleness[0]])
+    return [
+        {
+            "staleness": staleness,
+            "steps per hour": statistics.median(found),
+            "smallest and largest": [min(found), max(found)],
+            "ratio": statistics.median(found) / first,
+        }
+        for staleness, found in hours.items()
+    ]
+
+
+def rollout_by(sampler: Any, recipe: Recipe, parts: Parts, latency: float) -> EngineRollout:
+    """Returns the rollout of a recipe by another sampler, with a slow retriever."""
+    retriever: Any = Slow(cast(Any, parts.task.retriever), latency)
+    task = dataclasses.replace(parts.task, retriever=retriever)
+    model = Model.over("policy", sampler, parts.rollout.model.format)
+    return EngineRollout(recipe, parts.rollout.agent, model, task, task, canonical=False)
+
+
+def steps_per_hour(
+    recipe: Recipe, parts: Parts, sampler: Clocked, learning: float, staleness: int, latency: float, out: Path
+) -> float:
+    """Returns how many steps the loop makes in an hour."""
+    rollout = rollout_by(sampler, recipe, parts, latency)
+    ends: list[float] = []
+    learner: Any = Idle(learning)
+    Trainer(
+        dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, staleness=staleness)),
+        out,
+        learner=learner,
+        tokenizer=parts.tokenizer,
+        rollout=rollout,
+        questions=parts.task.questions,
+        publish=lambda version: sampler.update(None, version),
+        give_up=rollout.give_up,
+        report=lambda row: ends.append(time.perf_counter()),
+    ).run()
+    return 3600 * (len(ends) - 1) / (ends[-1] - ends[0])
 
 
 if __name__ == "__main__":

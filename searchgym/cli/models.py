@@ -83,13 +83,9 @@ def export(
 
 def dtype_of(folder: Path) -> Dtype:
     """Returns the type of a checkpoint's weights, as its configuration says; an adapter's base decides."""
-    from transformers import AutoConfig, PretrainedConfig
-
-    from searchgym.corpora.files import read_json
-    from searchgym.rollout.loading import ADAPTER, is_adapter, model_folder
+    from searchgym.rollout.loading import adapter_base, is_adapter, model_config, model_folder
 
     folder = model_folder(folder)
     if is_adapter(folder):
-        folder = model_folder(str(read_json(folder / ADAPTER).get("base_model_name_or_path") or ""))
-    config: PretrainedConfig = AutoConfig.from_pretrained(folder)
-    return "bfloat16" if "bfloat16" in str(config.dtype) else "float32"
+        folder = model_folder(adapter_base(folder))
+    return "bfloat16" if "bfloat16" in str(model_config(folder).dtype) else "float32"

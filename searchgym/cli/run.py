@@ -117,11 +117,15 @@ def evaluate(
     temperature: Annotated[float, typer.Option(min=0.0, help="Of the models' sampling; 0 is greedy.")] = 0.0,
     seed: Seed = 0,
     concurrency: Annotated[int, typer.Option(help="Episodes under way at once; changes no score.")] = 64,
+    sampler: Annotated[
+        str, typer.Option(help="transformers, vllm, or auto: vllm where it is installed.")
+    ] = "transformers",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what the models compute in.")] = "float32",
     json: Json = False,
 ) -> None:
     """Evaluate an agent on an environment's questions."""
     from searchgym.agents.base import load_agent
-    from searchgym.rollout.models import load_models, parse_models
+    from searchgym.rollout.models import Loading, load_models, parse_models
 
     loaded = load_agent(agent)
     if model and not loaded.roles:
@@ -141,13 +145,17 @@ def evaluate(
     if skip_bad and questions is not None:
         options["questions"] = read_given_questions(questions, skip_bad, aliases)
     task = first_questions(load(env, options), limit)
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        models = load_models(parse_models(model or [], loaded.roles), task.rules.protocol)
     folder = out or new_folder(task, loaded.name)
     if resume and not (folder / "run.json").exists():
         say(f"nothing to resume in {folder}: a new run")
     settings = {"temperature": temperature, "seed": seed, "concurrency": concurrency}
-    scores = run_evaluation(task, loaded, folder, models, resume=resume, overwrite=overwrite, **settings)
+    with contextlib.ExitStack() as opened:
+        with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+            named = parse_models(model or [], loaded.roles)
+            models = load_models(named, task.rules.protocol, Loading(sampler, dtype, concurrency))
+        for own in {id(own): own for own in models.values()}.values():
+            opened.callback(own.sampler.close)
+        scores = run_evaluation(task, loaded, folder, models, resume=resume, overwrite=overwrite, **settings)
     if json:
         emit({"env": task.card.id, "agent": loaded.name, "out": str(folder)} | scores, True)
     else:

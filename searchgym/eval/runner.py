@@ -111,7 +111,10 @@ def run_identity(engine: Engine) -> dict[str, Any]:
         "env": task.card.id,
         "agent": agent.name,
         "workflow": agent.source,
-        "models": {role: [model.key, model.sha256] for role, model in sorted(engine.models.items())},
+        "models": {
+            role: [model.key, model.sha256, *filter(None, [model.engine])]
+            for role, model in sorted(engine.models.items())
+        },
         "temperature": engine.temperature,
         "seed": engine.seed,
         "questions": len(task.questions),

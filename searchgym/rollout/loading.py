@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from searchgym.cards import list_cards
 from searchgym.corpora.files import read_json
@@ -29,6 +37,8 @@ DTYPES: dict[str, torch.dtype] = {
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
 ADAPTER: Final = "adapter_config.json"
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+"""peft's file of an adapter's weights."""
 PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """Files of a model on the hub that are fetched."""
 
@@ -83,8 +93,7 @@ def load_model(
     folder = model_folder(path)
     if is_adapter(folder):
         return _load_adapted(folder, dtype, device, chat)
-    if not (folder / "config.json").is_file():
-        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    model_config(folder)
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
         raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
     tokenizer = load_tokenizer(folder, chat=chat)
@@ -97,12 +106,44 @@ def load_model(
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
-    known = model.get_input_embeddings().weight.shape[0]
+    check_vocabulary(folder, tokenizer, model.get_input_embeddings().weight.shape[0])
+    return model.to(device), tokenizer
+
+
+def model_config(folder: Path) -> PretrainedConfig:
+    """Returns a model's configuration.
+
+    Raises:
+        DataMissingError: There is none.
+        DataError: It cannot be read.
+    """
+    if not (folder / "config.json").is_file():
+        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"the configuration cannot be read: {error}", folder) from error
+    return config
+
+
+def generation_settings(folder: Path) -> GenerationConfig:
+    """Returns a model's generation settings: its own, else those that its configuration implies."""
+    if (folder / "generation_config.json").is_file():
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return GenerationConfig.from_model_config(model_config(folder))
+
+
+def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
+    """Raises a UsageError if a tokenizer has ids that the model does not know."""
     if len(tokenizer) > known:
         raise UsageError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
         )
-    return model.to(device), tokenizer
+
+
+def adapter_base(folder: Path) -> str:
+    """Returns the name of an adapter's base model."""
+    return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
 
 
 def is_adapter(folder: Path) -> bool:
@@ -116,7 +157,7 @@ def _load_adapted(
     """Loads an adapter and its base as one model."""
     from peft import PeftModel
 
-    base = str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
+    base = adapter_base(folder)
     try:
         model, tokenizer = load_model(base, dtype, device=device)
     except (DataMissingError, UsageError) as error:

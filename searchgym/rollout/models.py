@@ -6,18 +6,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
-from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest, StreamingSampler
+from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest, StreamingSampler, VllmOptions
 from searchgym.rollout.tokens import TokenFormat
 
 if TYPE_CHECKING:
     from searchgym.rollout.api_sampler import MessageFormat
+    from searchgym.rollout.loading import Dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +32,8 @@ class Model:
     batcher: Batcher[SampleRequest, Sampled]
     sha256: str | None = None
     """Of the weight files it was loaded from, None if it was made in memory."""
+    engine: str = ""
+    """What samples, where that is not transformers in float32: scores may differ by rounding."""
 
     @classmethod
     def over(
@@ -41,11 +44,12 @@ class Model:
         *,
         max_requests: int = 256,
         sha256: str | None = None,
+        engine: str = "",
     ) -> Model:
         """Returns a model whose calls hold at most `max_requests` requests, where requests are not streamed."""
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
-        return cls(key, sampler, format, batcher, sha256)
+        return cls(key, sampler, format, batcher, sha256, engine)
 
 
 def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
@@ -88,8 +92,25 @@ def is_url(model: str | Path) -> bool:
     return str(model).startswith(("http://", "https://"))
 
 
-def load_models(models: Mapping[str, str | Path], protocol: Protocol) -> dict[str, Model]:
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What models that are loaded here sample by."""
+
+    by: str = "transformers"
+    """``transformers``, ``vllm``, or ``auto``: see `samples_by_vllm`."""
+    dtype: str = "float32"
+    """Of weights and computation."""
+    requests: int = 64
+    """Most requests under way at once."""
+
+
+def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()) -> dict[str, Model]:
     """Loads each model once and returns the one behind each role; a model's key is its folder's name, or its server's.
+
+    Args:
+        models: Role to model.
+        protocol: Of the environment.
+        how: For those that are not behind a server.
 
     Raises:
         DataMissingError: A folder that is not there or holds no model.
@@ -97,7 +118,7 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol) -> dict[st
     """
     served = {role: str(model) for role, model in models.items() if is_url(model)}
     there = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
-    found = _loaded({role: model for role, model in models.items() if role not in served}, protocol)
+    found = _loaded({role: model for role, model in models.items() if role not in served}, protocol, how)
     return found | {role: there[model] for role, model in served.items()}
 
 
@@ -112,21 +133,33 @@ def _served(model: str, protocol: Protocol) -> Model:
     return Model.over(name, ApiSampler(options), MessageFormat(protocol), max_requests=options.at_once)
 
 
-def _loaded(models: Mapping[str, str | Path], protocol: Protocol) -> dict[str, Model]:
+def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) -> dict[str, Model]:
     """Returns models that are loaded here."""
     if not models:
         return {}
-    from searchgym.rollout.loading import model_folder
+    from searchgym.rollout.loading import DTYPES, device_of, model_folder
     from searchgym.rollout.transformers_sampler import load_sampler
+    from searchgym.rollout.vllm_engine import vllm_version
+    from searchgym.rollout.vllm_start import load_vllm, samples_by_vllm
 
+    if how.dtype not in DTYPES:
+        raise UnknownNameError("dtype", how.dtype, DTYPES)
     paths = {role: model_folder(model).resolve() for role, model in models.items()}
+    folders = list(dict.fromkeys(paths.values()))
+    if len({folder.name for folder in folders}) < len(folders):
+        raise UsageError(f"two model folders have the same name: {', '.join(map(str, folders))}")
+    by_vllm = samples_by_vllm(how.by)
+    engine = f"vllm {vllm_version()} {how.dtype}" if by_vllm else "" if how.dtype == "float32" else how.dtype
     loaded: dict[Path, Model] = {}
-    for path in dict.fromkeys(paths.values()):
-        sampler, tokenizer = load_sampler(path)
+    sampler: Sampler
+    for path in folders:
+        if by_vllm:
+            options = VllmOptions(gpu_share=0.9 / len(folders))
+            sampler, tokenizer = load_vllm(path, how.dtype, requests=how.requests, options=options)
+        else:
+            sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))
         form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
-        loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path))
-    if len({model.key for model in loaded.values()}) < len(loaded):
-        raise UsageError(f"two model folders have the same name: {', '.join(map(str, loaded))}")
+        loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path), engine=engine)
     return {role: loaded[path] for role, path in paths.items()}
 
 

@@ -72,8 +72,6 @@ class Replicas:
         self.version, folder = version, write_model(state)
         self._each(lambda engine: engine.load_folder(folder, version))
         self._start_again(lambda engine: engine.load_folder(folder, version))
-        with self._lock:
-            self._homes.clear()  # nothing is remembered that would be worth a long queue
 
     def drop(self, adapter: Adapter) -> None:
         """See `VllmEngine`."""
@@ -92,7 +90,7 @@ class Replicas:
         self._each(VllmEngine.wake)
 
     def revive(self) -> None:
-        """Starts those again that have ended; they have the base's own weights."""
+        """Starts those again that have ended, with the base's own weights: before the next adapter comes."""
         self._start_again(lambda engine: None)
 
     def _start_again(self, prepare: Callable[[VllmEngine], None]) -> None:
@@ -105,6 +103,8 @@ class Replicas:
                 engine = replica.start()
                 prepare(engine)
                 replica.engine = engine  # asked from now on
+        with self._lock:
+            self._homes.clear()  # nothing is remembered of old weights that would be worth a long queue
 
     def close(self) -> None:
         """Ends all of them."""

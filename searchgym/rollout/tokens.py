@@ -9,9 +9,10 @@ tokens: text is encoded as plain text, also where it spells one.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
 """Stand for texts while a template is rendered; nothing that a template would say or change."""
+MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
+"""A text that begins with what is written like a special token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,8 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
     """Finds a chat template's marks around sentinels.
 
     Raises:
-        UsageError: The template cannot be rendered, or does not show each sentinel once, in order.
+        UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
+            mark that the tokenizer does not know.
     """
     user = {"role": "user", "content": USER}
     before, after = _split(_render(tokenizer, [user]), USER)
@@ -180,6 +184,11 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
     def marks(text: str) -> tuple[int, ...]:
         return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
+        raise UsageError(
+            f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
+            "know as one token, so no model can end a turn: put the model's own tokenizer beside it"
+        )
     special = _special_ids(tokenizer)
     ids = marks(joiner)
     closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)

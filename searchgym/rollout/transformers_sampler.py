@@ -313,5 +313,10 @@ def load_sampler(
 
 def response_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Returns the ids that end a response: the tokenizer's and those of the model's generation settings."""
-    ends = getattr(model.generation_config, "eos_token_id", None)
+    return ends_of(model.generation_config, tokenizer)
+
+
+def ends_of(settings: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """As `response_ends`, from a model's ``GenerationConfig`` alone."""
+    ends = getattr(settings, "eos_token_id", None)
     return end_ids(tokenizer) + (() if ends is None else (ends,) if isinstance(ends, int) else tuple(ends))

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from searchgym.errors import EngineLostError, ModelError
+from searchgym.errors import EngineLostError, ModelError, UsageError
 
 TESTED: Final = ("0.32.",)
 """Versions of vLLM, by their beginnings, that the tests have run."""
@@ -360,10 +360,18 @@ def rank_for(rank: int) -> int:
 
 
 def visible(gpus: Sequence[int]) -> str:
-    """Returns the ``CUDA_VISIBLE_DEVICES`` of a process that may see some of the GPUs that this one sees."""
+    """Returns the ``CUDA_VISIBLE_DEVICES`` of a process that may see some of the GPUs that this one sees.
+
+    Raises:
+        UsageError: This one does not see so many.
+    """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = None if seen is None else seen.split(",")
-    return ",".join(str(gpu) if names is None else names[gpu] for gpu in gpus)
+    if seen is None:
+        return ",".join(map(str, gpus))
+    names = seen.split(",")
+    if max(gpus) >= len(names):
+        raise UsageError(f"there is no GPU {max(gpus)}: CUDA_VISIBLE_DEVICES is {seen}, counted from 0")
+    return ",".join(names[gpu] for gpu in gpus)
 
 
 def vllm_version() -> str | None:

@@ -6,14 +6,36 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from searchgym.errors import UsageError
-from searchgym.rollout.loading import model_folder
+from safetensors.torch import load_file
+
+from searchgym.corpora.files import read_json
+from searchgym.errors import UnknownNameError, UsageError
+from searchgym.rollout.loading import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    adapter_base,
+    check_vocabulary,
+    generation_settings,
+    is_adapter,
+    load_tokenizer,
+    model_config,
+    model_folder,
+)
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.transformers_sampler import ends_of
 from searchgym.rollout.vllm_engine import DEATHS, TESTED, Backend, VllmEngine, vllm_version
 from searchgym.rollout.vllm_local import LocalVllm
+from searchgym.rollout.vllm_sampler import VllmSampler
 from searchgym.rollout.vllm_server import ServedVllm
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+SAMPLERS: Final = ("transformers", "vllm", "auto")
 
 
 def start_engine(
@@ -33,10 +55,8 @@ def start_engine(
         UsageError: vLLM is not installed, or the options do not fit each other.
         ModelError: An engine does not start, a server does not answer.
     """
-    from transformers import AutoConfig
-
     folder = model_folder(model)
-    vocabulary = int(AutoConfig.from_pretrained(folder).get_text_config(decoder=True).vocab_size)
+    vocabulary = vocabulary_of(folder)
     backends: list[Callable[[], Backend]] = []
     if options.servers:
         backends = [functools.partial(ServedVllm, address, requests=requests) for address in options.servers]
@@ -63,6 +83,41 @@ def start_engine(
     return Replicas([functools.partial(start, backend, 1) for backend in backends])
 
 
+def load_vllm(
+    path: str | Path, dtype: str, *, requests: int, options: VllmOptions
+) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
+    """Loads a model folder as a sampler; from an adapter it samples beside its base.
+
+    Args:
+        path: The folder, in Hugging Face format; or a name.
+        dtype: Of weights and computation.
+        requests: Most requests under way at once.
+        options: See `VllmOptions`.
+
+    Raises:
+        SearchGymError: See `start_engine` and `load_tokenizer`.
+    """
+    folder = model_folder(path)
+    config = read_json(folder / ADAPTER) if is_adapter(folder) else None
+    base = folder if config is None else model_folder(adapter_base(folder))
+    tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
+    check_vocabulary(folder, tokenizer, vocabulary_of(base))
+    ends = ends_of(generation_settings(base), tokenizer)
+    rank = 1 if config is None else int(config["r"])
+    engine = start_engine(
+        base, dtype=dtype, requests=requests, options=options, adapters=int(config is not None), rank=rank
+    )
+    sampler = VllmSampler(engine, ends=ends, adapter=config)
+    if config is not None:
+        sampler.update(load_file(folder / ADAPTER_WEIGHTS), 0)
+    return sampler, tokenizer
+
+
+def vocabulary_of(folder: Path) -> int:
+    """Returns the token ids that a model knows."""
+    return int(model_config(folder).get_text_config(decoder=True).vocab_size)
+
+
 def gpus_of(options: VllmOptions, replica: int) -> list[int] | None:
     """Returns the GPUs of one of the replicas; None for all that there are.
 
@@ -87,7 +142,10 @@ def samples_by_vllm(wanted: str, ask: bool = True) -> bool:
 
     Raises:
         UsageError: It must, and is not installed.
+        UnknownNameError: It is none of these.
     """
+    if wanted not in SAMPLERS:
+        raise UnknownNameError("sampler", wanted, SAMPLERS)
     if not ask:
         return wanted != "transformers"
     version = None if wanted == "transformers" else vllm_version()

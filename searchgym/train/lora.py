@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import UsageError
+from searchgym.rollout.loading import ADAPTER_WEIGHTS
 from searchgym.train.options import LoraOptions
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 NAME: Final = "default"
 """Of the adapter within the model."""
-ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-"""peft's file of an adapter's weights."""
 
 
 def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreTrainedModel:

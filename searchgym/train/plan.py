@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from searchgym.errors import DataError, UsageError
-from searchgym.rollout.loading import DTYPES, device_of, model_folder
+from searchgym.errors import UsageError
+from searchgym.rollout.loading import DTYPES, device_of, model_config, model_folder
 from searchgym.rollout.transformers_sampler import BATCH_TOKENS
 from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
 from searchgym.train.memory import GIB
@@ -63,13 +63,9 @@ def model_shape(name: str) -> Shape:
         DataMissingError: There is no such model.
         UsageError: It is not of a form that can be planned.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    folder = model_folder(name, ["config.json"])
-    try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds on damaged files
-        raise DataError(f"the configuration cannot be read: {error}", folder) from error
+    config: Any = model_config(model_folder(name, ["config.json"]))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     text = config.get_text_config(decoder=True)
@@ -180,14 +176,17 @@ def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
 def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[Part]:
     """Returns what vLLM takes: its share of each of its GPUs, whatever it needs of that."""
     options = recipe.rollout.vllm
+    whole = shape.parameters * _bytes(recipe.learner.dtype)
+    sent = 4 * adapter_parameters(recipe.model, recipe.lora) if recipe.lora.rank else whole
+    way = Part("cpu", "weights on their way to vLLM", 2 * sent / GIB)  # the next ones come before those are gone
     if options.servers:
-        return []
+        return [way]
     size = 2 if recipe.optimizer.autocast == "bfloat16" or options.dtype == "bfloat16" else _bytes(recipe.learner.dtype)
     weights = shape.parameters * size / options.tensor_parallel / GIB
     per_token = 2 * shape.layers * shape.kv_width * size / options.tensor_parallel / GIB
     if not count:
-        return [Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
-    parts = []
+        return [way, Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
+    parts = [way]
     share, phases = options.gpu_share * gpu_gib, ("draw",) if options.sleep else PHASES
     need = weights + per_token * (options.max_context or BATCH_TOKENS)
     if need > share:
@@ -199,16 +198,16 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
                 raise UsageError(f"vLLM's replica {replica} takes GPU {gpu}, there are {count}, from 0 on")
             parts.append(Part(f"cuda:{gpu}", "vLLM: its share", share, phases))
     if options.sleep == 1:
-        whole = options.replicas * options.tensor_parallel * weights
-        parts.append(Part("cpu", "vLLM: weights, asleep", whole, ("policy", "critic")))
+        asleep = options.replicas * options.tensor_parallel * weights
+        parts.append(Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic")))
     return parts
 
 
 def adapter_parameters(name: str, options: LoraOptions) -> int:
     """Returns the parameters of an adapter, from its base's configuration alone."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(model_folder(name, ["config.json"]), local_files_only=True)
+    config = model_config(model_folder(name, ["config.json"]))
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     head = model.get_output_embeddings()

@@ -54,6 +54,8 @@ class Parts:
     learner: Learner
     adapter: bool = False
     """Whether the sampler takes the adapter's weights, in the place of a whole model's."""
+    rest: Callable[[], None] | None = None
+    """Makes the sampler give its GPU to the learner until weights are published, if the recipe asks for it."""
 
     def publish(self, version: int) -> None:
         """Gives the sampler the learner's weights."""
@@ -90,7 +92,8 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
     policy = Model.over("policy", sampler, form)
     rollout = EngineRollout(recipe, agent, policy, task, validation, canonical=exact)
     adapter = bool(recipe.lora.rank) and not isinstance(plain, TransformersSampler)
-    return Parts(task, validation, tokenizer, sampler, rollout, _learner(recipe, model, out), adapter)
+    learner = _learner(recipe, model, out)
+    return Parts(task, validation, tokenizer, sampler, rollout, learner, adapter, _rest(recipe, plain))
 
 
 def train(
@@ -128,7 +131,7 @@ def trainer_of(
         demonstrations=_demonstrations(recipe),
         publish=parts.publish,
         probe=_probe(recipe, parts),
-        rest=_rest(recipe, parts.sampler),
+        rest=parts.rest,
         give_up=parts.rollout.give_up,
         report=report,
         resume=resume,
@@ -183,7 +186,7 @@ def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | 
 
 
 def _rest(recipe: Recipe, sampler: Sampler) -> Callable[[], None] | None:
-    """Returns what makes a sampler give its GPU to the learner, if the recipe asks for it."""
+    """See `Parts.rest`."""
     level = recipe.rollout.vllm.sleep
     return functools.partial(sampler.sleep, level) if level and isinstance(sampler, VllmSampler) else None
 

@@ -155,9 +155,11 @@ def _rollout_checks(parts: Parts, recipe: Recipe) -> Iterator[Check]:
 
 
 def _step(parts: Parts, recipe: Recipe, step: int) -> tuple[list[Episode], list[Sample]]:
-    """Returns a step's episodes and samples."""
+    """Returns a step's episodes and samples; the sampler rests afterwards, where it shares the learner's GPU."""
     questions = parts.task.questions[: recipe.rollout.questions]
     episodes = parts.rollout(questions, recipe.rollout.attempts, step, False)
+    if parts.rest is not None:
+        parts.rest()
     return episodes, [sample for episode in episodes for sample in samples_from(episode)]
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError
-from searchgym.train.lora import ADAPTER_WEIGHTS, load_adapter
+from searchgym.rollout.loading import ADAPTER_WEIGHTS
+from searchgym.train.lora import load_adapter
 from searchgym.train.options import OptimizerOptions
 
 if TYPE_CHECKING:

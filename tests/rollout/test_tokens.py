@@ -250,6 +250,15 @@ def test_a_template_that_cannot_be_taken_apart_is_refused(template, message):
         TokenFormat(tokenizer, get_protocol("tags"), chat=True)
 
 
+@pytest.mark.parametrize("rest", ["<|im_start|>user\n", "\nuser: "])
+def test_an_end_of_turn_that_the_tokenizer_does_not_know_is_refused(rest):
+    """Whatever special token comes next is not taken for it."""
+    tokenizer = tiny_tokenizer("qwen2")
+    tokenizer.chat_template = "{% for m in messages %}" + rest + "{{ m['content'] }}<|turn_end|>\n{% endfor %}"
+    with pytest.raises(UsageError, match=r"ends turns with '<\|turn_end\|>', which the tokenizer does not know as one"):
+        TokenFormat(tokenizer, get_protocol("tags"), chat=True)
+
+
 def test_a_tokenizer_that_cannot_encode_marks_as_text_is_refused():
     class Stubborn(type(tiny_tokenizer("qwen2"))):
         """Ignores the switch, as some tokenizers outside transformers do."""

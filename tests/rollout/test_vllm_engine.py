@@ -1,6 +1,11 @@
 """The thread that asks an engine, and several engines beside each other, on engines that do what a test says."""
 
+import os
+import subprocess
+import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout import vllm_start
+from searchgym.rollout import vllm_engine, vllm_start
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible, write_model
 from searchgym.rollout.vllm_sampler import VllmSampler
+from searchgym.rollout.vllm_server import serve_command
 from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
 
 WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
@@ -232,6 +238,81 @@ def test_nobody_is_left_waiting_when_every_replica_has_ended():
         sampler.sample(requests(1, 2, 3))
     engines.drop(Adapter("gone", 1, ""))
     sampler.close()
+
+
+def test_a_replica_that_is_begun_again_is_asked_only_once_it_has_the_weights():
+    """Requests keep coming from another thread while it starts and loads."""
+    dying, other, back = Fake(dies_at=[1]), Fake(), Fake()
+    engines, seen = replicas(dying, other, back), []
+    load = back.load
+
+    def loading(folder):
+        engines.ask(Asked([0], {}, lambda completion, version: seen.append(back.steps), episode="new"))
+        load(folder)
+
+    back.load = loading
+    sampler = VllmSampler(engines, ends=[5])
+    sampler.sample(requests(1, 2, 3, episodes=["a", "b", "c"]))
+    sampler.update(WEIGHTS, 1)
+    assert {tuple(reply.ids[1:]) for reply in sampler.sample(requests(*range(1, 9)))} == {(15,)}
+    assert seen == [0]
+    assert back.steps
+    sampler.close()
+
+
+def test_homes_are_forgotten_with_each_version_of_an_adapter():
+    engines = replicas(Fake(), Fake())
+    sampler = VllmSampler(engines, ends=[5], adapter={"r": 1})
+    sampler.sample(requests(1, 2, episodes=["a", "b"]))
+    assert engines.home("a") is not None
+    sampler.update({"a": torch.zeros(1)}, 1)
+    assert engines.home("a") is None
+    sampler.close()
+
+
+# -- weights on their way ------------------------------------------------------------------------------------------
+
+
+def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_engine, "MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    gone, there, foreign = (tmp_path / f"searchgym-weights-{n}-x" for n in (ended.pid, os.getpid(), "theirs"))
+    for folder in (gone, there, foreign):
+        folder.mkdir()
+    own = write_model(WEIGHTS)
+    assert Path(own.name).parent == tmp_path
+    assert not gone.exists()
+    assert there.exists()
+    assert foreign.exists()
+    own.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted"), [(None, "1,3"), ("4,5,6,7", "5,7"), ("GPU-a,GPU-b,GPU-c,GPU-d", "GPU-b,GPU-d")]
+)
+def test_gpus_are_counted_among_those_that_the_program_may_see(monkeypatch, seen, wanted):
+    if seen is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    assert visible([1, 3]) == wanted
+
+
+def test_a_gpu_that_the_program_may_not_see(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(UsageError, match=r"there is no GPU 3: CUDA_VISIBLE_DEVICES is 0,1"):
+        visible([1, 3])
+
+
+@pytest.mark.parametrize(("rank", "wanted"), [(1, 1), (4, 8), (8, 8), (48, 64), (1000, 1000)])
+def test_ranks_that_vllm_is_set_up_for(rank, wanted):
+    assert rank_for(rank) == wanted
+    command, _ = serve_command(
+        Path("m"), "http://h:1", dtype="float32", requests=1, options=VllmOptions(), adapters=1, rank=rank
+    )
+    assert command[command.index("--max-lora-rank") + 1] == str(wanted)
 
 
 # -- options -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import threading
 import pytest
 from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
-from searchgym.errors import CardError, RetrieverError
+from searchgym.errors import CardError, EngineLostError, RetrieverError
 from searchgym.train.ahead import Ahead
 from searchgym.train.draw import Draw
 from searchgym.train.recipe import load_recipe
@@ -85,6 +85,49 @@ def test_a_draw_that_is_not_needed_any_more_is_given_up():
     ahead.close()
     assert not ahead._thread.is_alive()
     assert draws.begun == [0]
+
+
+def test_nothing_is_drawn_while_it_is_paused():
+    draws, inside = Draws(), threading.Event()
+    ahead = Ahead(draws, 0, 9, 4, draws.give_up)
+
+    def pause():
+        with ahead.paused():
+            inside.set()
+            resume.wait()
+
+    resume = threading.Event()
+    thread = threading.Thread(target=pause)
+    thread.start()
+    with draws.started:
+        draws.started.wait_for(lambda: draws.begun)
+    while not ahead._paused:
+        thread.join(0.001)
+    assert not inside.is_set()  # the draw that is under way ends first
+    draws.end(0)
+    inside.wait()
+    assert ahead.take(0).tokens == 0  # what was drawn can be had
+    assert draws.begun == [0]
+    resume.set()
+    thread.join()
+    draws.end(1)
+    assert ahead.take(1).tokens == 1
+    ahead.close()
+
+
+def test_a_sampler_that_is_gone_for_good_leaves_a_checkpoint_of_the_last_step(tmp_path):
+    class Dying(BanditRollout):
+        def __call__(self, questions, attempts, step, greedy):
+            if step == 5:
+                raise EngineLostError("vLLM's engine ended 3 times in a row")
+            return super().__call__(questions, attempts, step, greedy)
+
+    model = toy_model()
+    recipe = toy_recipe(steps=9, validation={"every": 0}, checkpoint={"every": 0})
+    with pytest.raises(EngineLostError, match=r"3 times in a row; checkpoint: .*step-0*5"):
+        toy_trainer(tmp_path / "run", recipe, model=model, rollout=Dying(model)).run()
+    rows = toy_trainer(tmp_path / "run", recipe, model=model, resume=True).run().rows
+    assert [row["step"] for row in rows] == list(range(10))
 
 
 class Lagging(BanditRollout):

@@ -85,6 +85,18 @@ def test_adapters_are_kept_in_float32(dtype):
     assert {t.dtype for t in learner.weights().values()} == {getattr(torch, dtype)}
 
 
+def test_an_adapter_beside_weights_in_bfloat16_comes_back_as_it_was_saved(tmp_path):
+    """Not rounded to the type of its base."""
+    learners = [LocalLearner(recipe(), model().to(torch.bfloat16)) for _ in range(2)]
+    learners[0].learn(random_samples(5), 0)
+    learners[0].save(tmp_path)
+    learners[1].load(tmp_path)
+    for own, other in zip(*(learner.policy.model.parameters() for learner in learners), strict=True):
+        assert torch.equal(own, other)
+    rows = [learner.learn(random_samples(5, seed=1), 1) for learner in learners]
+    assert rows[0]["loss"] == rows[1]["loss"]
+
+
 def test_targets_that_are_not_there():
     with pytest.raises(UsageError, match=r"lora.targets \['qq_proj'\] on Qwen2ForCausalLM"):
         LocalLearner(recipe(lora=LORA | {"targets": ["qq_proj"]}), model())

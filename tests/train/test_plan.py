@@ -100,6 +100,9 @@ def test_engines_take_their_share_and_adapters_little(models):
     assert parts["policy: optimizer"] == pytest.approx(64 * 28 * layer * 8 / GIB)
     assert parts["policy: weights"] == pytest.approx((QWEN["7B"][-1] * 2 + 64 * 28 * layer * 4) / GIB)
     assert "reference: weights" not in parts
+    assert parts["weights on their way to vLLM"] == pytest.approx(2 * 64 * 28 * layer * 4 / GIB)
+    sent = [p.gib for p in gpus if p.device == "cpu" and p.what == "weights on their way to vLLM"]
+    assert sent == [pytest.approx(2 * QWEN["7B"][-1] * 2 / GIB)]
     assert any(p.what == "reference: weights" for p in plan(whole, gpus=8))
 
 

@@ -47,6 +47,21 @@ def planted(monkeypatch, change):
     monkeypatch.setattr(module, "samples_from", lambda episode: [change(sample) for sample in samples_from(episode)])
 
 
+def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch, tmp_path, no_bandit):
+    events, load = [], module.load_parts
+
+    def parts(*given):
+        made = load(*given)
+        learn, update = made.learner.learn, made.sampler.update
+        monkeypatch.setattr(made.learner, "learn", lambda *args: events.append("learn") or learn(*args))
+        monkeypatch.setattr(made.sampler, "update", lambda *args: events.append("wake") or update(*args))
+        return dataclasses.replace(made, rest=lambda: events.append("rest"))
+
+    monkeypatch.setattr(module, "load_parts", parts)
+    assert failed(tmp_path) == []
+    assert events == ["wake", "rest", "learn", "learn", "wake", "rest", "learn"]
+
+
 def test_an_inverted_mask(monkeypatch, tmp_path, no_bandit):
     def invert(sample):
         mask = ~sample.mask

@@ -1,16 +1,20 @@
 """Trainings whose sampler is vLLM itself, on the CPU: after every update the probe looks at what has arrived."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
+import sys
 
 import pytest
 import torch
 
+from searchgym.cli import main
 from searchgym.errors import TrainingError
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.vllm_engine import VllmEngine
+from searchgym.rollout.storage import read_episodes
+from searchgym.rollout.vllm_engine import VllmEngine, vllm_version
 from searchgym.rollout.vllm_local import LocalVllm
 from searchgym.train.learner import LocalLearner
 from searchgym.train.recipe import load_recipe
@@ -110,10 +114,63 @@ def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_n
     assert all(episode.stop_reason != "model_error" for episode in episodes)
 
 
-def test_an_adapter_is_trained_and_sampled_as_an_adapter(tmp_path):
+def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
+    """Every call of an episode is made by one engine, until that one dies; with new weights it is there again."""
+    made = load_parts(recipe("rollout.vllm.replicas=2", "steps=1", "rollout.questions=12"), tmp_path / "parts")
+    engines, calls, kill = made.sampler.engine, {}, []
+    ask = VllmEngine.ask
+
+    def noted(self, asked):
+        calls.setdefault(asked.episode, []).append(self)
+        if kill and sum(map(len, calls.values())) > 60:
+            for process in kill.pop().backend.processes:
+                os.kill(process, signal.SIGKILL)
+        ask(self, asked)
+
+    monkeypatch.setattr(VllmEngine, "ask", noted)
+    with contextlib.closing(made):
+        first, second = (replica.engine for replica in engines._replicas)
+        assert len(made.rollout(made.task.questions[:12], 4, 0, False)) == 48
+        assert {len(set(own)) for own in calls.values()} == {1}
+        assert {one for own in calls.values() for one in own} == {first, second}
+        assert max(map(len, calls.values())) > 1
+        calls.clear()
+        kill.append(first)
+        episodes = made.rollout(made.task.questions[:40], 4, 1, False)
+        assert not kill
+        assert len({episode.id for episode in episodes}) == 160
+        assert all(episode.stop_reason != "model_error" for episode in episodes)
+        assert engines.moved >= 1
+        assert all(own == sorted(own, key=lambda one: one is second) for own in calls.values())  # none moved back
+        assert "its episodes go on elsewhere" in capsys.readouterr().err
+        made.publish(1)
+        assert first not in [replica.engine for replica in engines._replicas]
+        calls.clear()
+        made.rollout(made.task.questions[:12], 4, 2, False)
+        assert len({one for own in calls.values() for one in own}) == 2
+
+
+def test_an_adapter_is_trained_sampled_and_evaluated_as_an_adapter(tmp_path, monkeypatch, capsys):
     own = recipe("steps=3", "lora.rank=8", "rollout.staleness=1", "loss.importance_cap=2")
     rows = train(own, tmp_path / "run").rows[1:]
     assert max(row["probe/difference"] for row in rows if row["learner/updates"]) <= 1e-3
     assert max(row["rollout/staleness"] for row in rows) <= 1
     checkpoint = tmp_path / "run" / "checkpoints" / "last"
     assert (checkpoint / "adapter_model.safetensors").exists()
+    answers = [evaluated(monkeypatch, capsys, checkpoint, tmp_path / by, by) for by in ("vllm", "transformers")]
+    assert len(answers[0]) == 8
+    assert answers[0] == answers[1]
+
+
+def evaluated(monkeypatch, capsys, model, out, by):
+    """What the model says to some questions, greedily, by the command of that."""
+    command = ["searchgym", "eval", "World", "--agent", "search-r1", "--model", str(model), "--limit", "8"]
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(out), "--sampler", by])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    capsys.readouterr()
+    (engine,) = {tuple(model[2:]) for model in json.loads((out / "run.json").read_text())["models"].values()}
+    assert engine == ((f"vllm {vllm_version()} float32",) if by == "vllm" else ())
+    return {
+        episode.question_id: [call.text for call in episode.calls] for episode in read_episodes(out / "episodes.jsonl")
+    }

@@ -1,0 +1,72 @@
+"""Sampler and learner on one GPU, in turn: seconds and tokens per second of each phase of a step.
+
+    python benchmarks/colocated.py [--shape 1.5b] [--steps 5] [--questions 64] [--attempts 8] [--sleep 1] [--json]
+
+A randomly initialised model of a shape of Qwen2.5 with the tiny model's tokenizer, trained by GRPO in bfloat16 with
+weights in float32 (on a CPU in float32), sampled by vLLM, which gives its memory to the learner between draws if
+``--sleep`` is 1 or 2. Medians over the steps but the first; what a random model says is senseless, so figures of
+rewards mean nothing. ``probe`` is the largest mean difference of log-probs between vLLM and the learner after an update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu import SHAPES, random_model
+
+from searchgym.cli.output import emit
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.train.recipe import load_recipe
+from searchgym.train.run import train
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="1.5b", choices=SHAPES)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--questions", type=int, default=64, help="of a step")
+    parser.add_argument("--attempts", type=int, default=8, help="at each question")
+    parser.add_argument("--concurrency", type=int, default=256, help="episodes under way")
+    parser.add_argument("--sleep", type=int, default=1, help="0, 1 or 2: see rollout.vllm.sleep")
+    parser.add_argument("--gpu-share", type=float, default=0.5, help="of the GPU's memory that vLLM takes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / args.shape
+        random_model(args.shape, "cpu").save_pretrained(model)
+        load_tokenizer("tiny").save_pretrained(model)
+        recipe = load_recipe("tiny-grpo", [f"model={model}", *settings(args)])
+        rows = train(recipe, Path(folder) / "run", report=say).rows[2:]
+    names = ("time/draw", "time/draw_tokens_per_second", "time/learn", "time/learn_tokens_per_second")
+    found = {name.removeprefix("time/"): statistics.median(row[name] for row in rows) for name in names}
+    found["probe"] = max(row["probe/difference"] for row in rows)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    emit({"shape": args.shape, "device": device} | found, args.json, "medians of a step")
+
+
+def settings(args: Any) -> list[str]:
+    """Returns what is changed of the recipe."""
+    own = ["rollout.sampler=vllm", "validation.every=0", "log.tensorboard=false", "checkpoint.every=0"]
+    own += [f"steps={args.steps}", f"rollout.questions={args.questions}", f"rollout.attempts={args.attempts}"]
+    own += [f"rollout.concurrency={args.concurrency}", f"rollout.vllm.gpu_share={args.gpu_share}"]
+    own += ["advantage.drop_zero_variance=false", "learner.gradient_checkpointing=true"]
+    own += ["optimizer.micro_batch_tokens=16384"]
+    if torch.cuda.is_available():
+        return [*own, "optimizer.autocast=bfloat16", f"rollout.vllm.sleep={args.sleep}"]
+    return [*own, "rollout.vllm.eager=true", "rollout.vllm.cache_gib=1"]
+
+
+def say(row: Any) -> None:
+    """Says how far it is."""
+    print(f"step {row['step']:.0f} ...", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A training whose vLLM engine is killed again and again: is an episode lost, or trained twice?
+
+    python benchmarks/kills.py [--episodes 1000] [--kills 5] [--staleness 1] [--seed 0] [--json]
+
+``tiny-grpo`` sampled by vLLM, drawing ahead of the learner. The engine's processes get SIGKILL after random numbers of
+responses, drawn beforehand. Counted are the episodes that were asked for, came back, and were learnt from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from searchgym.cli.output import emit
+from searchgym.rollout.storage import read_episodes
+from searchgym.train.recipe import load_recipe
+from searchgym.train.run import load_parts, trainer_of
+from searchgym.train.samples import Sample
+
+STEP = 128
+"""Episodes of a step."""
+
+
+def main() -> None:
+    """Trains, and counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=1000, help="at least so many, in whole steps")
+    parser.add_argument("--kills", type=int, default=5, help="of the engine")
+    parser.add_argument("--staleness", type=int, default=1, help="steps ahead")
+    parser.add_argument("--seed", type=int, default=0, help="of the training and of the moments")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    steps = -(-args.episodes // STEP)
+    settings = [f"steps={steps}", f"seed={args.seed}", "rollout.questions=16", f"rollout.attempts={STEP // 16}"]
+    settings += [f"rollout.staleness={args.staleness}", "loss.importance_cap=2", "rollout.sampler=vllm"]
+    settings += ["rollout.vllm.max_context=2048", "rollout.vllm.cache_gib=2", "rollout.vllm.eager=true"]
+    settings += ["validation.every=0", "log.tensorboard=false", "log.episodes_every=1"]
+    recipe = load_recipe("tiny-grpo", settings)
+    moments = sorted(np.random.default_rng(args.seed).integers(1, 2 * steps * STEP, args.kills).tolist())
+    with tempfile.TemporaryDirectory() as folder:
+        parts = load_parts(recipe, Path(folder))
+        engine: Any = parts.sampler
+        kill_at(engine.engine.backend, moments)
+        trained = count_trained(parts.learner)
+        with contextlib.closing(parts):
+            rows = trainer_of(recipe, parts, Path(folder) / "run", report=say).run().rows[1:]
+            restarts = engine.engine.restarts
+        found = Counter(episode.id for episode in read_episodes(Path(folder) / "run" / "episodes.jsonl"))
+    emit(
+        {
+            "asked for": steps * STEP,
+            "came back": len(found),
+            "twice": sum(count > 1 for count in found.values()),
+            "learnt from": len(trained),
+            "learnt from twice": sum(count > 1 for count in trained.values()),
+            "learnt from and not asked for": len(trained.keys() - found.keys()),
+            "engine killed after responses": moments,
+            "restarts": restarts,
+            "largest mean difference by the probe, nats": max(row.get("probe/difference", 0.0) for row in rows),
+            "largest staleness": max(row["rollout/staleness"] for row in rows),
+        },
+        args.json,
+        "episodes",
+    )
+
+
+def say(row: Any) -> None:
+    """Says how far it is."""
+    print(f"step {row['step']:.0f} ...", file=sys.stderr)
+
+
+def kill_at(backend: Any, moments: Sequence[int]) -> None:
+    """Has an engine's processes killed once so many responses have ended."""
+    step, left, ended = backend.step, list(moments), 0
+
+    def killing() -> Any:
+        nonlocal ended
+        found = step()
+        ended += len(found)
+        if left and ended >= left[0]:
+            left.pop(0)
+            for process in backend.processes:
+                os.kill(process, signal.SIGKILL)
+        return found
+
+    backend.step = killing
+
+
+def count_trained(learner: Any) -> Counter[str]:
+    """Counts how often an episode is learnt from, from now on."""
+    learn, trained = learner.learn, Counter[str]()
+
+    def counting(samples: Sequence[Sample], step: int) -> Any:
+        trained.update({sample.episode_id for sample in samples})
+        return learn(samples, step)
+
+    learner.learn = counting
+    return trained
+
+
+if __name__ == "__main__":
+    main()

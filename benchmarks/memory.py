@@ -1,0 +1,98 @@
+"""Memory of an update, planned and measured: all weights trained, and an adapter beside them.
+
+    python benchmarks/memory.py [--width 768] [--layers 12] [--vocabulary 32000] [--rank 16] [--tokens 2048] [--json]
+
+A randomly initialised decoder in float32 takes two GRPO updates of four full micro-batches, each way in a process of
+its own. Measured is the peak of the second update above what the process took before there was a model; planned is the
+sum of what ``searchgym train --plan`` says of the policy's phase. On a machine with a GPU both are the GPU's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoConfig
+
+from searchgym.cli.output import emit_rows
+from searchgym.rollout.loading import device_of
+from searchgym.train.learner import LocalLearner
+from searchgym.train.memory import peak_gib, reset_peak
+from searchgym.train.plan import plan
+from searchgym.train.recipe import Recipe, load_recipe
+from searchgym.train.samples import Sample
+
+ROW = 512
+"""Tokens of a row."""
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=768, help="of the hidden states")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--rank", type=int, default=16, help="of the adapter")
+    parser.add_argument("--tokens", type=int, default=2048, help="of a micro-batch")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        AutoConfig.for_model(
+            "qwen2",
+            hidden_size=args.width,
+            intermediate_size=3 * args.width,
+            num_hidden_layers=args.layers,
+            num_attention_heads=args.width // 64,
+            num_key_value_heads=max(1, args.width // 256),
+            vocab_size=args.vocabulary,
+            max_position_embeddings=ROW,
+        ).save_pretrained(folder)
+        rows = [row(name, args, Path(folder)) for name in ("all weights", "an adapter")]
+    emit_rows(rows, args.json, "results", f"GiB of an update, micro-batches of {args.tokens} tokens")
+
+
+def row(name: str, args: Any, folder: Path) -> dict[str, Any]:
+    """Returns what is planned and measured of one way to train."""
+    settings = [f"model={folder}", f"optimizer.micro_batch_tokens={args.tokens}"]
+    settings += [f"lora.rank={args.rank}"] if name == "an adapter" else []
+    recipe = load_recipe("tiny-grpo", settings)
+    parts = [part for part in plan(recipe) if part.what.startswith("policy:") and "policy" in part.phases]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        measured, trained = pool.apply(measure, (recipe, args.tokens, args.vocabulary))
+    planned = sum(part.gib for part in parts)
+    found = {part.what.removeprefix("policy: "): part.gib for part in parts}
+    return {"trained": name, "parameters": trained, "planned": planned, "measured": measured} | found
+
+
+def measure(recipe: Recipe, tokens: int, vocabulary: int) -> tuple[float, int]:
+    """Returns the peak GiB of the second update, and how many parameters are trained; in a process of its own."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    samples = [sample(number, vocabulary) for number in range(4 * tokens // ROW)]
+    reset_peak()
+    before = peak_gib()
+    config = AutoConfig.from_pretrained(recipe.model)
+    torch.manual_seed(0)
+    with torch.device(device_of("auto")):
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    learner = LocalLearner(recipe, model)
+    learner.learn(samples, 0)
+    trained = sum(p.numel() for p in learner.policy.model.parameters() if p.requires_grad)
+    return learner.learn(samples, 1)["memory/learn"] - before, trained
+
+
+def sample(number: int, vocabulary: int) -> Sample:
+    """Returns a row of random ids, all of them trained but the first."""
+    ids = np.random.default_rng(number).integers(0, vocabulary, ROW).astype(np.int32)
+    mask, zeros = np.arange(ROW) > 0, np.zeros(ROW, np.float32)
+    logp = np.where(mask, -np.log(vocabulary), 0.0).astype(np.float32)
+    return Sample(ids, mask, zeros, mask.astype(np.float32), logp, (), "policy", f"e{number}", "q", number, "g", 0)
+
+
+if __name__ == "__main__":
+    main()
