@@ -4,8 +4,8 @@
 
 A randomly initialised model of a shape of Qwen2.5 with the tiny model's tokenizer, trained by GRPO in bfloat16 with
 weights in float32 (on a CPU in float32), sampled by vLLM, which gives its memory to the learner between draws if
-``--sleep`` is 1 or 2. Medians over the steps but the first; what a random model says is senseless, so figures of
-rewards mean nothing. ``probe`` is the largest mean difference of log-probs between vLLM and the learner after an update.
+``--sleep`` is 1 or 2. Medians over the steps but the first. What a random model says is senseless: so are its
+rewards. ``probe`` is the largest mean difference of log-probs between vLLM and the learner after an update.
 """
 
 from __future__ import annotations
