@@ -126,7 +126,8 @@ class ApiSampler:
         self.max_context = options.max_context
         self._lock = threading.Lock()
         self._random = random.Random(0)
-        self._closed = threading.Event()
+        self._ended: set[threading.Event] = set()
+        """One of each `stream` that is under way: set, it makes no further attempts."""
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one response per request, in the same order."""
@@ -140,19 +141,23 @@ class ApiSampler:
             ModelError: The last attempt at a request failed, too.
         """
         waiting: dict[Future[Sampled], Key] = {}
+        self._ended.add(ended := threading.Event())
         with ThreadPoolExecutor(self.options.at_once) as pool:
             try:
                 while True:
                     for key, request in pull():
-                        waiting[pool.submit(self._answer, request)] = key
+                        waiting[pool.submit(self._answer, request, ended)] = key
                     if not waiting:
                         return
                     done, _ = wait(waiting, LOOK, FIRST_COMPLETED)
                     for future in done:
                         deliver(waiting.pop(future), future.result())
             except BaseException:
+                ended.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+            finally:
+                self._ended.discard(ended)
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Refuses: the weights are the server's."""
@@ -162,13 +167,14 @@ class ApiSampler:
         """Does nothing: what the server remembers is its own affair."""
 
     def close(self) -> None:
-        """Ends waits between attempts."""
-        self._closed.set()
+        """Ends what is under way: nothing more is sent, and paid for."""
+        for ended in list(self._ended):
+            ended.set()
 
     # -- one request -----------------------------------------------------------------------------------------------
 
-    def _answer(self, request: SampleRequest) -> Sampled:
-        """Asks until there is an answer."""
+    def _answer(self, request: SampleRequest, ended: threading.Event) -> Sampled:
+        """Asks until there is an answer, or nobody wants one any more."""
         asked = request.sampling
         body: dict[str, Any] = {
             "model": self.options.model,
@@ -182,7 +188,10 @@ class ApiSampler:
         if asked.stop:
             body["stop"] = list(asked.stop)
         said = ""
+        where = f"{self.options.model} at {self.options.url}"
         for attempt in range(self.options.attempts):
+            if ended.is_set():
+                raise ModelError(f"{where}: closed before it answered")
             try:
                 return self._read(self._post(body), asked.stop)
             except _Failed as error:
@@ -191,8 +200,7 @@ class ApiSampler:
                 with self._lock:
                     self.usage.retries += 1
                     jitter = self._random.uniform(0.5, 1.0)
-                self._closed.wait(jitter * min(60.0, self.options.wait * 2**attempt) if pause is None else pause)
-        where = f"{self.options.model} at {self.options.url}"
+                ended.wait(jitter * min(60.0, self.options.wait * 2**attempt) if pause is None else pause)
         raise ModelError(f"{where}: no answer in {self.options.attempts} attempts; the last one: {said}")
 
     def _post(self, body: Mapping[str, Any]) -> bytes:

@@ -151,6 +151,38 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
+def read_adapter(folder: Path, base: Path) -> dict[str, torch.Tensor]:
+    """Returns an adapter's weights by peft's names.
+
+    Args:
+        folder: The adapter.
+        base: Folder of its base, whose configuration is read.
+
+    Raises:
+        DataMissingError: There are none.
+        DataError: They do not fit the base; vLLM would take smaller ones in silence.
+    """
+    from safetensors.torch import load_file
+
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise DataMissingError("an adapter without its weights", folder / ADAPTER_WEIGHTS)
+    weights = load_file(folder / ADAPTER_WEIGHTS)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(model_config(base))  # type: ignore[no-untyped-call]
+    sizes = {name: weight.shape for name, weight in model.state_dict().items()}
+    for name, weight in weights.items():
+        place, _, side = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
+        size = sizes.get(f"{place}.weight")
+        if side not in ("lora_A", "lora_B") or size is None:
+            raise DataError(f"the adapter does not fit its base {base}, which has nothing for {name}", folder)
+        own, wanted = (weight.shape[1], size[1]) if side == "lora_A" else (weight.shape[0], size[0])
+        if own != wanted:
+            raise DataError(
+                f"the adapter does not fit its base {base}: {name} is {own} wide there, {wanted} here", folder
+            )
+    return weights
+
+
 def _load_adapted(
     folder: Path, dtype: Dtype, device: str, chat: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

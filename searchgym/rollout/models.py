@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -117,6 +118,8 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
         UsageError: A model without a tokenizer, two folders of one name, or a URL without a model's name.
     """
     served = {role: str(model) for role, model in models.items() if is_url(model)}
+    if len({model.partition("#")[2] for model in served.values()}) < len(set(served.values())):
+        raise UsageError(f"two servers have models of one name: {', '.join(sorted(set(served.values())))}")
     there = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
     found = _loaded({role: model for role, model in models.items() if role not in served}, protocol, how)
     return found | {role: there[model] for role, model in served.items()}
@@ -130,7 +133,8 @@ def _served(model: str, protocol: Protocol) -> Model:
     if not name:
         raise UsageError(f"{model}: which model of this server? Write {url}#NAME")
     options = ApiOptions(url=url, model=name)
-    return Model.over(name, ApiSampler(options), MessageFormat(protocol), max_requests=options.at_once)
+    form = MessageFormat(protocol)
+    return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=url)
 
 
 def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) -> dict[str, Model]:
@@ -152,20 +156,27 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
     engine = f"vllm {vllm_version()} {how.dtype}" if by_vllm else "" if how.dtype == "float32" else how.dtype
     loaded: dict[Path, Model] = {}
     sampler: Sampler
-    for path in folders:
-        if by_vllm:
-            options = VllmOptions(gpu_share=0.9 / len(folders))
-            sampler, tokenizer = load_vllm(path, how.dtype, requests=how.requests, options=options)
-        else:
-            sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))
-        form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
-        loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path), engine=engine)
+    with ExitStack() as opened:
+        for path in folders:
+            if by_vllm:
+                options = VllmOptions(gpu_share=0.9 / len(folders))
+                sampler, tokenizer = load_vllm(path, how.dtype, requests=how.requests, options=options)
+            else:
+                sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))
+            opened.callback(sampler.close)
+            form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
+            loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path), engine=engine)
+        opened.pop_all()
     return {role: loaded[path] for role, path in paths.items()}
 
 
 def _weights_sha256(folder: Path) -> str:
-    """Returns one hash over the weight files of a folder."""
+    """Returns one hash over the weight files of a folder; an adapter's base's too."""
+    from searchgym.rollout.loading import adapter_base, is_adapter, model_folder
+
+    folders = [folder, model_folder(adapter_base(folder))] if is_adapter(folder) else [folder]
     digest = hashlib.sha256()
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
-        digest.update(bytes.fromhex(sha256_file(file)))
+    for own in folders:
+        for file in sorted([*own.glob("*.safetensors"), *own.glob("pytorch_model*.bin")]):
+            digest.update(bytes.fromhex(sha256_file(file)))
     return digest.hexdigest()

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from searchgym.errors import EngineLostError
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, write_model
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine
 
 
 @dataclass(slots=True, eq=False)
@@ -34,11 +34,12 @@ class Replicas:
     """
 
     def __init__(self, start: Sequence[Callable[[], VllmEngine]]) -> None:
-        with ThreadPoolExecutor(len(start)) as pool:
-            engines = list(pool.map(lambda one: one(), start))
+        engines = _all_or_none(start)
         self._replicas = [_Replica(one, engine) for one, engine in zip(start, engines, strict=True)]
         self.max_context = min(engine.max_context for engine in engines)
         self.vocabulary, self.version = engines[0].vocabulary, engines[0].version
+        self.near = all(engine.near for engine in engines)
+        self.folders = Folders(self.near)
         self._homes: dict[str, _Replica] = {}
         self._lock = threading.Lock()
         self._lost: list[VllmEngine] = []
@@ -69,9 +70,14 @@ class Replicas:
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
         """See `VllmEngine`; those that have ended are started again, and asked once they have the weights."""
-        self.version, folder = version, write_model(state)
+        self.version, folder = version, self.folders.model(state)
         self._each(lambda engine: engine.load_folder(folder, version))
         self._start_again(lambda engine: engine.load_folder(folder, version))
+        self.folders.clear(1)
+
+    def take(self, adapter: Adapter) -> None:
+        """See `VllmEngine`."""
+        self._each(lambda engine: engine.take(adapter))
 
     def drop(self, adapter: Adapter) -> None:
         """See `VllmEngine`."""
@@ -111,6 +117,7 @@ class Replicas:
         self._each(VllmEngine.close)
         for engine in self._lost:
             engine.close()
+        self.folders.clear()
 
     def home(self, episode: str) -> int | None:
         """Returns the number of the engine that an episode stays with, None if it has none."""
@@ -134,32 +141,49 @@ class Replicas:
 
     def _again(self, asked: Asked, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
         """Asks the others for what an engine left."""
+        if self._leave(replica, engine):
+            number = self._replicas.index(replica)
+            sys.stderr.write(f"replica {number} of vLLM's engine has ended ({error}): its episodes go on elsewhere\n")
         with self._lock:
-            if replica.engine is engine:
-                replica.engine = None
-                self._lost.append(engine)
-                number = self._replicas.index(replica)
-                sys.stderr.write(
-                    f"replica {number} of vLLM's engine has ended ({error}): its episodes go on elsewhere\n"
-                )
             self.moved += 1
         try:
             self.ask(asked)
         except EngineLostError as lost:
             asked.done(lost, self.version)
 
+    def _leave(self, replica: _Replica, engine: VllmEngine) -> bool:
+        """Notes that an engine has ended; returns whether that is news."""
+        with self._lock:
+            if replica.engine is not engine:
+                return False
+            replica.engine = None
+            self._lost.append(engine)
+            return True
+
     def _each(self, call: Callable[[VllmEngine], Any]) -> None:
         """Calls all that are there, at the same time; one that has ended meanwhile is left out."""
 
         def one(replica: _Replica) -> None:
-            if replica.engine is None:
+            engine = replica.engine
+            if engine is None:
                 return
             try:
-                call(replica.engine)
+                call(engine)
             except EngineLostError:
-                with self._lock:
-                    self._lost.append(replica.engine)
-                    replica.engine = None
+                self._leave(replica, engine)
 
         with ThreadPoolExecutor(len(self._replicas)) as pool:
             list(pool.map(one, self._replicas))
+
+
+def _all_or_none(start: Sequence[Callable[[], VllmEngine]]) -> list[VllmEngine]:
+    """Starts engines at the same time; if one does not start, those that did are closed."""
+    with ThreadPoolExecutor(len(start)) as pool:
+        futures = [pool.submit(one) for one in start]
+    failed = next((error for future in futures if (error := future.exception())), None)
+    if failed is not None:
+        for future in futures:
+            if future.exception() is None:
+                future.result().close()
+        raise failed
+    return [future.result() for future in futures]

@@ -7,15 +7,17 @@ again, with the weights it had, and what was under way is asked once more.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -31,7 +33,7 @@ TESTED: Final = ("0.32.",)
 DEATHS: Final = 3
 """Times in a row, without a response between them, that an engine may end before it is given up."""
 PREFIX: Final = "searchgym-weights-"
-"""Begins the names of folders with weights, before the number of the process that they belong to."""
+"""Begins the names of folders with weights, before the machine and the process that they belong to."""
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks of adapters that vLLM can be set up for."""
 MEMORY: Final = Path("/dev/shm")
@@ -82,12 +84,18 @@ class Asked:
 class Backend(Protocol):
     """An engine, in processes of this one or behind a server.
 
-    Every method raises `EngineLostError` when the engine is not there any more; `restart` then begins it again.
+    Every method raises `EngineLostError` when the engine is not there any more; `restart` then begins it again. What it
+    refuses is a `ModelError`.
     """
 
     @property
     def max_context(self) -> int:
         """Most tokens of request and response."""
+        ...
+
+    @property
+    def near(self) -> bool:
+        """Whether it runs on this machine: weights may go through its memory."""
         ...
 
     def restart(self) -> None:
@@ -104,6 +112,14 @@ class Backend(Protocol):
 
     def load(self, folder: str) -> None:
         """Loads weights."""
+        ...
+
+    def take(self, adapter: Adapter) -> None:
+        """Gets an adapter ready.
+
+        Raises:
+            ModelError: It does not fit the base.
+        """
         ...
 
     def drop(self, adapter: Adapter) -> None:
@@ -139,12 +155,14 @@ class VllmEngine:
 
     def __init__(self, backend: Backend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
         self.backend, self.vocabulary, self.version = backend, vocabulary, version
-        self.max_context = backend.max_context
+        self.max_context, self.near = backend.max_context, backend.near
         self.restarts = 0
         """Times that it was begun again."""
-        self._weights: tempfile.TemporaryDirectory[str] | None = None
+        self.folders = Folders(self.near)
+        self._weights: str | None = None
+        """Folder of the weights that it has, if they are not the base's own."""
         self._news = threading.Condition()
-        self._inbox: deque[Asked | tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._inbox: deque[Asked | _Call] = deque()
         self._under_way: dict[str, Asked] = {}
         self._closed, self._asleep, self._names, self._deaths, self._most = False, False, 0, 0, deaths
         self._thread = threading.Thread(target=self._drive, name="vllm", daemon=True)
@@ -163,16 +181,16 @@ class VllmEngine:
             state: The base model's whole state, by name.
             version: Policy version of these weights.
         """
-        self.load_folder(write_model(state), version)
+        self.load_folder(self.folders.model(state), version)
+        self.folders.clear(1)
 
-    def load_folder(self, folder: tempfile.TemporaryDirectory[str], version: int) -> None:
-        """As `load`, from what `write_model` wrote; the engine removes the folder when other weights replace it."""
-        try:
-            self._call(lambda: self._take(folder, version))
-        except BaseException:
-            if folder is not self._weights:
-                folder.cleanup()
-            raise
+    def load_folder(self, folder: str, version: int) -> None:
+        """As `load`, from what `Folders.model` wrote; it must stay there as long as the engine has these weights."""
+        self._call(lambda: self._load(folder, version))
+
+    def take(self, adapter: Adapter) -> None:
+        """Gets an adapter ready, before it is asked for; does not wait for what is under way."""
+        self._call(lambda: self.backend.take(adapter), alone=False)
 
     def drop(self, adapter: Adapter) -> None:
         """Forgets an adapter once nothing is under way."""
@@ -208,16 +226,15 @@ class VllmEngine:
         self._thread.join()
         with contextlib.suppress(EngineLostError):
             self.backend.close()
-        if self._weights is not None:
-            self._weights.cleanup()
+        self.folders.clear()
 
-    def _call(self, function: Callable[[], Any]) -> None:
-        """Has the thread call something while nothing is under way; raises what it raised."""
-        future: Future[Any] = Future()
-        self._tell((function, future))
-        future.result()
+    def _call(self, function: Callable[[], Any], alone: bool = True) -> None:
+        """Has the thread call something, while nothing is under way if `alone`; raises what it raised."""
+        call = _Call(function, alone)
+        self._tell(call)
+        call.future.result()
 
-    def _tell(self, news: Asked | tuple[Callable[[], Any], Future[Any]]) -> None:
+    def _tell(self, news: Asked | _Call) -> None:
         with self._news:
             if self._closed:
                 raise EngineLostError("vLLM's engine has been closed")
@@ -253,23 +270,32 @@ class VllmEngine:
                 if not self._inbox:
                     return
                 news = self._inbox[0]
-                if not isinstance(news, Asked) and self._under_way:
+                if isinstance(news, _Call) and news.alone and self._under_way:
                     return
                 self._inbox.popleft()
             if isinstance(news, Asked):
                 self._names += 1
                 self._under_way[str(self._names)] = news  # before the engine hears of it: it may end on hearing
-                self.backend.add(str(self._names), news)
+                self._add(str(self._names), news)
                 continue
-            function, future = news
             try:
-                future.set_result(function())
-            except EngineLostError as error:
+                news.future.set_result(news.function())
+            except EngineLostError:
                 with self._news:
                     self._inbox.appendleft(news)
-                raise error
+                raise
             except Exception as error:
-                future.set_exception(error)
+                news.future.set_exception(error)
+
+    def _add(self, name: str, asked: Asked) -> None:
+        """Passes a request on; one that is refused has ended."""
+        try:
+            self.backend.add(name, asked)
+        except ModelError as error:
+            if isinstance(error, EngineLostError):
+                raise
+            del self._under_way[name]
+            asked.done(error, self.version)
 
     def _step(self) -> None:
         for name, completion in self.backend.step():
@@ -288,9 +314,9 @@ class VllmEngine:
                 self.backend.restart()
                 self.restarts += 1
                 if self._weights is not None:
-                    self.backend.load(self._weights.name)
-                for name, asked in self._under_way.items():
-                    self.backend.add(name, asked)
+                    self.backend.load(self._weights)
+                for name, asked in [*self._under_way.items()]:
+                    self._add(name, asked)
             except EngineLostError as again:
                 error = again
                 continue
@@ -307,44 +333,90 @@ class VllmEngine:
             if isinstance(news, Asked):
                 news.done(error, self.version)
             else:
-                news[1].set_exception(error)
+                news.future.set_exception(error)
 
-    def _take(self, folder: tempfile.TemporaryDirectory[str], version: int) -> None:
-        """Has the engine load weights; those before them go."""
-        before, self._weights = self._weights, folder  # an engine that ends here begins again with the new ones
-        self.version = version
-        self.backend.load(folder.name)
+    def _load(self, folder: str, version: int) -> None:
+        """Has the engine load weights."""
+        self._weights, self.version = folder, version  # an engine that ends here begins again with them
+        self.backend.load(folder)
         self.backend.forget()  # vLLM keeps keys and values of the old weights otherwise
-        if before is not None and before is not folder:
-            before.cleanup()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """Something that an engine's thread shall call."""
+
+    function: Callable[[], Any]
+    alone: bool
+    """Only while nothing is under way."""
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Folders:
+    """Folders in which weights travel; all that are left go with `clear`.
+
+    Args:
+        near: All that read them run on this machine: they may lie in its memory.
+    """
+
+    def __init__(self, near: bool = True) -> None:
+        self.near = near
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    def model(self, state: Mapping[str, Tensor]) -> str:
+        """Writes a model's whole state and returns its folder."""
+        whole = dict(state)
+        if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
+            whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
+        return self.tensors(whole, "model.safetensors")
+
+    def tensors(self, state: Mapping[str, Tensor], name: str) -> str:
+        """Writes tensors into a file of a new folder, in memory if there is room, and returns the folder."""
+        self._folders.append(_write_tensors(state, name, self.near))
+        return self._folders[-1].name
+
+    def clear(self, keep: int = 0) -> None:
+        """Removes all but the newest folders."""
+        while len(self._folders) > keep:
+            self._folders.pop(0).cleanup()
+
+
+def _own_prefix() -> str:
+    """Returns what begins the names of this machine's folders; a container with processes of its own is another one."""
+    space = Path("/proc/self/ns/pid")
+    return f"{PREFIX}{socket.gethostname()}-{space.stat().st_ino if space.exists() else 0}-"
 
 
 def _clear_left_over() -> None:
     """Removes weights of programs that were killed: memory does not come back by itself."""
+    own = _own_prefix()
     for place in {MEMORY, Path(tempfile.gettempdir())}:
-        for folder in place.glob(f"{PREFIX}*"):
-            number = folder.name.removeprefix(PREFIX).partition("-")[0]
-            if number.isdigit() and not Path(f"/proc/{number}").exists():
+        for folder in place.glob(f"{glob.escape(own)}*"):
+            number = folder.name.removeprefix(own).partition("-")[0]
+            if number.isdigit() and not _lives(int(number)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_model(state: Mapping[str, Tensor]) -> tempfile.TemporaryDirectory[str]:
-    """Writes a model's whole state for an engine."""
-    whole = dict(state)
-    if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
-        whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-    return write_tensors(whole, "model.safetensors")
+def _lives(number: int) -> bool:
+    """Says whether there is a process of a number."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
-def write_tensors(state: Mapping[str, Tensor], name: str) -> tempfile.TemporaryDirectory[str]:
-    """Writes tensors into a file of a new folder, in memory if there is room: where an engine's process finds them."""
+def _write_tensors(state: Mapping[str, Tensor], name: str, near: bool) -> tempfile.TemporaryDirectory[str]:
+    """See `Folders.tensors`."""
     from safetensors.torch import save_file
 
     whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
     _clear_left_over()
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size
-    folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY if roomy else None)
+    roomy = near and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size
+    folder = tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-", dir=MEMORY if roomy else None)
     seen = set[int]()
     for key, tensor in whole.items():  # safetensors refuses two names of one tensor
         if tensor.data_ptr() in seen:

@@ -54,6 +54,8 @@ class LocalVllm:
         ModelError: The engine does not start; its own words are on standard error.
     """
 
+    near = True
+
     def __init__(
         self,
         folder: Path,
@@ -83,12 +85,11 @@ class LocalVllm:
     def add(self, name: str, asked: Asked) -> None:
         """See `Backend`."""
         from vllm import SamplingParams
-        from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind
 
-        parameters = SamplingParams(**asked.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
-        adapter = asked.adapter and LoRARequest(asked.adapter.name, asked.adapter.number, asked.adapter.folder)
+        adapter = asked.adapter and _lora(asked.adapter)
         with _lost():
+            parameters = SamplingParams(**asked.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
             self._engine.add_request(name, {"prompt_token_ids": asked.prompt}, parameters, lora_request=adapter)
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
@@ -101,6 +102,11 @@ class LocalVllm:
         """See `Backend`."""
         with _lost():
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+
+    def take(self, adapter: Adapter) -> None:
+        """See `Backend`."""
+        with _lost():
+            self._engine.add_lora(_lora(adapter))
 
     def drop(self, adapter: Adapter) -> None:
         """See `Backend`."""
@@ -135,13 +141,29 @@ class LocalVllm:
 
     def _start(self) -> Any:
         """Starts an engine."""
-        try:
-            from vllm import EngineArgs
-            from vllm.v1.engine.llm_engine import LLMEngine
-        except ImportError as error:
-            raise UsageError(f"sampling by vLLM needs vllm ({error}): searchgym doctor says how to get it") from error
+        with _starting, _environment(self._options, self._gpus):
+            try:
+                from vllm.v1.engine.llm_engine import LLMEngine
+            except ImportError as error:
+                why = f"sampling by vLLM needs vllm ({error}): searchgym doctor says how to get it"
+                raise UsageError(why) from error
+            arguments = self._arguments()
+            try:
+                with _hidden_program():
+                    engine = LLMEngine.from_engine_args(arguments)
+            except Exception as error:  # of many types, those of its processes among them
+                raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
+        core: Any = engine.engine_core
+        self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
+        threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
+        return engine
+
+    def _arguments(self) -> Any:
+        """Returns how the engine is set up."""
+        from vllm import EngineArgs
+
         options = self._options
-        arguments = EngineArgs(
+        return EngineArgs(
             model=str(self._folder),
             dtype=self._dtype,  # type: ignore[arg-type]
             generation_config="vllm",
@@ -161,15 +183,6 @@ class LocalVllm:
             disable_log_stats=True,
             seed=0,
         )
-        with _starting, _environment(options, self._gpus):
-            try:
-                engine = LLMEngine.from_engine_args(arguments)
-            except Exception as error:  # of many types, those of its processes among them
-                raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
-        core: Any = engine.engine_core
-        self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
-        threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
-        return engine
 
 
 def _guard(processes: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -183,6 +196,7 @@ def _watch(core: Any) -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     wait([process.sentinel for process in core.resources.engine_manager.processes])
+    core.resources.engine_dead = True  # what is called from here on raises
     core.outputs_queue.put_nowait(EngineDeadError())
     for future in list(core.utility_results.values()):
         with contextlib.suppress(InvalidStateError):  # it has just been answered
@@ -193,17 +207,14 @@ def _watch(core: Any) -> None:
 def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
     """Sets what vLLM takes over when it starts, and puts back what was there.
 
-    Its processes are kept from a terminal's Ctrl-C: the loop decides when to end. Nor do they run the program's own
-    file again, as processes that are spawned do: it may have no guard against that, and what it imports (numba's
-    libraries) can end vLLM.
+    Its processes are kept from a terminal's Ctrl-C: the loop decides when to end.
     """
-    main = vars(sys.modules["__main__"])
-    own = {name: main.get(name) for name in ("__spec__", "__file__")}
-    main.update(dict.fromkeys(own))
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would take torch's cores
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take over locks that threads of ours hold
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
-        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # what is printed for a program goes to the other one
         "VLLM_NO_USAGE_STATS": "1",
     }
     if gpus is not None:
@@ -215,7 +226,6 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
     try:
         yield
     finally:
-        main.update(own)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
@@ -225,14 +235,40 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
 
 
 @contextlib.contextmanager
+def _hidden_program() -> Any:
+    """Keeps processes that are spawned from running the program's own file again.
+
+    It may have no guard against that, and what it imports (numba's libraries) can end vLLM.
+    """
+    main = vars(sys.modules["__main__"])
+    own = {name: main.get(name) for name in ("__spec__", "__file__")}
+    main.update(dict.fromkeys(own))
+    try:
+        yield
+    finally:
+        main.update(own)
+
+
+@contextlib.contextmanager
 def _lost() -> Any:
-    """Says in our words that an engine has ended."""
+    """Says in our words that an engine has ended, or what it refuses."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     try:
         yield
     except EngineDeadError as error:
         raise EngineLostError(str(error).splitlines()[0] or "its process ended") from error
+    except ModelError:
+        raise
+    except Exception as error:  # of its processes, as text
+        raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
+
+
+def _lora(adapter: Adapter) -> Any:
+    """Returns an adapter in vLLM's words."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(adapter.name, adapter.number, adapter.folder)
 
 
 def _completion(output: Any) -> Completion:

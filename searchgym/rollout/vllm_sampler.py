@@ -8,22 +8,25 @@ distribution; rows that are computed together change logits by rounding.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import queue
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from torch import Tensor
 
-from searchgym.errors import ModelError, UsageError
+from searchgym.errors import EngineLostError, ModelError, UsageError
+from searchgym.rollout.loading import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, write_tensors
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine
 
 LOOK: Final = 0.002
 """Seconds between looks at whether new requests have come, while responses are waited for."""
@@ -53,6 +56,7 @@ class VllmSampler:
         self.engine, self.ends = engine, frozenset(ends)
         self.max_context = engine.max_context
         self._config, self._shared = adapter, shared
+        self._folders = Folders(engine.near)
         self._adapter: _Version | None = None
         self._lock = threading.Lock()
         """What is asked before an adapter is replaced goes to the engine before it is dropped."""
@@ -109,12 +113,13 @@ class VllmSampler:
             return
         self.engine.revive()
         self.engine.wake()
-        new = _Version(self._config, state, version)
+        new = _version(self._config, self._folders.tensors(state, ADAPTER_WEIGHTS), version)
+        self.engine.take(new.adapter)
         with self._lock:
             before, self._adapter = self._adapter, new
         if before is not None:
             self.engine.drop(before.adapter)
-            before.folder.cleanup()
+        self._folders.clear(2)  # a replica's last requests may have moved to where the one before is not loaded yet
 
     def sleep(self, level: int) -> None:
         """Gives a GPU's memory back until the next `update`; see `VllmEngine.sleep`."""
@@ -128,8 +133,10 @@ class VllmSampler:
         """Ends the engine, unless it is shared."""
         if not self._shared:
             self.engine.close()
-        if self._adapter is not None:
-            self._adapter.folder.cleanup()
+        elif self._adapter is not None:
+            with contextlib.suppress(EngineLostError):
+                self.engine.drop(self._adapter.adapter)
+        self._folders.clear()
 
     # -- one request -----------------------------------------------------------------------------------------------
 
@@ -167,19 +174,23 @@ class VllmSampler:
         }
 
 
+@dataclass(frozen=True, slots=True)
 class _Version:
-    """An adapter of one version, written where the engine finds it, under a name that no other one ever had.
+    """An adapter of one version, under a name that no other one ever had.
 
     vLLM knows adapters, and the keys and values that they made, by name and number: what has a new name is never
     mistaken for what it was before.
     """
 
-    def __init__(self, config: Mapping[str, Any], state: Mapping[str, Tensor], version: int) -> None:
-        self.version = version
-        self.folder = write_tensors(state, "adapter_model.safetensors")
-        (Path(self.folder.name) / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-        number = next(_numbers)
-        self.adapter = Adapter(f"adapter-{os.getpid()}-{number}-v{version}", number, self.folder.name)
+    adapter: Adapter
+    version: int
+
+
+def _version(config: Mapping[str, Any], folder: str, version: int) -> _Version:
+    """Returns the version of an adapter whose weights are in a folder, with its configuration beside them."""
+    (Path(folder) / ADAPTER).write_text(json.dumps(config), encoding="utf-8")
+    number = next(_numbers)
+    return _Version(Adapter(f"adapter-{os.getpid()}-{number}-v{version}", number, folder), version)
 
 
 def _sampled(completion: Completion, request: SampleRequest, version: int) -> Sampled:

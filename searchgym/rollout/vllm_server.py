@@ -11,11 +11,13 @@ import http.client
 import json
 import queue
 import re
+import socket
 import sys
 import tempfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,7 +115,9 @@ class ServedVllm:
 
     def __init__(self, address: str, *, requests: int, patience: float = PATIENCE) -> None:
         self.address, self._patience = address.rstrip("/"), patience
+        self.near = _near(self.address)
         self._claim = _claimed(self.address)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the user's own machines
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="vllm-server")
         self._ended: queue.SimpleQueue[tuple[int, str, Completion | Exception]] = queue.SimpleQueue()
         self._life = 0
@@ -133,26 +137,22 @@ class ServedVllm:
         end = time.monotonic() + self._patience
         while True:
             try:
-                models = self._post("/v1/models", None)["data"]
+                models = self._post("/v1/models", None)
                 break
             except EngineLostError:
                 if time.monotonic() > end:
                     raise
                 threading.Event().wait(0.5)
-        self.max_context = int(next(model["max_model_len"] for model in models if model.get("max_model_len")))
+        try:
+            self.max_context = int(next(model["max_model_len"] for model in models["data"] if "max_model_len" in model))
+        except (LookupError, TypeError, StopIteration) as error:
+            raise UsageError(f"{self.address} is no server of vLLM: start one by `searchgym engine`") from error
 
     def add(self, name: str, asked: Asked) -> None:
         """See `Backend`."""
         body: dict[str, Any] = {"token_ids": asked.prompt, "sampling_params": dict(asked.parameters)}
         if asked.adapter is not None:
-            if asked.adapter.name not in self._adapters:
-                given = {"lora_name": asked.adapter.name, "lora_path": asked.adapter.folder}
-                try:
-                    self._post("/v1/load_lora_adapter", given)
-                except ModelError as error:
-                    if "already" not in str(error):  # it kept it while it did not answer; names are used once
-                        raise
-                self._adapters.add(asked.adapter.name)
+            self.take(asked.adapter)
             body["model"] = asked.adapter.name
         self._pool.submit(self._answer, self._life, name, body)
 
@@ -174,11 +174,25 @@ class ServedVllm:
         """See `Backend`."""
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
 
+    def take(self, adapter: Adapter) -> None:
+        """See `Backend`."""
+        if adapter.name not in self._adapters:
+            try:
+                self._post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": adapter.folder})
+            except ModelError as error:
+                if isinstance(error, EngineLostError) or "already" not in str(error):
+                    raise  # else it kept it while it did not answer; names are used once
+            self._adapters.add(adapter.name)
+
     def drop(self, adapter: Adapter) -> None:
         """See `Backend`."""
         if adapter.name in self._adapters:
             self._adapters.discard(adapter.name)
-            self._post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
+            try:
+                self._post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
+            except ModelError as error:
+                if isinstance(error, EngineLostError) or ": 404: " not in str(error):
+                    raise  # else it has been started again and never had it
 
     def forget(self) -> None:
         """See `Backend`."""
@@ -222,7 +236,7 @@ class ServedVllm:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=SLOW) as reply:  # the user's own address
+            with self._opener.open(request, timeout=SLOW) as reply:
                 text = reply.read().decode()
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace")[:500]
@@ -241,8 +255,14 @@ class ServedVllm:
 
 def _claimed(address: str) -> IO[str]:
     """Returns the open file that says that a server is in use: two runs would load their weights over each other's."""
-    name = re.sub(r"\W+", "-", address)
-    file = (Path(tempfile.gettempdir()) / f"searchgym-{name}.lock").open("w", encoding="utf-8")
+    name = re.sub(r"\W+", "-", address.replace("localhost", "127.0.0.1"))
+    path = Path(tempfile.gettempdir()) / f"searchgym-{name}.lock"
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{address} may sample for another user's run: {error}; if it does not, remove {path}"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -251,3 +271,9 @@ def _claimed(address: str) -> IO[str]:
             f"{address} samples for another run of this machine: each run needs a server of its own"
         ) from None
     return file
+
+
+def _near(address: str) -> bool:
+    """Says whether an address is this machine's own."""
+    host = urllib.parse.urlsplit(address).hostname or ""
+    return host in ("localhost", "::1", socket.gethostname()) or host.startswith("127.")

@@ -8,13 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from safetensors.torch import load_file
-
 from searchgym.corpora.files import read_json
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import DataError, EngineLostError, ModelError, UnknownNameError, UsageError
 from searchgym.rollout.loading import (
     ADAPTER,
-    ADAPTER_WEIGHTS,
     adapter_base,
     check_vocabulary,
     generation_settings,
@@ -22,6 +19,7 @@ from searchgym.rollout.loading import (
     load_tokenizer,
     model_config,
     model_folder,
+    read_adapter,
 )
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import VllmOptions
@@ -104,12 +102,19 @@ def load_vllm(
     check_vocabulary(folder, tokenizer, vocabulary_of(base))
     ends = ends_of(generation_settings(base), tokenizer)
     rank = 1 if config is None else int(config["r"])
+    weights = None if config is None else read_adapter(folder, base)
     engine = start_engine(
         base, dtype=dtype, requests=requests, options=options, adapters=int(config is not None), rank=rank
     )
     sampler = VllmSampler(engine, ends=ends, adapter=config)
-    if config is not None:
-        sampler.update(load_file(folder / ADAPTER_WEIGHTS), 0)
+    if weights is not None:
+        try:
+            sampler.update(weights, 0)
+        except BaseException as error:
+            sampler.close()
+            if isinstance(error, ModelError) and not isinstance(error, EngineLostError):
+                raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
+            raise
     return sampler, tokenizer
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from searchgym.errors import UsageError
 from searchgym.train.critic import Critic, load_critic, make_critic
 from searchgym.train.lora import WithoutAdapter, adapter_weights, add_adapter, merged
-from searchgym.train.memory import peak_gib, reset_peak
+from searchgym.train.memory import peak_gib, reset_peak, uses_gpu
 from searchgym.train.policy import Policy
 from searchgym.train.ranks import Ranks
 from searchgym.train.recipe import Recipe
@@ -143,7 +143,7 @@ class LocalLearner:
         """See `Learner`."""
         reset_peak()
         metrics = self._learn(samples, step)
-        if self.recipe.rollout.vllm.sleep and torch.cuda.is_available():
+        if self.recipe.rollout.vllm.sleep and uses_gpu():
             torch.cuda.empty_cache()  # the sampler is about to wake
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 

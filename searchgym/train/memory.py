@@ -15,9 +15,14 @@ _STATUS: Final = Path("/proc/self/status")
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 
 
+def uses_gpu() -> bool:
+    """Says whether this process uses a GPU; one that is there may be left to engines and ranks in other processes."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 def reset_peak() -> None:
     """Begins to look for a new peak, where the system lets a process do that: Linux, CUDA."""
-    if torch.cuda.is_available():
+    if uses_gpu():
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
         return
@@ -28,10 +33,10 @@ def reset_peak() -> None:
 def peak_gib() -> float:
     """Returns the most memory since `reset_peak`, in GiB.
 
-    Of a GPU's allocations where there is one (the GPU with most), else of this process's resident memory: since
-    the process began, where the system cannot reset it.
+    Of a GPU's allocations where this process uses one (the GPU with most), else of this process's resident memory:
+    since the process began, where the system cannot reset it.
     """
-    if torch.cuda.is_available():
+    if uses_gpu():
         return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())) / GIB
     with contextlib.suppress(OSError, StopIteration):
         line = next(line for line in _STATUS.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))

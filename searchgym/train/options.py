@@ -38,6 +38,9 @@ class RolloutOptions:
     vllm: VllmOptions = field(default_factory=VllmOptions)
     probe: int = 4
     """Prompts that vLLM continues after each update, for the trainer to compare log-probs on; 0: none."""
+    probe_limit: float | None = None
+    """Mean difference of log-probs, in nats, above which the run ends; if not given, 0.001 in float32 and 0.02 in
+    bfloat16."""
     staleness: int = 0
     """Steps that may be sampled ahead of the one that is learnt from, by weights that lack their updates. 0: sampling
     and learning take turns."""

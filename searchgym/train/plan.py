@@ -1,8 +1,8 @@
 """What a recipe needs of each device's memory, computed without weights: the model is made on the meta device.
 
 Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
-state, saved activations, logits, keys and values; not the allocator's waste, a process's own (CUDA's context, about 0.5
-GiB) and retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
+state, saved activations, logits, keys and values, what CUDA keeps for each process; not the allocator's waste and
+retrievers. The step's worst case is meant: full micro-batches, full running batches, every token of a
 micro-batch trained.
 """
 
@@ -23,6 +23,10 @@ from searchgym.train.memory import GIB
 from searchgym.train.options import LearnerOptions, LoraOptions, OptimizerOptions
 from searchgym.train.recipe import Recipe
 
+CONTEXT: Final = 0.6
+"""GiB of a GPU that CUDA keeps for a process."""
+GPU_GIB: Final = 79.0
+"""Memory that a GPU of 80 GB reports."""
 BUCKET: Final = 5e8
 """Gradients that DeepSpeed reduces at once, unless told otherwise."""
 PHASES: Final = ("draw", "policy", "critic")
@@ -84,7 +88,7 @@ def model_shape(name: str) -> Shape:
         raise UsageError(f"{name}: no plan for a {config.model_type} model: {error}") from error
 
 
-def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = 80.0) -> list[Part]:
+def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> list[Part]:
     """Returns what takes memory on each device.
 
     Args:
@@ -106,6 +110,8 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = 80.0) -> list
         parts = _sampler(recipe, shape, _devices(recipe.rollout.device, 1, count)[0])
     ranks = {device: devices.count(device) for device in devices}
     for device, number in ranks.items():
+        if device != "cpu":
+            parts.append(Part(device, "CUDA's own", CONTEXT * number))
         models = [("policy", recipe.model, recipe.optimizer)]
         models += (
             [("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer)] if recipe.has_critic else []

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,13 +86,16 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
     if recipe.lora.rank and is_adapter(model_folder(recipe.model)):
         raise UsageError(f"{recipe.model} is an adapter, and lora.rank makes another one: `searchgym export` it first")
     model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
-    plain = _sampler(recipe, model, tokenizer)
+    with ExitStack() as opened:
+        plain = _sampler(recipe, model, tokenizer)
+        opened.callback(plain.close)
+        learner = _learner(recipe, model, out)
+        opened.pop_all()
     sampler, exact = wrap(plain), isinstance(plain, TransformersSampler) and not recipe.rollout.staleness
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     policy = Model.over("policy", sampler, form)
     rollout = EngineRollout(recipe, agent, policy, task, validation, canonical=exact)
     adapter = bool(recipe.lora.rank) and not isinstance(plain, TransformersSampler)
-    learner = _learner(recipe, model, out)
     return Parts(task, validation, tokenizer, sampler, rollout, learner, adapter, _rest(recipe, plain))
 
 
@@ -170,6 +173,12 @@ def sampled_in(recipe: Recipe) -> str:
     return computed_in(recipe) if own == "auto" else own
 
 
+def allowed_difference(recipe: Recipe) -> float:
+    """Returns how far log-probs of sampler and trainer may be apart on average, in nats."""
+    own = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
+    return own if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
+
+
 def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | None:
     """Returns the look at each update of a sampler that does not share torch with the learner."""
     options = recipe.rollout
@@ -181,7 +190,7 @@ def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | 
         parts.learner,
         temperature=options.temperature,
         count=options.probe,
-        allowed=max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)]),
+        allowed=allowed_difference(recipe),
     )
 
 

@@ -24,9 +24,8 @@ from searchgym.train.draw import with_advantages
 from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer
 from searchgym.train.options import OptimizerOptions
-from searchgym.train.probe import ALLOWED
 from searchgym.train.recipe import Recipe
-from searchgym.train.run import Parts, load_parts
+from searchgym.train.run import Parts, allowed_difference, load_parts
 from searchgym.train.run_folder import Row
 from searchgym.train.samples import Sample, retokenisation_mismatches, samples_from
 
@@ -227,7 +226,7 @@ def _logp_check(name: str, metrics: Mapping[str, float], recipe: Recipe) -> Chec
     """Returns what is seen of the difference of log-probs, for a method that takes them."""
     if recipe.method != "policy":
         return Check(name, True, f"method {recipe.method} takes none")
-    allowed = ALLOWED["bfloat16" if recipe.optimizer.autocast else recipe.learner.dtype]
+    allowed = allowed_difference(recipe)
     mean, most = metrics["sampler_difference"], metrics["max_sampler_difference"]
     said = f"mean {mean:.2g}, largest {most:.2g} nats; {allowed:g} on average is allowed"
     return Check(name, mean <= allowed, said)

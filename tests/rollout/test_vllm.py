@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from searchgym.errors import UsageError
+from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
 from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
@@ -158,6 +158,20 @@ def test_two_adapters_on_one_engine_give_what_two_models_give(own, vllm):
     assert [reply.ids.tolist() for reply in vllm.sample(asked)] == before  # the base is itself
     for sampler in samplers:
         sampler.close()
+
+
+def test_an_adapter_of_another_base_is_refused_and_the_engine_goes_on(own, vllm):
+    model, lora = adapted(1)
+    weights = {name: torch.nn.functional.pad(w, (0, 8)) for name, w in adapter_weights(model.state_dict()).items()}
+    sampler = VllmSampler(vllm.engine, ends=own[0].ends, adapter=adapter_config(lora), shared=True)
+    restarts, asked = vllm.engine.restarts, requests(own[1], max_tokens=4)
+    try:
+        with pytest.raises(ModelError, match="vLLM: "):
+            sampler.update(weights, 1)
+    finally:
+        sampler.close()
+    assert len(vllm.sample(asked)) == len(asked)
+    assert vllm.engine.restarts == restarts
 
 
 def test_an_engine_does_not_outlive_who_started_it():

@@ -16,7 +16,7 @@ from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout import vllm_engine, vllm_start
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible, write_model
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine, rank_for, visible
 from searchgym.rollout.vllm_sampler import VllmSampler
 from searchgym.rollout.vllm_server import serve_command
 from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
@@ -27,7 +27,7 @@ WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
 class Fake:
     """Answers each request with its prompt's length and what its weights are; one per step, unless it is held."""
 
-    max_context = 100
+    max_context, near = 100, True
 
     def __init__(self, dies_at=()):
         self.asked, self.events, self.weights, self.dies_at = {}, [], None, list(dies_at)
@@ -58,6 +58,10 @@ class Fake:
         self.weights = load_file(f"{folder}/model.safetensors")["model.embed_tokens.weight"]
         assert torch.equal(load_file(f"{folder}/model.safetensors")["lm_head.weight"], self.weights)  # tied: both names
         self.events.append("load")
+
+    def take(self, adapter):
+        assert Path(f"{adapter.folder}/adapter_config.json").exists()
+        self.events.append(f"take {adapter.name}")
 
     def drop(self, adapter):
         assert not self.asked
@@ -165,7 +169,7 @@ def test_each_version_of_an_adapter_has_a_name_of_its_own(tmp_path):
     sampler = VllmSampler(engine_on(fake), ends=[5], adapter={"r": 1})
     (first,) = sampler.sample(requests(1))
     sampler.update({"a": torch.zeros(1)}, 1)
-    folder = sampler._adapter.folder.name
+    folder = sampler._adapter.adapter.folder
     assert load_file(f"{folder}/adapter_model.safetensors")["a"].tolist() == [0.0]
     (second,) = sampler.sample(requests(1))
     sampler.update({"a": torch.ones(1)}, 2)
@@ -173,8 +177,52 @@ def test_each_version_of_an_adapter_has_a_name_of_its_own(tmp_path):
     assert names[0] is None
     assert len({names[1].name, names[2].name}) == len({names[1].number, names[2].number}) == 2
     assert [first.version, second.version, third.version] == [0, 1, 2]
-    assert fake.events == [f"drop {names[1].name}"]
+    assert fake.events == [f"take {names[1].name}", f"take {names[2].name}", f"drop {names[1].name}"]
+    assert Path(folder).exists()  # a replica may be asked for it still
+    sampler.update({"a": torch.ones(1)}, 3)
+    assert not Path(folder).exists()
+    folder = sampler._adapter.adapter.folder
     sampler.close()
+    assert not Path(folder).exists()
+
+
+def test_an_adapter_that_is_refused_leaves_the_one_before():
+    fake, take = Fake(), Fake.take
+
+    def refuse(adapter):
+        if adapter.name.endswith("v2"):
+            raise ModelError("wrong shapes")
+        take(fake, adapter)
+
+    fake.take = refuse
+    sampler = VllmSampler(engine_on(fake), ends=[5], adapter={"r": 1})
+    sampler.update({"a": torch.zeros(1)}, 1)
+    with pytest.raises(ModelError, match="wrong shapes"):
+        sampler.update({"a": torch.zeros(2)}, 2)
+    assert (sampler.version, sampler.sample(requests(1))[0].version) == (1, 1)
+    sampler.close()
+
+
+def test_a_request_that_is_refused_has_ended_and_the_others_go_on():
+    fake = Fake()
+    add = fake.add
+
+    def refusing(name, asked):
+        if len(asked.prompt) == 2:
+            raise ModelError("too odd")
+        add(name, asked)
+
+    fake.add = refusing
+    engine, ended = engine_on(fake), []
+    for length in (1, 2, 3):
+        engine.ask(Asked([0] * length, {}, lambda completion, version: ended.append(completion)))
+    engine.forget()
+    assert sorted(str(one) if isinstance(one, ModelError) else str(one.ids[0]) for one in ended) == [
+        "1",
+        "3",
+        "too odd",
+    ]
+    engine.close()
 
 
 def test_a_sampler_sleeps_until_its_next_weights():
@@ -231,6 +279,54 @@ def test_episodes_of_a_replica_that_ends_go_on_elsewhere_and_it_comes_back_with_
     sampler.close()
 
 
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_replica_that_ends_when_weights_come_leaves_them_to_the_others_and_to_who_replaces_it(idle):
+    """While nothing is under way it ends on hearing of them; else they wait in its inbox when it ends."""
+    dying, other, back = Fake(), Fake(), Fake()
+    engines = replicas(dying, other, back)
+    sampler = VllmSampler(engines, ends=[5])
+    ended, loading = [], threading.Thread(target=sampler.update, args=(WEIGHTS, 1))
+    if idle:
+
+        def load(folder):
+            raise EngineLostError("killed")
+
+        dying.load = load
+        loading.start()
+    else:
+        for fake in (dying, other):
+            fake.open.clear()
+        for episode in ("a", "b", "c"):
+            engines.ask(Asked([0], {}, lambda completion, version: ended.append(completion), episode=episode))
+        loading.start()
+        first = engines._replicas[0].engine
+        while not any(not isinstance(news, Asked) for news in [*first._inbox]):
+            loading.join(0.001)
+        dying.dies_at = [1]
+        dying.open.set()
+        while engines._replicas[0].engine is first:
+            loading.join(0.001)
+        other.open.set()
+    loading.join()
+    assert len(ended) == (0 if idle else 3)
+    assert all(isinstance(completion, Completion) for completion in ended)
+    assert {tuple(reply.ids[1:]) for reply in sampler.sample(requests(*range(1, 9)))} == {(15,)}
+    assert back.steps
+    assert other.steps
+    sampler.close()
+
+
+def test_engines_are_closed_if_one_of_them_does_not_start():
+    fake = Fake()
+
+    def failing():
+        raise ModelError("no memory")
+
+    with pytest.raises(ModelError, match="no memory"):
+        Replicas([lambda: engine_on(fake), failing])
+    assert fake.events == ["close"]
+
+
 def test_nobody_is_left_waiting_when_every_replica_has_ended():
     engines = replicas(Fake(dies_at=[1]), Fake(dies_at=[1]))
     sampler = VllmSampler(engines, ends=[5])
@@ -278,15 +374,29 @@ def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_ar
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    gone, there, foreign = (tmp_path / f"searchgym-weights-{n}-x" for n in (ended.pid, os.getpid(), "theirs"))
-    for folder in (gone, there, foreign):
+    own = vllm_engine._own_prefix()
+    names = (f"{own}{ended.pid}-x", f"{own}{os.getpid()}-x", f"searchgym-weights-other-0-{ended.pid}-x")
+    gone, *kept = (tmp_path / name for name in names)
+    for folder in (gone, *kept):
         folder.mkdir()
-    own = write_model(WEIGHTS)
-    assert Path(own.name).parent == tmp_path
+    folders = Folders()
+    folder = Path(folders.model(WEIGHTS))
+    assert folder.parent == tmp_path
     assert not gone.exists()
-    assert there.exists()
-    assert foreign.exists()
-    own.cleanup()
+    assert all(folder.exists() for folder in kept)
+    folders.clear()
+    assert not folder.exists()
+
+
+def test_weights_for_another_machine_do_not_go_through_this_ones_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_engine, "MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "shared"))
+    for name in ("memory", "shared"):
+        (tmp_path / name).mkdir()
+    for near, name in ((True, "memory"), (False, "shared")):
+        folders = Folders(near)
+        assert Path(folders.model(WEIGHTS)).parent == tmp_path / name
+        folders.clear()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.rollout.loading import load_model
+from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.vllm_start import load_vllm
 from searchgym.train.learner import LocalLearner
 
 LORA = {"rank": 4, "alpha": 8.0}
@@ -133,6 +135,10 @@ def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
     tiny_qwen2(hidden_size=16).save_pretrained(base)
     with pytest.raises(DataError, match="the adapter does not fit its base"):
         load_model(saved)
+    with pytest.raises(
+        DataError, match=r"the adapter does not fit its base .*lora_[AB].weight is 32 wide there, 16 here"
+    ):
+        load_vllm(saved, "float32", requests=1, options=VllmOptions())  # before an engine starts
     shutil.rmtree(base)
     with pytest.raises(DataMissingError, match=r"its base '.*base' cannot be loaded: .*no such folder"):
         load_model(saved)

@@ -80,7 +80,7 @@ def test_parts_by_hand(models):
 def test_large_recipes_fit_what_they_are_for(models, name):
     recipe = large(name, models)
     parts = plan(recipe, gpus=recipe.learner.ranks)
-    memory = {f"cuda:{rank}": 80.0 for rank in range(recipe.learner.ranks)} | {"cpu": 64.0}
+    memory = {f"cuda:{rank}": 79.0 for rank in range(recipe.learner.ranks)} | {"cpu": 64.0}
     assert check_plan(parts, memory) == []
     assert any("cuda:0 has 10.0 GiB, phase policy" in line for line in check_plan(parts, dict.fromkeys(memory, 10.0)))
     sampler = "sampler" if recipe.rollout.sampler == "transformers" else "vLLM"
@@ -89,7 +89,7 @@ def test_large_recipes_fit_what_they_are_for(models, name):
 
 def test_engines_take_their_share_and_adapters_little(models):
     gpus = plan(large("qwen2.5-7b-grpo-vllm", models), gpus=8)
-    assert [p.gib for p in gpus if p.what == "vLLM: its share"] == [pytest.approx(0.35 * 80)] * 8
+    assert [p.gib for p in gpus if p.what == "vLLM: its share"] == [pytest.approx(0.35 * 79)] * 8
     assert {p.phases for p in gpus if p.what == "vLLM: its share"} == {("draw",)}  # it sleeps while they learn
     adapted, whole = (large("qwen2.5-7b-lora-vllm", models), large("qwen2.5-7b-grpo", models))
     parts = {p.what: p.gib for p in plan(adapted, gpus=1)}
@@ -109,7 +109,7 @@ def test_engines_take_their_share_and_adapters_little(models):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gpu_share": 0.1}, r"gpu_share 0.1 is 8.0 GiB of a GPU, too little: its weights and one full context take"),
+        ({"gpu_share": 0.1}, r"gpu_share 0.1 is 7.9 GiB of a GPU, too little: its weights and one full context take"),
         ({"replicas": 9, "gpus": None}, "vLLM's replica 8 takes GPU 8, there are 8"),
         ({"gpus": [0, 1]}, "names 2 GPUs: 8 replicas on 1 each take 8"),
     ],
