@@ -59,12 +59,15 @@ def main() -> None:
     args = parser.parse_args()
     if args.runs:
         title = f"recorded episodes, {args.token:g} s a token, {args.share:.0%} of a step is learning"
-        emit_rows(paced(args), args.json, "paced", f"{title}; medians of {args.runs} runs")
+        with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints
+            found = paced(args)
+        emit_rows(found, args.json, "paced", f"{title}; medians of {args.runs} runs")
     rows = []
     for seed in args.seeds:
         for staleness in args.staleness:
             print(f"staleness {staleness}, seed {seed} ...", file=sys.stderr)
-            rows.append({"staleness": staleness, "seed": seed} | trained(args, staleness, seed))
+            with contextlib.redirect_stdout(sys.stderr):
+                rows.append({"staleness": staleness, "seed": seed} | trained(args, staleness, seed))
     if not rows:
         return
     emit_rows(rows, args.json, "trainings", f"tiny-grpo by {args.sampler}, a retriever's call takes {args.latency:g} s")

@@ -11,6 +11,7 @@ rewards. ``probe`` is the largest mean difference of log-probs between vLLM and 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--gpu-share", type=float, default=0.5, help="of the GPU's memory that vLLM takes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:  # DeepSpeed prints
         model = Path(folder) / args.shape
         random_model(args.shape, "cpu").save_pretrained(model)
         load_tokenizer("tiny").save_pretrained(model)

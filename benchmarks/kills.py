@@ -47,7 +47,7 @@ def main() -> None:
     settings += ["validation.every=0", "log.tensorboard=false", "log.episodes_every=1"]
     recipe = load_recipe("tiny-grpo", settings)
     moments = sorted(np.random.default_rng(args.seed).integers(1, 2 * steps * STEP, args.kills).tolist())
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:  # DeepSpeed prints
         parts = load_parts(recipe, Path(folder))
         engine: Any = parts.sampler
         kill_at(engine.engine.backend, moments)

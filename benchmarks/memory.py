@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def main() -> None:
 
 def row(name: str, args: Any, folder: Path) -> dict[str, Any]:
     """Returns what is planned and measured of one way to train."""
+    print(f"{name} ...", file=sys.stderr)
     settings = [f"model={folder}", f"optimizer.micro_batch_tokens={args.tokens}"]
     settings += [f"lora.rank={args.rank}"] if name == "an adapter" else []
     recipe = load_recipe("tiny-grpo", settings)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -57,16 +58,14 @@ def main() -> None:
     args = parser.parse_args()
     task = load_task(find_env(ENV), world={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
     sampler, tokenizer = load_sampler(args.model)
-    vllm, seconds = started(args, sampler, caching=True)
-    try:
-        if args.episodes:
-            emit(parity(task, sampler, vllm, tokenizer, args.episodes), args.json, "greedy episodes of both samplers")
-    finally:
-        vllm.close()
+    if args.episodes:
+        vllm, seconds = started(args, sampler, caching=True)
+        with contextlib.closing(vllm):
+            found = parity(task, sampler, vllm, tokenizer, args.episodes)
+        emit({"vLLM started in, s": seconds} | found, args.json, "greedy episodes of both samplers")
     if args.concurrent:
         rows = [row for caching in (True, False) for row in speeds(task, tokenizer, args, caching)]
-        title = f"{args.model}: generated tokens per second, medians of {args.runs}; starting vLLM took {seconds:.1f} s"
-        emit_rows(rows, args.json, "speed", title)
+        emit_rows(rows, args.json, "speed", f"{args.model}: generated tokens per second, medians of {args.runs}")
 
 
 def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSampler, float]:
@@ -146,11 +145,10 @@ def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
 def speeds(task: Task, tokenizer: PreTrainedTokenizerBase, args: Any, caching: bool) -> list[dict[str, Any]]:
     """Returns a row per number of episodes under way."""
     own, _ = load_sampler(args.model, reuse_tokens=BATCH_TOKENS if caching else 0)
-    vllm, _ = started(args, own, caching)
-    try:
-        return [_row(task, tokenizer, own, vllm, concurrent, args, caching) for concurrent in args.concurrent]
-    finally:
-        vllm.close()
+    vllm, seconds = started(args, own, caching)
+    with contextlib.closing(vllm):
+        rows = [_row(task, tokenizer, own, vllm, concurrent, args, caching) for concurrent in args.concurrent]
+    return [row | {"vLLM started in, s": seconds} for row in rows]
 
 
 def _row(
