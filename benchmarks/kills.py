@@ -50,7 +50,7 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:  # DeepSpeed prints
         parts = load_parts(recipe, Path(folder))
         engine: Any = parts.sampler
-        kill_at(engine.engine.backend, moments)
+        killed = kill_at(engine.engine.backend, moments)
         trained = count_trained(parts.learner)
         with contextlib.closing(parts):
             rows = trainer_of(recipe, parts, Path(folder) / "run", report=say).run().rows[1:]
@@ -64,7 +64,7 @@ def main() -> None:
             "learnt from": len(trained),
             "learnt from twice": sum(count > 1 for count in trained.values()),
             "learnt from and not asked for": len(trained.keys() - found.keys()),
-            "engine killed after responses": moments,
+            "engine killed after responses": killed,
             "restarts": restarts,
             "largest mean difference by the probe, nats": max(row.get("probe/difference", 0.0) for row in rows),
             "largest staleness": max(row["rollout/staleness"] for row in rows),
@@ -79,21 +79,22 @@ def say(row: Any) -> None:
     print(f"step {row['step']:.0f} ...", file=sys.stderr)
 
 
-def kill_at(backend: Any, moments: Sequence[int]) -> None:
-    """Has an engine's processes killed once so many responses have ended."""
-    step, left, ended = backend.step, list(moments), 0
+def kill_at(backend: Any, moments: Sequence[int]) -> list[int]:
+    """Has an engine's processes killed once so many responses have ended; returns the list of what has been done."""
+    step, left, ended, killed = backend.step, list(moments), 0, list[int]()
 
     def killing() -> Any:
         nonlocal ended
         found = step()
         ended += len(found)
         if left and ended >= left[0]:
-            left.pop(0)
+            killed.append(left.pop(0))
             for process in backend.processes:
                 os.kill(process, signal.SIGKILL)
         return found
 
     backend.step = killing
+    return killed
 
 
 def count_trained(learner: Any) -> Counter[str]:

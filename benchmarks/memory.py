@@ -1,8 +1,8 @@
 """Memory of an update, planned and measured: all weights trained, and an adapter beside them.
 
-    python benchmarks/memory.py [--width 768] [--layers 12] [--vocabulary 32000] [--rank 16] [--tokens 2048] [--json]
+    python benchmarks/memory.py [--width 512] [--layers 8] [--vocabulary 16000] [--rank 16] [--tokens 1024] [--json]
 
-A randomly initialised decoder in float32 takes two GRPO updates of four full micro-batches, each way in a process of
+A randomly initialised decoder in float32 takes two GRPO updates of two full micro-batches, each way in a process of
 its own. Measured is the peak of the second update above what the process took before there was a model; planned is the
 sum of what ``searchgym train --plan`` says of the policy's phase. On a machine with a GPU both are the GPU's.
 """
@@ -34,11 +34,11 @@ ROW = 512
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=768, help="of the hidden states")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--width", type=int, default=512, help="of the hidden states")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--vocabulary", type=int, default=16_000)
     parser.add_argument("--rank", type=int, default=16, help="of the adapter")
-    parser.add_argument("--tokens", type=int, default=2048, help="of a micro-batch")
+    parser.add_argument("--tokens", type=int, default=1024, help="of a micro-batch")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,9 @@ def measure(recipe: Recipe, tokens: int, vocabulary: int) -> tuple[float, int]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    samples = [sample(number, vocabulary) for number in range(4 * tokens // ROW)]
+    samples = [sample(number, vocabulary) for number in range(2 * tokens // ROW)]
+    if torch.cuda.is_available():
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     reset_peak()
     before = peak_gib()
     config = AutoConfig.from_pretrained(recipe.model)

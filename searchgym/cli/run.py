@@ -121,6 +121,9 @@ def evaluate(
         str, typer.Option(help="transformers, vllm, or auto: vllm where it is installed.")
     ] = "transformers",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what the models compute in.")] = "float32",
+    max_context: Annotated[
+        int | None, typer.Option(help="With vLLM: tokens of the longest request and response; the model's own limit.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Evaluate an agent on an environment's questions."""
@@ -152,7 +155,7 @@ def evaluate(
     with contextlib.ExitStack() as opened:
         with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
             named = parse_models(model or [], loaded.roles)
-            models = load_models(named, task.rules.protocol, Loading(sampler, dtype, concurrency))
+            models = load_models(named, task.rules.protocol, Loading(sampler, dtype, concurrency, max_context))
         for own in {id(own): own for own in models.values()}.values():
             opened.callback(own.sampler.close)
         scores = run_evaluation(task, loaded, folder, models, resume=resume, overwrite=overwrite, **settings)

@@ -103,6 +103,8 @@ class Loading:
     """Of weights and computation."""
     requests: int = 64
     """Most requests under way at once."""
+    max_context: int | None = None
+    """Most tokens of request and response with vLLM, whose cache must hold that; the model's own limit if not given."""
 
 
 def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()) -> dict[str, Model]:
@@ -159,7 +161,7 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
     with ExitStack() as opened:
         for path in folders:
             if by_vllm:
-                options = VllmOptions(gpu_share=0.9 / len(folders))
+                options = VllmOptions(gpu_share=0.9 / len(folders), max_context=how.max_context)
                 sampler, tokenizer = load_vllm(path, how.dtype, requests=how.requests, options=options)
             else:
                 sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))

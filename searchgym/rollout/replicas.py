@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from searchgym.errors import EngineLostError
+from searchgym.errors import EngineLostError, ModelError
 from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine
 
 
@@ -78,6 +78,7 @@ class Replicas:
     def take(self, adapter: Adapter) -> None:
         """See `VllmEngine`."""
         self._each(lambda engine: engine.take(adapter))
+        self._check_left()
 
     def drop(self, adapter: Adapter) -> None:
         """See `VllmEngine`."""
@@ -100,23 +101,35 @@ class Replicas:
         self._start_again(lambda engine: None)
 
     def _start_again(self, prepare: Callable[[VllmEngine], None]) -> None:
-        with self._lock:
-            lost, self._lost = self._lost, []
-        for engine in lost:
-            engine.close()
+        """Starts those again that have ended; one that does not start, or ends again at once, waits for the next time.
+
+        Raises:
+            EngineLostError: None is left.
+        """
         for replica in self._replicas:
-            if replica.engine is None:
+            if replica.engine is not None:
+                continue
+            self._close_lost()  # what is left of it may hold a GPU, or the right to a server
+            engine: VllmEngine | None = None
+            try:
                 engine = replica.start()
                 prepare(engine)
+            except BaseException as error:
+                if engine is not None:
+                    engine.close()
+                if not isinstance(error, ModelError):
+                    raise
+                self._say(replica, f"does not come back ({error})")
+            else:
                 replica.engine = engine  # asked from now on
+        self._check_left()
         with self._lock:
             self._homes.clear()  # nothing is remembered of old weights that would be worth a long queue
 
     def close(self) -> None:
         """Ends all of them."""
         self._each(VllmEngine.close)
-        for engine in self._lost:
-            engine.close()
+        self._close_lost()
         self.folders.clear()
 
     def home(self, episode: str) -> int | None:
@@ -129,9 +142,8 @@ class Replicas:
         with self._lock:
             replica = self._homes.get(episode)
             if replica is None or replica.engine is None:
+                self._check_left()
                 there = [replica for replica in self._replicas if replica.engine is not None]
-                if not there:
-                    raise EngineLostError("every replica of vLLM's engine has ended; see its messages")
                 replica = min(there, key=lambda one: one.under_way)
                 if episode:
                     self._homes[episode] = replica
@@ -141,9 +153,7 @@ class Replicas:
 
     def _again(self, asked: Asked, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
         """Asks the others for what an engine left."""
-        if self._leave(replica, engine):
-            number = self._replicas.index(replica)
-            sys.stderr.write(f"replica {number} of vLLM's engine has ended ({error}): its episodes go on elsewhere\n")
+        self._leave(replica, engine, error)
         with self._lock:
             self.moved += 1
         try:
@@ -151,14 +161,29 @@ class Replicas:
         except EngineLostError as lost:
             asked.done(lost, self.version)
 
-    def _leave(self, replica: _Replica, engine: VllmEngine) -> bool:
-        """Notes that an engine has ended; returns whether that is news."""
+    def _leave(self, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
+        """Notes that an engine has ended, and says so once."""
         with self._lock:
             if replica.engine is not engine:
-                return False
+                return
             replica.engine = None
             self._lost.append(engine)
-            return True
+        self._say(replica, f"has ended ({error}): its episodes go on elsewhere")
+
+    def _say(self, replica: _Replica, what: str) -> None:
+        sys.stderr.write(f"replica {self._replicas.index(replica)} of vLLM's engine {what}\n")
+
+    def _close_lost(self) -> None:
+        """Closes what has ended."""
+        with self._lock:
+            lost, self._lost = self._lost, []
+        for engine in lost:
+            engine.close()
+
+    def _check_left(self) -> None:
+        """Raises an EngineLostError if every replica has ended."""
+        if all(replica.engine is None for replica in self._replicas):
+            raise EngineLostError("every replica of vLLM's engine has ended; see its messages")
 
     def _each(self, call: Callable[[VllmEngine], Any]) -> None:
         """Calls all that are there, at the same time; one that has ended meanwhile is left out."""
@@ -169,8 +194,8 @@ class Replicas:
                 return
             try:
                 call(engine)
-            except EngineLostError:
-                self._leave(replica, engine)
+            except EngineLostError as error:
+                self._leave(replica, engine, error)
 
         with ThreadPoolExecutor(len(self._replicas)) as pool:
             list(pool.map(one, self._replicas))

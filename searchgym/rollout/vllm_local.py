@@ -33,6 +33,9 @@ for number in sys.argv[1:]:
 """
 """Waits for the end of whoever holds the other end of its input."""
 
+LAST_WORDS: Final = 1.0
+"""Seconds between an engine's last words and its end."""
+
 _starting = threading.Lock()
 """Held while an engine starts: its processes take over the environment as it is then."""
 
@@ -88,44 +91,47 @@ class LocalVllm:
         from vllm.sampling_params import RequestOutputKind
 
         adapter = asked.adapter and _lora(asked.adapter)
-        with _lost():
+        with self._lost():
             parameters = SamplingParams(**asked.parameters, output_kind=RequestOutputKind.FINAL_ONLY)
             self._engine.add_request(name, {"prompt_token_ids": asked.prompt}, parameters, lora_request=adapter)
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             outputs = self._engine.step()
-        return [(output.request_id, _completion(output.outputs[0])) for output in outputs if output.finished]
+        ended = [output for output in outputs if output.finished]
+        if any(output.outputs[0].finish_reason == "abort" for output in ended):  # by nobody here
+            raise EngineLostError("its process was told to end")
+        return [(output.request_id, _completion(output.outputs[0])) for output in ended]
 
     def load(self, folder: str) -> None:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
 
     def take(self, adapter: Adapter) -> None:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             self._engine.add_lora(_lora(adapter))
 
     def drop(self, adapter: Adapter) -> None:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             self._engine.remove_lora(adapter.number)
 
     def forget(self) -> None:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             check_reset(self._engine.reset_prefix_cache())
 
     def sleep(self, level: int) -> None:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             self._engine.sleep(level)
 
     def wake(self) -> None:
         """See `Backend`."""
-        with _lost():
+        with self._lost():
             self._engine.wake_up()
 
     def close(self) -> None:
@@ -138,6 +144,23 @@ class LocalVllm:
     def processes(self) -> list[int]:
         """Process ids of the engine."""
         return [process.pid for process in self._engine.engine_core.resources.engine_manager.processes]
+
+    @contextlib.contextmanager
+    def _lost(self) -> Any:
+        """Says in our words that the engine has ended, or what it refuses."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            yield
+        except EngineDeadError as error:
+            raise EngineLostError(str(error).splitlines()[0] or "its process ended") from error
+        except ModelError:
+            raise
+        except Exception as error:  # of its processes, as text: their last words among them
+            processes = self._engine.engine_core.resources.engine_manager.processes
+            if not isinstance(error, ValueError | TypeError) and wait([one.sentinel for one in processes], LAST_WORDS):
+                raise EngineLostError(f"{type(error).__name__}: {error}") from error
+            raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
 
     def _start(self) -> Any:
         """Starts an engine."""
@@ -247,21 +270,6 @@ def _hidden_program() -> Any:
         yield
     finally:
         main.update(own)
-
-
-@contextlib.contextmanager
-def _lost() -> Any:
-    """Says in our words that an engine has ended, or what it refuses."""
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    try:
-        yield
-    except EngineDeadError as error:
-        raise EngineLostError(str(error).splitlines()[0] or "its process ended") from error
-    except ModelError:
-        raise
-    except Exception as error:  # of its processes, as text
-        raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
 
 
 def _lora(adapter: Adapter) -> Any:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import queue
 import threading
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ LOOK: Final = 0.002
 """Seconds between looks at whether new requests have come, while responses are waited for."""
 
 _numbers = itertools.count(1)
+_RUN: Final = uuid.uuid4().hex[:12]
+"""Tells adapters of this process from those of others that a server may remember."""
 
 
 class VllmSampler:
@@ -190,7 +192,7 @@ def _version(config: Mapping[str, Any], folder: str, version: int) -> _Version:
     """Returns the version of an adapter whose weights are in a folder, with its configuration beside them."""
     (Path(folder) / ADAPTER).write_text(json.dumps(config), encoding="utf-8")
     number = next(_numbers)
-    return _Version(Adapter(f"adapter-{os.getpid()}-{number}-v{version}", number, folder), version)
+    return _Version(Adapter(f"adapter-{_RUN}-{number}-v{version}", number, folder), version)
 
 
 def _sampled(completion: Completion, request: SampleRequest, version: int) -> Sampled:

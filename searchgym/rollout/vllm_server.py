@@ -179,8 +179,11 @@ class ServedVllm:
         if adapter.name not in self._adapters:
             try:
                 self._post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": adapter.folder})
+            except EngineLostError as error:
+                self._post("/v1/models", None)  # it is there: it says 500 to adapters that it cannot take
+                raise ModelError(str(error)) from error
             except ModelError as error:
-                if isinstance(error, EngineLostError) or "already" not in str(error):
+                if "already" not in str(error):
                     raise  # else it kept it while it did not answer; names are used once
             self._adapters.add(adapter.name)
 
@@ -219,6 +222,8 @@ class ServedVllm:
             logp = np.array([token["logprob"] for token in choice["logprobs"]["content"]], np.float32)
             ids = np.array(choice["token_ids"], np.int32)
             ended = Completion(ids, logp, choice["finish_reason"], choice.get("stop_reason"))
+            if ended.reason == "abort":  # by nobody here
+                ended = EngineLostError(f"{self.address} was told to end")
         except SearchGymError as error:
             ended = error
         except (LookupError, TypeError, ValueError) as error:

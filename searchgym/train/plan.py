@@ -58,6 +58,8 @@ class Shape:
     kv_width: int
     """Heads of keys times width of a head."""
     vocabulary: int
+    tied: bool
+    """Whether the head is the embedding."""
 
 
 def model_shape(name: str) -> Shape:
@@ -83,6 +85,7 @@ def model_shape(name: str) -> Shape:
             layers=text.num_hidden_layers,
             kv_width=(getattr(text, "num_key_value_heads", None) or heads) * width,
             vocabulary=text.vocab_size,
+            tied=bool(text.tie_word_embeddings),
         )
     except AttributeError as error:
         raise UsageError(f"{name}: no plan for a {config.model_type} model: {error}") from error
@@ -182,9 +185,10 @@ def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
 def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[Part]:
     """Returns what vLLM takes: its share of each of its GPUs, whatever it needs of that."""
     options = recipe.rollout.vllm
-    whole = shape.parameters * _bytes(recipe.learner.dtype)
-    sent = 4 * adapter_parameters(recipe.model, recipe.lora) if recipe.lora.rank else whole
-    way = Part("cpu", "weights on their way to vLLM", 2 * sent / GIB)  # the next ones come before those are gone
+    # the next ones come before those are gone; a tied head travels by both its names
+    whole = 2 * (shape.parameters + shape.tied * shape.vocabulary * shape.hidden) * _bytes(recipe.learner.dtype)
+    sent = 3 * 4 * adapter_parameters(recipe.model, recipe.lora) if recipe.lora.rank else whole
+    way = Part("cpu", "weights on their way to vLLM", sent / GIB)
     if options.servers:
         return [way]
     size = 2 if recipe.optimizer.autocast == "bfloat16" or options.dtype == "bfloat16" else _bytes(recipe.learner.dtype)
@@ -203,6 +207,7 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
             if gpu >= count:
                 raise UsageError(f"vLLM's replica {replica} takes GPU {gpu}, there are {count}, from 0 on")
             parts.append(Part(f"cuda:{gpu}", "vLLM: its share", share, phases))
+            parts.append(Part(f"cuda:{gpu}", "CUDA's own", CONTEXT))
     if options.sleep == 1:
         asleep = options.replicas * options.tensor_parallel * weights
         parts.append(Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic")))

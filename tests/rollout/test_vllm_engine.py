@@ -316,6 +316,27 @@ def test_a_replica_that_ends_when_weights_come_leaves_them_to_the_others_and_to_
     sampler.close()
 
 
+def test_a_replica_that_does_not_come_back_is_left_out_until_the_next_time(capsys):
+    dying, other, refusing, back = Fake(dies_at=[1]), Fake(), Fake(), Fake()
+
+    def load(folder):
+        raise ModelError("no memory")
+
+    refusing.load = load
+    made = iter((dying, other, refusing, back))
+    engines = Replicas([lambda: engine_on(next(made), deaths=1) for _ in range(2)])
+    sampler = VllmSampler(engines, ends=[5])
+    sampler.sample(requests(1, 2, 3))
+    sampler.update(WEIGHTS, 1)
+    assert "replica 0 of vLLM's engine does not come back (no memory)" in capsys.readouterr().err
+    assert refusing.events == ["close"]
+    assert len(sampler.sample(requests(1, 2, 3))) == 3
+    sampler.update(WEIGHTS, 2)
+    assert {tuple(reply.ids[1:]) for reply in sampler.sample(requests(*range(1, 9)))} == {(15,)}
+    assert back.steps
+    sampler.close()
+
+
 def test_engines_are_closed_if_one_of_them_does_not_start():
     fake = Fake()
 

@@ -186,6 +186,31 @@ def test_a_server_that_was_not_set_up_for_training(pretender):
     sampler.close()
 
 
+def test_an_adapter_that_the_server_refuses_does_not_end_it(pretender):
+    address, answers = pretender
+    answers["/v1/load_lora_adapter"] = [(500, "rank 16 is above 8")]
+    options = VllmOptions(servers=[address])
+    engine = start_engine("tiny", dtype="float32", requests=1, options=options)
+    sampler = VllmSampler(engine, ends=[5], adapter={"r": 16})
+    with pytest.raises(ModelError, match="rank 16 is above 8"):
+        sampler.update({"w": torch.zeros(1)}, 1)
+    assert engine.restarts == 0
+    sampler.close()
+
+
+def test_a_server_that_is_told_to_end_is_asked_again_when_it_is_back(pretender):
+    address, answers = pretender
+    answers["/inference/v1/generate"] = [
+        (200, GOOD.replace('"finish_reason": "stop"', '"finish_reason": "abort"')),
+        (200, GOOD),
+    ]
+    engine = start_engine("tiny", dtype="float32", requests=1, options=VllmOptions(servers=[address]))
+    sampler = VllmSampler(engine, ends=[5])
+    (reply,) = sampler.sample([SampleRequest(np.array([1], np.int32))])
+    assert (reply.ids.tolist(), engine.restarts) == ([7, 5], 1)
+    sampler.close()
+
+
 def test_nobody_there():
     with pytest.raises(EngineLostError, match="does not answer"):
         ServedVllm(f"http://127.0.0.1:{free_port()}", requests=1, patience=0.0)

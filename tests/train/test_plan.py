@@ -100,9 +100,13 @@ def test_engines_take_their_share_and_adapters_little(models):
     assert parts["policy: optimizer"] == pytest.approx(64 * 28 * layer * 8 / GIB)
     assert parts["policy: weights"] == pytest.approx((QWEN["7B"][-1] * 2 + 64 * 28 * layer * 4) / GIB)
     assert "reference: weights" not in parts
-    assert parts["weights on their way to vLLM"] == pytest.approx(2 * 64 * 28 * layer * 4 / GIB)
+    assert parts["weights on their way to vLLM"] == pytest.approx(3 * 64 * 28 * layer * 4 / GIB)
     sent = [p.gib for p in gpus if p.device == "cpu" and p.what == "weights on their way to vLLM"]
     assert sent == [pytest.approx(2 * QWEN["7B"][-1] * 2 / GIB)]
+    tied = {p.what: p.gib for p in plan(large("qwen2.5-3b-grpo-vllm", models), gpus=1)}
+    assert tied["weights on their way to vLLM"] == pytest.approx(2 * (QWEN["3B"][-1] + 151936 * 2048) * 2 / GIB)
+    shared = [p.gib for p in plan(large("qwen2.5-3b-grpo-vllm", models), gpus=1) if p.what == "CUDA's own"]
+    assert shared == [0.6, 0.6]  # the learner's and the engine's
     assert any(p.what == "reference: weights" for p in plan(whole, gpus=8))
 
 
