@@ -3,21 +3,24 @@
     python benchmarks/memory.py [--width 512] [--layers 8] [--vocabulary 16000] [--rank 16] [--tokens 1024] [--json]
 
 A randomly initialised decoder in float32 takes two GRPO updates of two full micro-batches, each way in a process of
-its own. Measured is the peak of the second update above what the process took before there was a model; planned is the
-sum of what ``searchgym train --plan`` says of the policy's phase. On a machine with a GPU both are the GPU's.
+its own. Measured is the peak of the second update above what the process took after an update of a model of next to
+nothing, so that libraries are loaded, with an allocator that gives back what is freed (glibc's, told so). Planned is
+the sum of what ``searchgym train --plan`` says of the policy's phase. On a machine with a GPU both are the GPU's.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoConfig
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from searchgym.cli.output import emit_rows
 from searchgym.rollout.loading import device_of
@@ -62,6 +65,7 @@ def row(name: str, args: Any, folder: Path) -> dict[str, Any]:
     settings = [f"model={folder}", f"optimizer.micro_batch_tokens={args.tokens}"]
     settings += [f"lora.rank={args.rank}"] if name == "an adapter" else []
     recipe = load_recipe("tiny-grpo", settings)
+    os.environ |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     parts = [part for part in plan(recipe) if part.what.startswith("policy:") and "policy" in part.phases]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         measured, trained = pool.apply(measure, (recipe, args.tokens, args.vocabulary))
@@ -72,22 +76,28 @@ def row(name: str, args: Any, folder: Path) -> dict[str, Any]:
 
 def measure(recipe: Recipe, tokens: int, vocabulary: int) -> tuple[float, int]:
     """Returns the peak GiB of the second update, and how many parameters are trained; in a process of its own."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     samples = [sample(number, vocabulary) for number in range(2 * tokens // ROW)]
-    if torch.cuda.is_available():
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+    small = AutoConfig.from_pretrained(
+        recipe.model,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+    )
+    LocalLearner(recipe, made(small)).learn(samples[:1], 0)
     reset_peak()
     before = peak_gib()
-    config = AutoConfig.from_pretrained(recipe.model)
-    torch.manual_seed(0)
-    with torch.device(device_of("auto")):
-        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    learner = LocalLearner(recipe, model)
+    learner = LocalLearner(recipe, made(AutoConfig.from_pretrained(recipe.model)))
     learner.learn(samples, 0)
     trained = sum(p.numel() for p in learner.policy.model.parameters() if p.requires_grad)
     return learner.learn(samples, 1)["memory/learn"] - before, trained
+
+
+def made(config: Any) -> Any:
+    """Returns a randomly initialised model."""
+    with torch.device(device_of("auto")):
+        return AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
 
 
 def sample(number: int, vocabulary: int) -> Sample:
