@@ -30,7 +30,7 @@ from searchgym.train.samples import Sample
 from searchgym.train.updater import Updater
 
 SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
-    "mini": (64, 128, 2, 4, 2, 1000),
+    "mini": (64, 128, 2, 2, 1, 2000),
     "0.5b": (896, 4864, 24, 14, 2, 151936),
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
     "7b": (3584, 18944, 28, 28, 4, 152064),

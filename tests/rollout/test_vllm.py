@@ -174,9 +174,10 @@ def test_an_adapter_of_another_base_is_refused_and_the_engine_goes_on(own, vllm)
     assert vllm.engine.restarts == restarts
 
 
-def test_an_engine_does_not_outlive_who_started_it():
-    """However that one ended: here by SIGKILL."""
-    script = (
+def test_an_engine_does_not_outlive_who_started_it(tmp_path):
+    """However that one ended: here by SIGKILL. It starts where vLLM never ran before, from a program in a file."""
+    script = tmp_path / "program.py"
+    script.write_text(
         "from searchgym.rollout.sampler import VllmOptions\n"
         "from searchgym.rollout.vllm_start import start_engine\n"
         "if __name__ == '__main__':\n"
@@ -185,7 +186,8 @@ def test_an_engine_does_not_outlive_who_started_it():
         "    print('started', *engine.backend.processes, flush=True)\n"
         "    engine._thread.join()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    env = os.environ | {"VLLM_CACHE_ROOT": str(tmp_path / "cache")}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         started = next(line for line in iter(process.stdout.readline, "") if line.startswith("started"))
         process.kill()
