@@ -264,7 +264,7 @@ def _hidden_program() -> Any:
     It may have no guard against that, and what it imports (numba's libraries) can end vLLM.
     """
     main = vars(sys.modules["__main__"])
-    own = {name: main[name] for name in ("__spec__", "__file__") if name in main}
+    own: dict[str, Any] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
     main["__spec__"] = None
     main.pop("__file__", None)  # None in its place would break `inspect`, and imports with it
     try:
