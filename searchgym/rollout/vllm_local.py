@@ -176,8 +176,9 @@ class LocalVllm:
                     engine = LLMEngine.from_engine_args(arguments)
             except Exception as error:  # of many types, those of its processes among them
                 raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
-        core: Any = engine.engine_core
-        self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
+            core: Any = engine.engine_core
+            # in here: a process that starts while another thread changes the environment may not start
+            self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
         threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
         return engine
 
