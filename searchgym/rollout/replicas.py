@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from searchgym.errors import EngineLostError, ModelError
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.weight_folders import Folders
 
 
 @dataclass(slots=True, eq=False)

@@ -26,7 +26,8 @@ from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.loading import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine
+from searchgym.rollout.weight_folders import Folders
 
 LOOK: Final = 0.002
 """Seconds between looks at whether new requests have come, while responses are waited for."""

@@ -144,8 +144,10 @@ class ServedVllm:
                     raise
                 threading.Event().wait(0.5)
         try:
-            self.max_context = int(next(model["max_model_len"] for model in models["data"] if "max_model_len" in model))
-        except (LookupError, TypeError, StopIteration) as error:
+            self.max_context = int(
+                next(model["max_model_len"] for model in models["data"] if model.get("max_model_len"))
+            )
+        except (LookupError, TypeError, AttributeError, StopIteration) as error:
             raise UsageError(f"{self.address} is no server of vLLM: start one by `searchgym engine`") from error
 
     def add(self, name: str, asked: Asked) -> None:

@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout import vllm_engine, vllm_start
+from searchgym.rollout import vllm_start, weight_folders
 from searchgym.rollout.replicas import Replicas
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
-from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, Folders, VllmEngine, rank_for, visible
+from searchgym.rollout.vllm_engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible
 from searchgym.rollout.vllm_sampler import VllmSampler
 from searchgym.rollout.vllm_server import serve_command
 from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
+from searchgym.rollout.weight_folders import Folders
 
 WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
 
@@ -391,11 +392,11 @@ def test_homes_are_forgotten_with_each_version_of_an_adapter():
 
 
 def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(vllm_engine, "MEMORY", tmp_path)
+    monkeypatch.setattr(weight_folders, "MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    own = vllm_engine._own_prefix()
+    own = weight_folders._own_prefix()
     names = (f"{own}{ended.pid}-x", f"{own}{os.getpid()}-x", f"searchgym-weights-other-0-{ended.pid}-x")
     gone, *kept = (tmp_path / name for name in names)
     for folder in (gone, *kept):
@@ -410,7 +411,7 @@ def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_ar
 
 
 def test_weights_for_another_machine_do_not_go_through_this_ones_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(vllm_engine, "MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(weight_folders, "MEMORY", tmp_path / "memory")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "shared"))
     for name in ("memory", "shared"):
         (tmp_path / name).mkdir()
