@@ -14,12 +14,17 @@ export SEARCHGYM_DATA := $(abspath ../shared/data)
 endif
 endif
 
+# A training by RECIPE, else by the target's own. MODEL goes over what the recipe says; so does ENV, with options that fit
+# any environment in the place of the recipe's; ARGS are further KEY=VALUE, which win.
+TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),model=$(MODEL)) \
+	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tiny test check bench clean
+.PHONY: help setup demo tiny train-monolithic train-mask train-jade train-praise test check bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+		printf '  make %-16s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requirements/cuda.txt)
 
@@ -28,6 +33,25 @@ demo: setup  ## train the shipped tiny model to search, with its scores before a
 
 tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
 	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)
+
+train-monolithic: DEFAULT := tiny-ppo
+train-monolithic: setup  ## train the monolithic agent (MODEL= ENV= RECIPE= OUT= ARGS=; minutes on a CPU by default)
+	$(TRAIN)
+
+train-mask: DEFAULT := tiny-mask
+train-mask: OPTIONS := reward: f1, max_turns: 6, top_k: 5
+train-mask: setup  ## train the M-ASK team, a reward for each turn
+	$(TRAIN)
+
+train-jade: DEFAULT := tiny-jade
+train-jade: OPTIONS := reward: f1, max_turns: 8, top_k: 5
+train-jade: setup  ## train the JADE planner and its executors together
+	$(TRAIN)
+
+train-praise: DEFAULT := tiny-praise
+train-praise: OPTIONS := reward: f1
+train-praise: setup  ## train the monolithic agent with prefix answers
+	$(TRAIN)
 
 test: setup  ## run every test that a CPU can run
 	$(PY) -m pytest --durations=10

@@ -201,8 +201,9 @@ def rollout_by(sampler: Any, recipe: Recipe, parts: Parts, latency: float) -> En
     """Returns the rollout of a recipe by another sampler, with a slow retriever."""
     retriever: Any = Slow(cast(Any, parts.task.retriever), latency)
     task = dataclasses.replace(parts.task, retriever=retriever)
-    model = Model.over("policy", sampler, parts.rollout.model.format)
-    return EngineRollout(recipe, parts.rollout.agent, model, task, task, canonical=False)
+    roles = parts.rollout.agent.roles
+    model = Model.over("policy", sampler, parts.models["policy"].format)
+    return EngineRollout(recipe, parts.rollout.agent, dict.fromkeys(roles, model), task, task, canonical=False)
 
 
 def steps_per_hour(

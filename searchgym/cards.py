@@ -12,7 +12,7 @@ import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Final, Literal, TypeVar, Union
 
 import yaml
 
@@ -21,6 +21,8 @@ from searchgym.errors import CardError, UnknownNameError, did_you_mean
 T = TypeVar("T")
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1"]
 ProtocolName = Literal["tags", "tool_calls"]
+MAX_CALLS: Final = 100
+"""Calls to models in one episode, unless an agent's card says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,10 @@ class RoleCard:
     """What the workflow fills in; the prompt must use each and no other."""
     max_tokens: int = 256
     """Tokens of one response at most."""
+    stop: list[str] | None = None
+    """Texts that end a response beside the model's end-of-turn; the closing tags of actions if not given."""
+    penalty: float = 0.0
+    """Added by credit ``format`` to the reward of a response that the role's parser refuses; at most 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +119,8 @@ class AgentCard:
     """``module:Class`` of the agent."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Keyword arguments of the class."""
+    max_calls: int = MAX_CALLS
+    """Calls to models in one episode at most: a workflow that never ends is ended."""
     roles: dict[str, RoleCard] = dataclasses.field(default_factory=dict)
     """What models do in it, by name; empty for a scripted agent."""
 
@@ -167,6 +175,9 @@ class ModelCard:
     """Of each world of `scores`; those that read a page twice are not asked."""
     scores: dict[str, Any]
     """EM by world (``LEVEL/SPLIT``), by ``reading`` (gold pages given) or ``search`` (its own), by hops."""
+    teams: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Agent to ``em`` and, by role, ``legal``: the share of outputs that the role may write. On the first 100 questions
+    of ``simple/validation``, sampled at temperature 1."""
 
 
 CARD_KINDS: dict[str, type[Any]] = {

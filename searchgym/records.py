@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from searchgym.errors import UsageError
 
-StopReason = Literal["answer", "turns", "retriever_error", "context"]
+StopReason = Literal["answer", "turns", "retriever_error", "context", "calls"]
 """Why an episode ended: it answered; its turn budget was spent; its retriever failed past the deadline; a model's
-context was full."""
+context was full; its agent's budget of calls was spent."""
 
 SpanKind = Literal["prompt", "model", "observation"]
 """Who wrote a span of tokens. Only ``"model"`` spans are ever trained on."""
@@ -267,6 +267,10 @@ class Call:
     """Optimizer steps behind the weights that sampled it."""
     cut: bool = False
     """True if its role's token limit ended it."""
+    answer: str | None = None
+    """The answer to the question that it proposes, as the workflow read it; None where it proposes none."""
+    prefix: bool = False
+    """True for an answer that training asked for in the middle of the episode; the episode went on without it."""
 
 
 @dataclass(slots=True)
@@ -300,6 +304,8 @@ class Episode:
     """``em`` and ``f1`` in [0, 1] and whatever else the environment scores."""
     error: str | None = None
     """What the retriever said when `stop_reason` is ``"retriever_error"``."""
+    notes: dict[str, float] = field(default_factory=dict)
+    """What the workflow counted, by name."""
 
     def tokens(self, context: int) -> list[Span]:
         """Returns the spans a model saw in a context, inherited ones first, cut at the forks."""

@@ -59,3 +59,32 @@ class FailingRetriever:
         if self.calls <= self.failures:
             raise ConnectionError("the index is on fire")
         return [[] for _ in queries]
+
+
+class Said:
+    """Stands for an oracle of roles: each says what it was given, in that order."""
+
+    def __init__(self, replies: dict[str, list[str]]) -> None:
+        self._left = {role: iter(texts) for role, texts in replies.items()}
+
+    def reply(self, role, fields) -> str:
+        return next(self._left[role])
+
+
+def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5):
+    """Runs a shipped team on the first demonstration question, its roles saying what they are given.
+
+    Returns:
+        (episode, the prompt of each call as text).
+    """
+    from searchgym.envs.registration import find_env
+    from searchgym.envs.task import load_task
+    from searchgym.rollout.loading import load_tokenizer
+    from searchgym.rollout.tokens import TokenFormat
+    from searchgym.train.team_demonstrations import play_team
+
+    task = load_task(find_env("searchgym/Demo-v0"), max_turns=max_turns)
+    tokenizer = load_tokenizer("tiny")
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=True)
+    (episode,) = play_team(name, task, {task.questions[0].id: Said(replies)}, form)
+    return episode, [form.decode(episode.tokens(call.context)[0].ids) for call in episode.calls]

@@ -13,6 +13,9 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.envs.task import load_task
 from searchgym.rollout.engine import Engine
+from searchgym.train.explain import explain_run
+from searchgym.train.recipe import load_recipe
+from searchgym.train.run import train
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,7 +48,7 @@ def test_the_first_episode_of_the_readme():
 
 
 def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
-    (code,) = python_blocks("docs/agents.md")
+    code, _ = python_blocks("docs/agents.md")
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     task = load_task(load_card(EnvCard, find_card("envs", "demo")))
@@ -53,6 +56,29 @@ def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
     asyncio.run(Engine(task, load_agent("mine:FollowsTitles")).run(task.questions, episodes.append))
     assert len(episodes) == 12
     assert all(episode.stop_reason == "answer" for episode in episodes)
+
+
+def test_the_team_of_the_docs_trains(tmp_path, monkeypatch):
+    page = (ROOT / "docs/agents.md").read_text()
+    files = dict(re.findall(r"`([\w./]+)`:\n\n```\w+\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    assert sorted(files) == ["checked.yaml", "checked/card.yaml", "checked/reader.md", "checked/verifier.md", "team.py"]
+    lines = [line for text in files.values() for line in text.splitlines() if line.strip()]
+    assert len(lines) < 60
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = load_recipe("checked.yaml", ["log.tensorboard=false"])
+    result = train(recipe, tmp_path / "run")
+    row = result.rows[1]
+    assert row["learner/reader/updates"] == 1  # the tiny model knows this prompt
+    assert row["role/reader/legal"] > 0.5
+    assert "role/verifier/legal" in row
+    episode, calls = explain_run(tmp_path / "run")
+    assert {call.role for call in calls} == {"reader", "verifier"}
+    assert all(call.parts["outcome"] == episode.reward for call in calls)
+    assert all(call.parts["format"] == (0 if call.legal else -0.5) for call in calls)
 
 
 @pytest.mark.filterwarnings("default")  # the notebook client warns about its own sockets and loops

@@ -12,7 +12,7 @@ Control flow is plain Python. Hundreds of episodes run at once; the engine batch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +21,7 @@ import numpy as np
 
 from searchgym import protocol
 from searchgym.agents.roles import Role, load_role
-from searchgym.cards import AgentCard, find_card, list_cards, load_card
+from searchgym.cards import MAX_CALLS, AgentCard, find_card, list_cards, load_card
 from searchgym.envs.task import load_object
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.records import Action, Call, Hit, Question
@@ -51,16 +51,28 @@ class Reply:
 class Chat(Protocol):
     """One context of one model: generations and observations in turn, as one sequence of tokens."""
 
-    async def generate(self) -> Reply:
+    async def generate(self, prefix: bool = False) -> Reply:
         """Lets the model go on.
 
+        Args:
+            prefix: The call is a prefix answer (`Call.prefix`): a full context cuts it, and does not end the episode.
+
         Raises:
-            EpisodeError: The context is full: the episode has ended with ``stop_reason="context"``.
+            EpisodeError: The context is full, or the agent's budget of calls is spent: the episode has ended with
+                ``stop_reason="context"`` or ``"calls"``.
         """
         ...
 
     def observe(self, text: str) -> None:
         """Appends what the environment said, as tokens that are never trained on."""
+        ...
+
+    def fork(self, role: str, **fields: str) -> Chat:
+        """Branches off: a context that begins with all of this one, and goes on with another role's prompt.
+
+        Raises:
+            UsageError: Another model is behind that role, or the fields are not those of its prompt.
+        """
         ...
 
 
@@ -80,6 +92,15 @@ class EpisodeIO(Protocol):
     @property
     def turns_left(self) -> int:
         """Actions left, the answer included."""
+        ...
+
+    @property
+    def training(self) -> bool:
+        """Whether the episode is drawn to be learnt from: a workflow may make calls that only training needs."""
+        ...
+
+    def note(self, name: str, value: float) -> None:
+        """Keeps a number with the episode, in `Episode.notes`."""
         ...
 
     def open(self, role: str, **fields: str) -> Chat:
@@ -122,6 +143,21 @@ class LoadedAgent:
     """What models do in it, by name; empty for a scripted agent."""
     source: str = ""
     """``module:Class`` and its options, for the record of a run."""
+    max_calls: int = MAX_CALLS
+    """See `AgentCard.max_calls`."""
+
+
+def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1) -> str:
+    """Returns pages as a prompt shows them: ``Doc1(Title: ...) text``, a line each.
+
+    Args:
+        hits: In order.
+        words: Shown of each text; the rest is cut.
+        name: Before the number.
+        first: Number of the first.
+    """
+    pages = enumerate((hit.passage for hit in hits), start=first)
+    return "\n".join(f"{name}{i}(Title: {p.title}) {protocol.cut_words(p.text, words)}" for i, p in pages)
 
 
 def load_agent(name: str) -> LoadedAgent:
@@ -148,4 +184,4 @@ def load_agent(name: str) -> LoadedAgent:
     if not inspect.iscoroutinefunction(getattr(agent, "run", None)):
         raise UsageError(f"agent {card.name}: {card.workflow} has no `async def run(self, question, io)`")
     roles = {role: load_role(role, own, folder) for role, own in card.roles.items()}
-    return LoadedAgent(card.name, agent, roles, f"{card.workflow}({card.options or ''})")
+    return LoadedAgent(card.name, agent, roles, f"{card.workflow}({card.options or ''})", card.max_calls)

@@ -22,6 +22,10 @@ class Role:
     """Prompt with ``{field}`` placeholders."""
     max_tokens: int
     """Tokens of one response at most."""
+    stop: tuple[str, ...] | None = None
+    """Texts that end a response; None: the closing tags of the environment's actions."""
+    penalty: float = 0.0
+    """See `RoleCard.penalty`."""
 
     def render(self, **fields: str) -> str:
         """Returns the prompt with its fields filled in; what a field holds is never read as a placeholder.
@@ -44,8 +48,10 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
         folder: Where the card lies; the prompt's path is relative to it.
 
     Raises:
-        CardError: The prompt file is not there, does not use a field of the card, or uses another.
+        CardError: The prompt file is not there, does not use a field of the card, or uses another; a penalty above 0.
     """
+    if card.penalty > 0:
+        raise CardError(f"role {name}: penalty is {card.penalty:g}, it is added to a reward: expected at most 0")
     path = folder / card.prompt
     try:
         template = path.read_text(encoding="utf-8").strip()
@@ -56,4 +62,5 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
         raise CardError(f"{path}: unknown field {', '.join(unknown)}; role {name} has {', '.join(card.fields)}")
     if unused := sorted(set(card.fields) - found):
         raise CardError(f"{path}: the prompt does not use {', '.join(unused)}: role {name} would not see it")
-    return Role(name, template, card.max_tokens)
+    stop = None if card.stop is None else tuple(card.stop)
+    return Role(name, template, card.max_tokens, stop, card.penalty)

@@ -19,7 +19,7 @@ from searchgym.corpora.files import lock_folder, write_atomic
 from searchgym.corpora.worlds import build_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
-from searchgym.errors import RunExistsError
+from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.runner import evaluate
 from searchgym.rollout.models import load_models
@@ -61,6 +61,10 @@ def run_demo(
     Raises:
         RunExistsError: The folder holds something else, or is in use.
     """
+    if recipe.models:
+        raise UsageError(
+            f"{recipe.name} has several model keys: the demonstration shows one; `searchgym train` has all"
+        )
     task, agent = load_task(find_env(ENV)), load_agent(recipe.agent)
     task = dataclasses.replace(task, questions=task.questions[:questions])
     with _own_folder(out):

@@ -30,7 +30,7 @@ def engine(
         from searchgym.rollout.vllm_server import serve_command
         from searchgym.rollout.vllm_start import samples_by_vllm
         from searchgym.train.recipe import load_recipe
-        from searchgym.train.run import sampled_in
+        from searchgym.train.samplers import sampled_in
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
         samples_by_vllm("vllm")

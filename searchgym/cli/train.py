@@ -30,6 +30,13 @@ def train(
     ] = False,
     gpus: Annotated[int | None, typer.Option(min=0, help="Plan for so many GPUs, not for this machine's.")] = None,
     gpu_gib: Annotated[float, typer.Option(help="Memory of each of --gpus; those of 80 GB report 79.")] = 79.0,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Only explain an episode's rewards: one of the run in --out, or one drawn for it."
+        ),
+    ] = False,
+    episode: Annotated[str | None, typer.Option(help="Episode id, with --explain and --out.")] = None,
     json: Json = False,
 ) -> None:
     """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
@@ -40,9 +47,14 @@ def train(
 
         if resume and out is None:
             raise UsageError("--resume needs --out: the folder of the run")
+        if episode is not None and not (explain and out is not None):
+            raise UsageError("--episode names an episode of the run in --out, to --explain")
         loaded = load_recipe(recipe, overrides or [])
     if plan:
         _print_plan(loaded, gpus, gpu_gib, json)
+        return
+    if explain:
+        _explain(loaded, out, episode, json)
         return
     with contextlib.redirect_stdout(sys.stderr):
         folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
@@ -68,6 +80,35 @@ def train(
         "best_checkpoint": str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: bool) -> None:
+    """Prints the calls of an episode, with the parts of their rewards and their advantages."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.train.explain import explain_new, explain_run
+
+        episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id)
+    if as_json:
+        emit({"episode": episode.id, "calls": [dataclasses.asdict(call) for call in calls]}, True)
+        return
+    parts = list(calls[0].parts) if calls else []
+    rows = [
+        (
+            str(number),
+            call.role,
+            call.model_key,
+            str(call.turn),
+            "yes" if call.legal else "NO",
+            str(call.tokens),
+            *(f"{call.parts[name]:+.3f}" for name in parts),
+            f"{call.reward:+.3f}",
+            "" if call.advantage is None else f"{call.advantage:+.3f}",
+            " ".join(call.text.split())[:60],
+        )
+        for number, call in enumerate(calls)
+    ]
+    head = ("call", "role", "key", "turn", "legal", "tokens", *parts, "reward", "advantage", "text")
+    table(head, rows, f"{episode.id}: reward {episode.reward:g}, {episode.stop_reason}")
 
 
 def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool) -> None:

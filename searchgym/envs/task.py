@@ -115,10 +115,8 @@ def get_reward(reward: str | Reward) -> Reward:
         return REWARDS[reward]
     if ":" not in reward:
         raise UnknownNameError("reward", reward, [*REWARDS, "module:function"])
-    loaded = load_object(reward)
-    if not callable(loaded):
-        raise UsageError(f"reward {reward!r} is a {type(loaded).__name__}, not a function")
-    return loaded  # type: ignore[no-any-return]
+    function: Reward = load_function("reward", reward)
+    return function
 
 
 def checked_reward(reward: Reward, state: State) -> float:
@@ -155,6 +153,18 @@ def load_object(spec: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"cannot load {spec!r} (expected module:name): {error}") from error
+
+
+def load_function(what: str, spec: str) -> Any:
+    """Imports the function ``"module:function"``; `what` names its use in messages.
+
+    Raises:
+        UsageError: It is not there, or is not a function.
+    """
+    loaded = load_object(spec)
+    if not callable(loaded):
+        raise UsageError(f"{what} {spec!r} is a {type(loaded).__name__}, not a function")
+    return loaded
 
 
 # -- resolving a card ----------------------------------------------------------------------------------------------

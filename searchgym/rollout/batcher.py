@@ -42,8 +42,8 @@ class Turnstile:
 
     def add(self, batcher: Batcher[Any, Any]) -> None:
         """Makes a batcher wait here; batchers leave in the order in which they were added."""
+        batcher.turnstile = self
         if batcher not in self._batchers:
-            batcher.turnstile = self
             self._batchers.append(batcher)
 
     @contextlib.contextmanager

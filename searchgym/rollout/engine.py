@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
-from searchgym.records import Action, Call, Context, Episode, Question, Span
+from searchgym.records import Action, Call, Context, Episode, Question, Span, StopReason
 from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
@@ -33,6 +33,7 @@ class Engine:
         seed: Seed of the run; with the question id and the attempt it seeds each episode's generator and samples.
         temperature: Of sampling; 0 is greedy.
         top_p: Share of probability that is sampled from.
+        training: Whether episodes will be learnt from; see `EpisodeIO.training`.
         canonical: Batches depend on the episodes alone (see `Turnstile`): the same bits in every run, at the price of
             lock-step. For training and tests; what is evaluated greedily does not need it.
 
@@ -50,6 +51,7 @@ class Engine:
         seed: int = 0,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        training: bool = False,
         canonical: bool = False,
     ) -> None:
         if concurrency < 1:
@@ -63,7 +65,7 @@ class Engine:
             raise UsageError(f"agent {agent.name} has no role {', '.join(unused)} that asks a model")
         self.task, self.agent, self.models = task, agent, models
         self.concurrency, self.seed = concurrency, seed
-        self.temperature, self.top_p = temperature, top_p
+        self.temperature, self.top_p, self.training = temperature, top_p, training
         self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
         self.canonical = canonical
         self._turnstile = Turnstile()
@@ -72,7 +74,7 @@ class Engine:
         """Makes the batchers wait at this engine's turnstile, or at none: models are shared between engines."""
         self._turnstile = Turnstile()
         batchers: list[Batcher[Any, Any]] = [self.retrieval]
-        batchers += [self.models[role].batcher for role in sorted(self.models)]
+        batchers += [self.models[role].batcher for role in sorted(self.models)]  # some of them the same
         for batcher in batchers:
             batcher.turnstile = None
             if self.canonical:
@@ -151,6 +153,7 @@ class Engine:
             reward=reward,
             scores=scores,
             error=state.error,
+            notes=io.notes,
         )
 
 
@@ -169,6 +172,7 @@ class _EpisodeIO:
         self.words = 0
         self.contexts: list[Context] = []
         self.calls: list[Call] = []
+        self.notes: dict[str, float] = {}
 
     @property
     def protocol(self) -> protocol.Protocol:
@@ -184,15 +188,33 @@ class _EpisodeIO:
     def turns_left(self) -> int:
         return 0 if self.state.done else self.engine.task.rules.max_turns - self.state.turn
 
+    @property
+    def training(self) -> bool:
+        return self.engine.training
+
+    def note(self, name: str, value: float) -> None:
+        self.notes[name] = float(value)
+
+    def end(self, reason: StopReason, why: str) -> EpisodeError:
+        """Ends the episode, which cannot go on; returns what to raise."""
+        self.state = fail(self.state, why, reason)
+        return EpisodeError(why)
+
+    def role(self, name: str) -> Role:
+        """Returns one of the agent's roles."""
+        roles = self.engine.agent.roles
+        if name not in roles:
+            raise UsageError(f"agent {self.engine.agent.name} has no role {name!r}: its card names {sorted(roles)}")
+        return roles[name]
+
     def call_seed(self) -> int:
         """Returns the seed of the next call's noise."""
         return int(np.random.SeedSequence((*self._entropy, len(self.calls))).generate_state(1)[0])
 
     def open(self, role: str, **fields: str) -> _Chat:
-        roles = self.engine.agent.roles
-        if role not in roles:
-            raise UsageError(f"agent {self.engine.agent.name} has no role {role!r}: its card names {sorted(roles)}")
-        return _Chat(self, roles[role], self.engine.models[role], fields)
+        own, model = self.role(role), self.engine.models[role]
+        prompt = Span("prompt", model.format.prompt_ids(own.render(**fields)))
+        return _Chat(self, own, model, Context(None, 0, [prompt]))
 
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
@@ -220,23 +242,30 @@ class _EpisodeIO:
 class _Chat:
     """`Chat`: one context of the token tree, owned as ids from the first token on."""
 
-    def __init__(self, io: _EpisodeIO, role: Role, model: Model, fields: dict[str, str]) -> None:
+    def __init__(
+        self,
+        io: _EpisodeIO,
+        role: Role,
+        model: Model,
+        context: Context,
+        inherited: Sequence[npt.NDArray[np.int32]] = (),
+    ) -> None:
         self._io, self._role, self._model = io, role, model
-        self._number = len(io.contexts)
-        prompt = model.format.prompt_ids(role.render(**fields))
-        self._context = Context(None, 0, [Span("prompt", prompt)])
+        self._number, self._context, self._inherited = len(io.contexts), context, inherited
         self._finish: Finish = "eos"
-        io.contexts.append(self._context)
+        io.contexts.append(context)
 
     def _ids(self) -> npt.NDArray[np.int32]:
         """Returns the whole context, (T,) int32."""
-        return np.concatenate([span.ids for span in self._context.spans])
+        return np.concatenate([*self._inherited, *(span.ids for span in self._context.spans)])
 
-    async def generate(self) -> Reply:
+    async def generate(self, prefix: bool = False) -> Reply:
         io, engine = self._io, self._io.engine
         if io.state.done:
             raise EpisodeError(f"the episode has ended ({io.state.stop_reason}): nothing is generated after the end")
-        stop = io.protocol.stop_strings
+        if len(io.calls) >= engine.agent.max_calls:
+            raise io.end("calls", f"agent {engine.agent.name}: {len(io.calls)} calls were made, max_calls is as many")
+        stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
         ids = self._ids()
         sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed(), io.name), io.place)
@@ -254,14 +283,23 @@ class _Chat:
             text=text,
             policy_version=sampled.version,
             cut=sampled.finish == "length",
+            prefix=prefix,
         )
         if len(sampled.ids):
             io.calls.append(call)
-        if sampled.finish == "context":
-            end = f"role {self._role.name}: the context is full after {call.end} tokens"
-            io.state = fail(io.state, end, "context")
-            raise EpisodeError(end)
+        if sampled.finish == "context" and not prefix:
+            raise io.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
         return Reply(text, call)
 
     def observe(self, text: str) -> None:
         self._context.spans.append(Span("observation", self._model.format.observation_ids(text, self._finish)))
+
+    def fork(self, role: str, **fields: str) -> _Chat:
+        io, own, model = self._io, self._io.role(role), self._io.engine.models[role]
+        if model is not self._model:
+            raise UsageError(f"role {role} goes on in role {self._role.name}'s context: both need the same model")
+        ids = self._ids()
+        chat = _Chat(io, own, model, Context(self._number, len(ids)), [ids])
+        chat._finish = self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
+        chat.observe(f"\n\n{own.render(**fields)}\n\n")
+        return chat

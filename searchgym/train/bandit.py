@@ -64,6 +64,8 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         recipe,
         name="bandit",
         model="bandit",
+        models={},
+        credit=type(recipe.credit)(),
         steps=steps,
         max_generated_tokens=None,
         rollout=replace(

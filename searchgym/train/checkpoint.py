@@ -42,14 +42,14 @@ def list_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def save_checkpoint(
-    path: Path, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any]
+    path: Path, learner: Learner, tokenizer: PreTrainedTokenizerBase | None, progress: Mapping[str, Any]
 ) -> None:
     """Writes a checkpoint, all or nothing.
 
     Args:
         path: Its folder, which must not be there.
         learner: Writes models and optimizers.
-        tokenizer: Saved beside them.
+        tokenizer: Saved beside them; None where the learner saves those of its models.
         progress: Counters and positions; plain JSON.
 
     Raises:
@@ -60,7 +60,8 @@ def save_checkpoint(
         part.mkdir(parents=True)
         with _no_progress_bars():
             learner.save(part)
-        tokenizer.save_pretrained(part)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
         (part / "trainer.json").write_text(json.dumps(progress, indent=1) + "\n", encoding="utf-8")
         for file in [*part.rglob("*"), part]:
             _sync(file)

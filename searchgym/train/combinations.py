@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
+
+from searchgym.errors import did_you_mean
 
 if TYPE_CHECKING:
     from searchgym.train.recipe import Recipe
@@ -17,6 +20,14 @@ USED = {
     "stratified": {"std", "eps", "std_floor", "alpha"},
 }
 """Which of the options that not all estimators read each of them reads."""
+CREDIT: dict[str, set[str]] = {
+    "outcome": set(),
+    "difference": set(),
+    "praise": {"alpha", "train_prefixes"},
+    "format": set(),
+    "costs": {"turn_cost", "search_cost"},
+}
+"""Terms of credit, and which options each of them reads."""
 
 
 def combination_problems(recipe: Recipe) -> list[str]:
@@ -24,16 +35,21 @@ def combination_problems(recipe: Recipe) -> list[str]:
     found = []
     if recipe.method == "policy":
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
+        found += _credit_problems(recipe)
     else:
         if recipe.rollout.staleness:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
         found += _unused(recipe)
-    found += [*_learner_problems(recipe), *_engine_problems(recipe)]
+    found += [*_learner_problems(recipe), *_engine_problems(recipe), *_key_problems(recipe)]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
         found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
+    if loss.reduction == "episode-mean" and recipe.optimizer.minibatches > 1:
+        found.append("loss.reduction episode-mean needs optimizer.minibatches 1: an episode must not be cut")
     if loss.reduction != "constant" and loss.constant_length is not None:
         found.append(f"loss.constant_length acts with loss.reduction constant only, not with {loss.reduction}")
+    if recipe.method == "supervised" and recipe.models:
+        found.append("models: method supervised trains one model, on what demonstrations hold")
     if recipe.method == "supervised" and recipe.supervised.demonstrations is None:
         found.append("method supervised needs supervised.demonstrations")
     if recipe.optimizer.warmup_steps > recipe.steps:
@@ -160,6 +176,52 @@ def _learner_problems(recipe: Recipe) -> list[str]:
     return found
 
 
+def _credit_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with how calls are rewarded, and with whom they are compared."""
+    credit, found = recipe.credit, []
+    defaults = type(credit)()
+    if not credit.terms or len(set(credit.terms)) < len(credit.terms):
+        found.append(f"credit.terms is {credit.terms}: expected at least one, none twice")
+    for name in credit.terms:
+        if name not in CREDIT and ":" not in name:
+            found.append(f"credit.terms: unknown {name!r}{did_you_mean(name, [*CREDIT, 'module:function'])}")
+    read = set().union(*(CREDIT.get(name, set()) for name in credit.terms))
+    own = any(":" in name for name in credit.terms)  # a user's function may read all
+    for name in sorted(set().union(*CREDIT.values()) - read):
+        if not own and getattr(credit, name) != getattr(defaults, name):
+            found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
+    by_call = "difference" in credit.terms or ("praise" in credit.terms and credit.train_prefixes)
+    if by_call and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
+        why = f"{recipe.advantage.estimator} compares episodes as wholes, and this credit rewards calls"
+        found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    return found
+
+
+def _key_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with the model keys, whatever the agent's roles are."""
+    models, found = recipe.models, []
+    if len(rest := [name for name, own in models.items() if own.roles is None]) > 1:
+        found.append(f"models: {' and '.join(rest)} both take the roles that no other key names; name their roles")
+    seen: dict[str, str] = {}
+    for name, own in models.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+            found.append(f"models: {name!r} is a name of folders and metrics: small letters, digits, - and _ only")
+        for role in own.roles or ():
+            if role in seen:
+                found.append(f"models: role {role} is named by {seen[role]} and by {name}")
+            seen[role] = name
+        for rate in ("lr", "critic_lr"):
+            value = getattr(own, rate)
+            if value is not None and (own.frozen or not 0 <= value < math.inf):
+                why = "it is frozen" if own.frozen else "expected a finite number from 0 on"
+                found.append(f"models.{name}.{rate} is {value}: {why}")
+        if own.critic_lr is not None and not recipe.has_critic:
+            found.append(f"models.{name}.critic_lr: the recipe has no critic")
+    if sum(not own.frozen for own in models.values()) > 1 and recipe.learner.listen is not None:
+        found.append("learner.listen: ranks that are started elsewhere train one model key, not several")
+    return found
+
+
 def _unused(recipe: Recipe) -> list[str]:
     """Returns which values of the policy gradient are set although the method is another."""
     loss, method, found = recipe.loss, recipe.method, []
@@ -174,6 +236,8 @@ def _unused(recipe: Recipe) -> list[str]:
         "advantage.drop_overlong": recipe.advantage.drop_overlong,
         "rollout.resample": recipe.rollout.resample > 0,
         "critic": recipe.critic != type(recipe.critic)(),
+        "credit": recipe.credit != type(recipe.credit)(),
+        "advantage.normalise": recipe.advantage.normalise != "all",
     }
     return found + [
         f"{name} acts in method policy only, not in {method}" for name, there in set_though.items() if there

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.agents.mask import UNKNOWN
 from searchgym.cards import EnvCard, WorldSpec, find_card, load_card
 from searchgym.corpora.index import build_in_memory
 from searchgym.corpora.worlds import World, build_world
@@ -169,13 +170,16 @@ class ScriptedSampler:
         return Sampled(ids, np.zeros(len(ids), np.float32), "stop")
 
 
-def play(task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat) -> list[Episode]:
+def play(
+    task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat, agent_name: str = AGENT
+) -> list[Episode]:
     """Runs demonstrations as episodes of the monolithic agent.
 
     Args:
         task: Over the questions' world.
         demonstrations: One per question at most.
         form: Of the model that will learn from them; its protocol is that of the task.
+        agent_name: ``praise`` where the turns hold prefix answers; see `with_prefixes`.
 
     Returns:
         Episodes in the order of `demonstrations`.
@@ -185,7 +189,7 @@ def play(task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat)
     """
     if form.protocol.name != "tags":
         raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
-    agent = load_agent(AGENT)
+    agent = load_agent(agent_name)
     scripts = {
         first_prompt(agent, form, own.question).tobytes(): [_text_ids(turn, form) for turn in own.turns]
         for own in demonstrations
@@ -194,10 +198,21 @@ def play(task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat)
         raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
     model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
     episodes: dict[str, Episode] = {}
-    engine = Engine(task, agent, {ROLE: model})
+    engine = Engine(task, agent, dict.fromkeys(agent.roles, model), training=True)
     questions = [own.question for own in demonstrations]
     asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
     return [episodes[question.id] for question in questions]
+
+
+def with_prefixes(demonstration: Demonstration) -> Demonstration:
+    """Returns a demonstration with an answer before each turn, from what is known by then (PRAISE's prefix answers)."""
+    question = demonstration.question
+    found = [UNKNOWN, *(fact.object for fact in question.evidences or ())]
+    found[-1] = question.answers[0]
+    turns: list[str] = []
+    for known, turn in zip(found, demonstration.turns, strict=False):
+        turns += [f"<answer> {known}</answer>", turn]
+    return replace(demonstration, turns=tuple(turns))
 
 
 def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> npt.NDArray[np.int32]:

@@ -12,9 +12,10 @@ import numpy as np
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.train.advantages import assign_advantages, groups_with_signal
+from searchgym.train.credit import Credit
 from searchgym.train.gae import assign_gae
 from searchgym.train.learner import Learner
-from searchgym.train.metrics import advantage_metrics, generated_tokens, rollout_metrics
+from searchgym.train.metrics import advantage_metrics, generated_tokens, role_metrics, rollout_metrics
 from searchgym.train.recipe import Recipe
 from searchgym.train.run_folder import Row
 from searchgym.train.samples import VALUED, Sample, retokenisation_mismatches, samples_from
@@ -56,6 +57,8 @@ class _Attempts:
     """Indices of the questions, in the order in which they were drawn."""
     episodes: list[Episode]
     samples: list[list[Sample]]
+    rewards: list[list[float]]
+    """Of each episode's calls; zeros where they were not rewarded."""
 
 
 class Drawer:
@@ -67,6 +70,8 @@ class Drawer:
         rollout: Makes episodes; not needed for ``method: supervised``.
         questions: To train on.
         demonstrations: To learn from, with ``method: supervised``.
+        trained: Model keys that are trained; all if not given.
+        credit: Rewards calls; the outcome alone if not given.
 
     Raises:
         UsageError: Too few questions or demonstrations for a step, or no rollout.
@@ -79,7 +84,10 @@ class Drawer:
         rollout: Rollout | None,
         questions: Sequence[Question],
         demonstrations: Sequence[Sample],
+        trained: Sequence[str] | None = None,
+        credit: Credit | None = None,
     ) -> None:
+        self._trained, self._credit = trained, credit or Credit()
         self.recipe, self.learner, self._rollout = recipe, learner, rollout
         self.questions, self.demonstrations = questions, demonstrations
         supervised = recipe.method == "supervised"
@@ -111,13 +119,15 @@ class Drawer:
         row = {f"rollout/{name}": value for name, value in rollout_metrics(drawn.episodes).items()} | {
             "rollout/tokens": float(tokens),
             "rollout/without_tokens": float(sum(not own for own in drawn.samples)),
-            "rollout/spanning": sum(len({c.policy_version for c in e.calls}) > 1 for e in drawn.episodes)
-            / max(len(drawn.episodes), 1),
+            "rollout/spanning": sum(map(_spans, drawn.episodes)) / max(len(drawn.episodes), 1),
             "retokenisation_mismatch": float(sum(map(retokenisation_mismatches, drawn.samples, drawn.episodes))),
         }
-        row |= resampled
+        row |= {
+            f"role/{name}": value for name, value in role_metrics(drawn.episodes, drawn.rewards).items()
+        } | resampled
         if recipe.method == "rejection":
             enough = np.float32(recipe.supervised.min_reward)  # as rewards are: 0.7 is not under itself
+            samples = self._trainable(samples)
             good = [s for s in samples if s.reward.sum() >= enough]
             row["rejection/kept"] = len(good) / max(len(samples), 1)
             return Draw(good, row, drawn.episodes, tokens)
@@ -126,11 +136,11 @@ class Drawer:
     def prepared(self, draw: Draw) -> Draw:
         """Returns a draw, which is about to be learnt from, with the advantages of its samples, where it has any."""
         if draw.episodes:
-            oldest = min((s.policy_version for s in draw.samples), default=self.learner.version)
-            draw = replace(draw, row=draw.row | {"rollout/staleness": float(self.learner.version - oldest)})
+            ages = (self.learner.version_of(s.model_key) - s.policy_version for s in self._trainable(draw.samples))
+            draw = replace(draw, row=draw.row | {"rollout/staleness": float(max(ages, default=0))})
         if self.recipe.method != "policy":
             return draw
-        samples, groups = with_advantages(draw.samples, self.recipe, self.learner)
+        samples, groups = with_advantages(draw.samples, self.recipe, self.learner, self._trained)
         found = {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
         return replace(draw, samples=samples, row=draw.row | groups | found)
 
@@ -142,8 +152,33 @@ class Drawer:
         if len(episodes) != len(picks) * attempts:
             wanted = f"{attempts} attempts at {len(picks)} questions"
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
-        samples = [samples_from(e) if e.stop_reason != "retriever_error" else [] for e in episodes]
-        return _Attempts(list(picks), episodes, samples)
+        rewards = self._rewards(episodes)
+        samples = [
+            [] if own is None else [s for s in samples_from(e, rewards=own) if self._counts(s, e)]
+            for e, own in zip(episodes, rewards, strict=True)
+        ]
+        zeros = [[0.0] * len(episode.calls) for episode in episodes]
+        return _Attempts(list(picks), episodes, samples, [own or z for own, z in zip(rewards, zeros, strict=True)])
+
+    def _rewards(self, episodes: Sequence[Episode]) -> list[list[float] | None]:
+        """Returns the reward of each call, by groups; None for an episode whose retriever failed."""
+        groups: dict[str | None, list[int]] = {}
+        for i, episode in enumerate(episodes):
+            if episode.stop_reason != "retriever_error":
+                groups.setdefault(episode.group_uid, []).append(i)
+        made: list[list[float] | None] = [None] * len(episodes)
+        for places in groups.values():
+            for i, own in zip(places, self._credit.allocate([episodes[i] for i in places]), strict=True):
+                made[i] = own
+        return made
+
+    def _counts(self, sample: Sample, episode: Episode) -> bool:
+        """Says whether a sample belongs to the step: prefix answers do if the credit rewards them."""
+        return self._credit.trains_prefixes or not all(episode.calls[call.index].prefix for call in sample.calls)
+
+    def _trainable(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Returns the samples of those model keys that are trained."""
+        return [s for s in samples if self._trained is None or s.model_key in self._trained]
 
     def _resample(self, drawn: _Attempts, step: int) -> Row:
         """Attempts other questions until as many groups as the step has questions hold signal, or the rounds are spent.
@@ -170,16 +205,35 @@ class Drawer:
             drawn.picks += more.picks
             drawn.episodes += more.episodes
             drawn.samples += more.samples
+            drawn.rewards += more.rewards
             rounds += 1
 
 
-def with_advantages(samples: Sequence[Sample], recipe: Recipe, learner: Learner) -> tuple[list[Sample], Row]:
-    """Returns a step's samples with the advantages that a recipe asks for, and what became of the groups."""
+def _spans(episode: Episode) -> bool:
+    """Says whether calls of one model were sampled from different weights."""
+    return len({(c.model_key, c.policy_version) for c in episode.calls}) > len({c.model_key for c in episode.calls})
+
+
+def with_advantages(
+    samples: Sequence[Sample], recipe: Recipe, learner: Learner, trained: Sequence[str] | None = None
+) -> tuple[list[Sample], Row]:
+    """Returns a step's samples with the advantages that a recipe asks for, and what became of the groups.
+
+    Args:
+        samples: Of all model keys.
+        recipe: Of the run.
+        learner: Adds what advantages are made of.
+        trained: Model keys whose samples are wanted; all if not given. The others' episodes are compared with, unless
+            the comparison is by values or log-probs that only a learner has.
+    """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-    samples = learner.prepare(samples)
-    if recipe.advantage.estimator == "gae":
+    gae = recipe.advantage.estimator == "gae"
+    own = [s for s in samples if trained is None or s.model_key in trained]
+    samples = learner.prepare(own) if gae or in_reward else samples
+    if gae:
         return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward), {}
     made, counts = assign_advantages(samples, recipe.advantage, in_reward)
+    made = [s for s in made if trained is None or s.model_key in trained]
     row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
     return made, row | {"groups/zero_variance_share": counts.zero_variance / max(counts.groups, 1)}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from searchgym.errors import DataError
-from searchgym.train.advantages import Floats, k1_of, whiten, with_advantage
+from searchgym.train.advantages import Floats, k1_of, whiten_cells, with_advantage
 from searchgym.train.options import AdvantageOptions
 from searchgym.train.samples import Sample, Targets
 
@@ -43,7 +43,7 @@ def assign_gae(
 
     Args:
         samples: With `value`; with `old_logp` and `ref_logp` where `kl_coef` is above 0.
-        options: Discounts; whether advantages are whitened over the trained tokens of all samples; `drop_overlong`.
+        options: Discounts; whether advantages are whitened, and over which trained tokens; `drop_overlong`.
         targets: The tokens of the chain; see `gae`.
         kl_coef: Weight of k1 in the reward of each trained token.
 
@@ -69,7 +69,7 @@ def assign_gae(
         made.append(dataclasses.replace(sample, returns=returns))
         values.append(spread[sample.mask])
     if options.whiten:
-        values = whiten(values, options)
+        values = whiten_cells(values, made, options)
     return [
         with_advantage(sample, own)
         for sample, own in zip(made, values, strict=True)

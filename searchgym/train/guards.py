@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -32,6 +33,8 @@ BOUNDS = {
     "max_zero_variance": ("groups/zero_variance_share", True),
 }
 """Guard to (metric, whether it bounds it from above)."""
+LEGAL = re.compile(r"role/[^/]+/legal")
+"""What `GuardOptions.min_legal` bounds."""
 
 
 def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
@@ -45,14 +48,27 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
         GuardError: Names the metric, its values and the guard.
     """
     last = rows[-options.patience :]
-    for name, (metric, above) in BOUNDS.items():
+    for name, (bounded, above) in BOUNDS.items():
         bound = getattr(options, name)
-        if bound is None or len(last) < options.patience or not all(metric in row for row in last):
+        if bound is None or len(last) < options.patience:
             continue
-        values = [row[metric] for row in last]
-        if all(value > bound if above else value < bound for value in values):
-            shown = ", ".join(f"{value:.4g}" for value in values)
-            raise GuardError(f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}")
+        kind, _, rest = bounded.partition("/")
+        keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys each has its own
+        for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
+            values = [row[metric] for row in last if metric in row]
+            if len(values) == len(last) and all(value > bound if above else value < bound for value in values):
+                shown = ", ".join(f"{value:.4g}" for value in values)
+                raise GuardError(f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}")
+    if options.min_legal is not None and len(last) == options.patience:
+        names = [name for name in last[0] if LEGAL.fullmatch(name)]
+        for name in names or ["rollout/illegal"]:  # with one role there is nothing by role
+            shares = [row.get(name, 1.0) if names else 1 - row.get(name, 0.0) for row in last]
+            if all(share < options.min_legal for share in shares):
+                shown = ", ".join(f"{share:.4g}" for share in shares)
+                why = "its prompt asks for another form than its parser reads, or max_tokens cuts it off"
+                raise GuardError(
+                    f"{name} was {shown} in the last steps, guard.min_legal is {options.min_legal:g}: {why}"
+                )
 
 
 class Watchdog:

@@ -40,6 +40,10 @@ class Learner(Protocol):
         """Updates of the policy made so far."""
         ...
 
+    def version_of(self, key: str) -> int:
+        """Returns the updates of one of the model keys that are trained."""
+        ...
+
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples with what their advantages are made of: log-probs for KL in the reward, values."""
         ...
@@ -62,6 +66,10 @@ class Learner(Protocol):
 
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
         """Returns the policy's weights by name: the whole model's, an adapter merged in, or the adapter's alone."""
+        ...
+
+    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
+        """Returns the same of one of the model keys that are trained."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -128,6 +136,10 @@ class LocalLearner:
         """Updates of the policy made so far."""
         return self.policy.version
 
+    def version_of(self, key: str) -> int:
+        """See `Learner`: there is one."""
+        return self.version
+
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
         """See `Learner`."""
         made = list(samples)
@@ -168,6 +180,10 @@ class LocalLearner:
         if not self.recipe.lora.rank or self.ranks.rank:
             return state
         return adapter_weights(state) if adapter else merged(state, self.recipe.lora)
+
+    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
+        """See `Learner`: there is one."""
+        return self.weights(adapter)
 
     def save(self, folder: Path) -> None:
         """See `Learner`."""

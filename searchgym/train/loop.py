@@ -26,6 +26,7 @@ from searchgym.train.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
+from searchgym.train.credit import Credit
 from searchgym.train.draw import Drawer, Rollout
 from searchgym.train.guards import Watchdog, check_guards
 from searchgym.train.interrupts import interrupt_held_back
@@ -76,11 +77,13 @@ class Trainer:
         recipe: What to do.
         out: The run folder.
         learner: Has the weights; it is closed at the end of the run.
-        tokenizer: Saved with each checkpoint.
+        tokenizer: Saved with each checkpoint; None where the learner saves its own.
         rollout: Makes episodes; not needed for ``method: supervised`` without validation.
         questions: To train on.
         validation: To validate on; the recipe says how many are used, from the start.
         demonstrations: To learn from, with ``method: supervised``.
+        trained: Model keys that are trained; what others sampled is left out. All if not given.
+        credit: Rewards calls; the outcome alone if not given.
         publish: Called with the version of the weights before the first rollout and after each update: gives them to
             a sampler that does not share the learner's memory.
         probe: Called with a step's samples after new weights were given to the sampler: looks whether it has them.
@@ -100,11 +103,13 @@ class Trainer:
         out: Path,
         *,
         learner: Learner,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerBase | None,
         rollout: Rollout | None = None,
         questions: Sequence[Question] = (),
         validation: Sequence[Question] = (),
         demonstrations: Sequence[Sample] = (),
+        trained: Sequence[str] | None = None,
+        credit: Credit | None = None,
         publish: Callable[[int], None] | None = None,
         probe: Callable[[Sequence[Sample]], Row] | None = None,
         rest: Callable[[], None] | None = None,
@@ -113,7 +118,7 @@ class Trainer:
         resume: bool = False,
     ) -> None:
         self.recipe, self.learner, self.tokenizer = recipe, learner, tokenizer
-        self.drawer = Drawer(recipe, learner, rollout, questions, demonstrations)
+        self.drawer = Drawer(recipe, learner, rollout, questions, demonstrations, trained, credit)
         self.validation = validation[: recipe.validation.questions] if recipe.validation.every else ()
         if self.validation and rollout is None:
             raise UsageError("validating on questions needs a rollout")

@@ -261,6 +261,8 @@ def token_weights(
     * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode weighs
       more than a short one);
     * ``sequence-mean``: weights w / n, denominator ``sum of w`` (DeepSeekMath, arXiv 2402.03300, equation 3);
+    * ``episode-mean``: weights w over the episode's sum of w n, denominator the number of episodes: one of 22 calls
+      weighs as much as one of a single call;
     * ``constant``: weights w, denominator ``sum of w x constant_length`` (Dr.GRPO, arXiv 2503.20783;
       neither a long episode nor a long step weakens a token).
 
@@ -274,9 +276,15 @@ def token_weights(
         One (n,) float32 array per sample, and the denominator.
     """
     counts = [len(targets(sample)) for sample in samples]
-    own = [
-        s.weight / max(n, 1) if reduction == "sequence-mean" else s.weight for s, n in zip(samples, counts, strict=True)
-    ]
+    shared = [1.0] * len(samples)
+    if reduction == "sequence-mean":
+        shared = [max(n, 1) for n in counts]
+    elif reduction == "episode-mean":
+        sums: dict[str, float] = {}
+        for s, n in zip(samples, counts, strict=True):
+            sums[s.episode_id] = sums.get(s.episode_id, 0.0) + s.weight * n
+        shared = [sums[s.episode_id] or 1.0 for s in samples]
+    own = [s.weight / among for s, among in zip(samples, shared, strict=True)]
     weights = [np.full(n, w, np.float32) for n, w in zip(counts, own, strict=True)]
     if reduction == "constant":
         assert constant_length is not None

@@ -23,7 +23,8 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     Returns:
         Means over episodes: ``reward``, each score, ``searches``, ``turns``, ``generated_tokens``,
         ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``, ``retriever_error`` of episodes,
-        ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n) and ``max_generated_tokens``.
+        ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n), ``max_generated_tokens`` and
+        ``longest_prompt``, the most tokens that a call began with.
     """
     rewards = [episode.reward for episode in episodes]
     lengths = [generated_tokens([episode]) for episode in episodes]
@@ -44,7 +45,32 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "illegal": float(np.mean([not call.legal for call in calls])) if calls else 0.0,
         "generated_tokens": float(np.mean(lengths)),
         "max_generated_tokens": float(max(lengths)),
+        "longest_prompt": float(max((call.start for call in calls), default=0)),
     }
+
+
+def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Describes the calls of each role, where there are several.
+
+    Args:
+        episodes: Of a step.
+        rewards: One per call.
+
+    Returns:
+        ``ROLE/calls`` per episode, ``ROLE/legal`` (share), ``ROLE/reward`` (mean per call).
+    """
+    calls: dict[str, list[tuple[bool, float]]] = {}
+    for episode, own in zip(episodes, rewards, strict=True):
+        for call, reward in zip(episode.calls, own, strict=True):
+            calls.setdefault(call.role, []).append((call.legal, reward))
+    if len(calls) < 2:
+        return {}
+    found: dict[str, float] = {}
+    for role, seen in sorted(calls.items()):
+        legal, earned = zip(*seen, strict=True)
+        found |= {f"{role}/calls": len(seen) / len(episodes), f"{role}/legal": float(np.mean(legal))}
+        found[f"{role}/reward"] = float(np.mean(earned))
+    return found
 
 
 def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:

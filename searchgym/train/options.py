@@ -9,7 +9,7 @@ from searchgym.rollout.sampler import VllmOptions
 
 Method = Literal["policy", "rejection", "supervised"]
 Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified"]
-Reduction = Literal["token-mean", "sequence-mean", "constant"]
+Reduction = Literal["token-mean", "sequence-mean", "episode-mean", "constant"]
 KL = Literal["k1", "k2", "k3"]
 
 
@@ -50,11 +50,47 @@ class RolloutOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """One set of weights, behind some of the agent's roles."""
+
+    roles: list[str] | None = None
+    """That ask it; those that no other key names if not given."""
+    model: str | None = None
+    """What it begins as; the recipe's model if not given."""
+    frozen: bool = False
+    """It is sampled from and never trained."""
+    lr: float | None = None
+    """`OptimizerOptions.lr` of its own."""
+    critic_lr: float | None = None
+    """The same of its critic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditOptions:
+    """How calls are rewarded; see `searchgym.train.credit`."""
+
+    terms: list[str] = field(default_factory=lambda: ["outcome"])
+    """They add up: ``outcome``, ``difference``, ``praise``, ``format``, ``costs``, or ``module:function``."""
+    alpha: float = 0.5
+    """``praise``: weight of what a search did to the prefix answer."""
+    train_prefixes: bool = True
+    """``praise``: whether prefix answers are learnt from, too."""
+    turn_cost: float = 0.0
+    """``costs``: of three rounds beyond the first."""
+    search_cost: float = 0.0
+    """``costs``: of three searches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageOptions:
     """How rewards of a group become advantages; see `searchgym.train.advantages`."""
 
     estimator: Estimator = "grpo"
     """With whom an episode is compared, and how."""
+    normalise: Literal["all", "role", "role-turn"] = "all"
+    """What is compared or whitened together. ``all``: episodes as wholes (gae and reinforce++: all tokens of the step);
+    ``role``: each call with those of its role; ``role-turn``: with those of its role in the same turn, or of its role
+    where those are fewer than `min_group`."""
     std: Literal["sample", "population", "none"] = "sample"
     """Deviation that the centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: float = 1e-6
@@ -108,7 +144,8 @@ class LossOptions:
     llds_unit: Literal["call", "response"] = "call"
     """What must have fallen as a whole for LLDS to act on its tokens."""
     reduction: Reduction = "token-mean"
-    """Every token of the step weighs the same, or every sequence does, or every token weighs the same in every step."""
+    """Every token of the step weighs the same, or every sequence does (in a team, every call), or every episode does,
+    or every token weighs the same in every step."""
     constant_length: int | None = None
     """``constant``: tokens that every sequence counts as in the denominator (Dr.GRPO: the most it can have)."""
 
@@ -271,5 +308,7 @@ class GuardOptions:
     """Of `learner/ref_kl`, per token."""
     max_response_tokens: float | None = None
     """Of `rollout/generated_tokens`, per episode."""
+    min_legal: float | None = None
+    """Of `role/ROLE/legal`, for each role: its prompt and its parser do not fit, or it writes nothing legal."""
     max_zero_variance: float | None = None
     """Of `groups/zero_variance_share`."""

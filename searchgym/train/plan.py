@@ -8,6 +8,7 @@ micro-batch trained.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,16 @@ from typing import Any, Final
 
 import torch
 
+from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
 from searchgym.rollout.loading import DTYPES, device_of, model_config, model_folder
 from searchgym.rollout.transformers_sampler import BATCH_TOKENS
 from searchgym.rollout.vllm_start import gpus_of, samples_by_vllm
+from searchgym.train.keys import Key, keys_of
 from searchgym.train.memory import GIB
 from searchgym.train.options import LearnerOptions, LoraOptions, OptimizerOptions
 from searchgym.train.recipe import Recipe
+from searchgym.train.samplers import sharing
 
 CONTEXT: Final = 0.6
 """GiB of a GPU that CUDA keeps for a process."""
@@ -102,29 +106,60 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
     Raises:
         SearchGymError: See `model_shape`; fewer GPUs than are asked for, or an engine too small for its model.
     """
-    learner, shape = recipe.learner, model_shape(recipe.model)
+    learner = recipe.learner
+    keys = keys_of(recipe, load_agent(recipe.agent).roles, recipe.agent)
     count = torch.cuda.device_count() if gpus is None else gpus
     if gpus is None and count:
         gpu_gib = memory_here()["cuda:0"]
     devices = _devices(learner.device, learner.ranks, count, learner.gpus)
     if samples_by_vllm(recipe.rollout.sampler, ask=gpus is None):
-        parts = _engines(recipe, shape, count, gpu_gib)
+        engines = [_stays(own) for own in sharing(recipe, keys)]
+        parts = [part for own in engines for part in _engines(own, model_shape(own.model), count, gpu_gib)]
     else:
-        parts = _sampler(recipe, shape, _devices(recipe.rollout.device, 1, count)[0])
+        device = _devices(recipe.rollout.device, 1, count)[0]
+        parts = [part for key in keys for part in _sampler(key.recipe, model_shape(key.recipe.model), device)]
     ranks = {device: devices.count(device) for device in devices}
     for device, number in ranks.items():
         if device != "cpu":
             parts.append(Part(device, "CUDA's own", CONTEXT * number))
-        models = [("policy", recipe.model, recipe.optimizer)]
-        models += (
-            [("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer)] if recipe.has_critic else []
-        )
-        for role, name, options in models:
-            parts += _trained(recipe, role, model_shape(name), options, device, number)
-        if recipe.loss.kl_coef and not recipe.lora.rank:
-            size = number * model_shape(recipe.model).parameters * _bytes(learner.dtype) / GIB
-            parts.append(Part(device, "reference: weights", size))
+        parts += _learners([key for key in keys if not key.frozen], device, number)
     return parts
+
+
+def _stays(keys: Sequence[Key]) -> Recipe:
+    """Returns the recipe of an engine's keys: where none is trained it does not sleep, as no update would wake it."""
+    recipe = keys[0].recipe
+    if not all(key.frozen for key in keys):
+        return recipe
+    vllm = dataclasses.replace(recipe.rollout.vllm, sleep=0)
+    return dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, vllm=vllm))
+
+
+def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
+    """Returns what the models of all trained keys take on a device: they are updated one after the other.
+
+    What an update needs for its own time counts once, for the key that needs most.
+    """
+    parts: list[Part] = []
+    passing: dict[str, list[Part]] = {}
+    bases: set[str] = set()
+    for key in keys:
+        recipe, before = key.recipe, f"{key.name} " if len(keys) > 1 else ""
+        models = [("policy", recipe.model, recipe.optimizer)]
+        if recipe.has_critic:
+            models.append(("critic", recipe.critic.model or recipe.model, recipe.critic.optimizer))
+        for role, name, options in models:
+            shared = role == "policy" and recipe.lora.rank > 0 and name in bases
+            own = _trained(recipe, role, model_shape(name), options, device, ranks, shared)
+            own = [dataclasses.replace(part, what=before + part.what) for part in own]
+            parts += [part for part in own if part.phases == PHASES]
+            update = [part for part in own if part.phases != PHASES]
+            passing[role] = max(passing.get(role, []), update, key=lambda found: sum(part.gib for part in found))
+        bases.add(recipe.model)
+        if recipe.loss.kl_coef and not recipe.lora.rank:
+            size = ranks * model_shape(recipe.model).parameters * _bytes(recipe.learner.dtype) / GIB
+            parts.append(Part(device, f"{before}reference: weights", size))
+    return parts + [part for update in passing.values() for part in update]
 
 
 def check_plan(parts: Sequence[Part], memory: Mapping[str, float]) -> list[str]:
@@ -228,8 +263,10 @@ def adapter_parameters(name: str, options: LoraOptions) -> int:
     return sum(options.rank * (m.in_features + m.out_features) for _, m in found)
 
 
-def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int) -> list[Part]:
-    """Returns what a trained model takes on a device that has so many of its ranks.
+def _trained(
+    recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions, device: str, ranks: int, shared: bool = False
+) -> list[Part]:
+    """Returns what a trained model takes on a device that has so many of its ranks; `shared`: its base is there.
 
     ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3).
     """
@@ -239,7 +276,7 @@ def _trained(recipe: Recipe, role: str, shape: Shape, options: OptimizerOptions,
     kept, passing = _optimizer_bytes(learner, size)
     if adapted:  # kept in float32
         trained, (kept, passing) = adapter_parameters(recipe.model, recipe.lora), _optimizer_bytes(learner, 4)
-    weights = ranks * (shape.parameters * size + 4 * trained * adapted) * share / GIB
+    weights = ranks * (shape.parameters * size * (not shared) + 4 * trained * adapted) * share / GIB
     gradients = ranks * trained * passing / GIB
     optimizer = ranks * trained * kept / GIB
     tokens = options.micro_batch_tokens

@@ -10,6 +10,7 @@ import numpy as np
 
 from searchgym.errors import TrainingError
 from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling
+from searchgym.train.keys import POLICY
 from searchgym.train.learner import Learner
 from searchgym.train.run_folder import Row
 from searchgym.train.samples import Sample, SampleCall
@@ -21,7 +22,14 @@ TOKENS: Final = 16
 
 
 def probe(
-    sampler: Sampler, learner: Learner, samples: Sequence[Sample], *, temperature: float, count: int, allowed: float
+    sampler: Sampler,
+    learner: Learner,
+    samples: Sequence[Sample],
+    key: str = POLICY,
+    *,
+    temperature: float,
+    count: int,
+    allowed: float,
 ) -> Row:
     """Has the sampler continue prompts that it has continued before, and the learner say how likely that was.
 
@@ -32,6 +40,7 @@ def probe(
         sampler: Has just been given the learner's weights.
         learner: Has them.
         samples: Of the step before the update; the last calls of the longest ones are continued.
+        key: The model key of them all.
         temperature: Of both.
         count: Prompts, at most.
         allowed: Mean difference, in nats, above which training must not go on.
@@ -57,8 +66,9 @@ def probe(
     mean, most = float(apart.mean()), float(apart.max())
     if not mean <= allowed:
         raise TrainingError(
-            f"after update {learner.version}, log-probs of sampler and trainer differ by {mean:.3g} nats on average "
-            f"({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, or remembers old ones' work"
+            f"{key}: after update {learner.version_of(key)}, log-probs of sampler and trainer differ by {mean:.3g} "
+            f"nats on average ({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, or "
+            "remembers old ones' work"
         )
     return {"probe/difference": mean, "probe/max_difference": most}
 

@@ -22,9 +22,11 @@ from searchgym.train.combinations import combination_problems
 from searchgym.train.options import (
     AdvantageOptions,
     CheckpointOptions,
+    CreditOptions,
     CriticOptions,
     DeadlineOptions,
     GuardOptions,
+    KeyOptions,
     LearnerOptions,
     LogOptions,
     LoraOptions,
@@ -56,7 +58,10 @@ class Recipe:
     """Options of the environment (`TaskOptions`), over the id's own."""
     max_generated_tokens: int | None = None
     """Stop after the step in which this many tokens were sampled for training: equal budgets for a comparison."""
+    models: dict[str, KeyOptions] = field(default_factory=dict)
+    """Model key to the roles that ask it; empty: one key, ``policy``, for all."""
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
+    credit: CreditOptions = field(default_factory=CreditOptions)
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     supervised: SupervisedOptions = field(default_factory=SupervisedOptions)
@@ -204,6 +209,9 @@ _AT_LEAST: dict[str, float] = {
     "rollout.vllm.tensor_parallel": 1,
     "rollout.vllm.replicas": 1,
     "lora.rank": 0,
+    "credit.alpha": 0,
+    "credit.turn_cost": 0,
+    "credit.search_cost": 0,
     "lora.alpha": 0,
     "advantage.eps": 0,
     "advantage.std_floor": 0,

@@ -96,6 +96,10 @@ class RemoteLearner:
 
     # -- Learner ---------------------------------------------------------------------------------------------------
 
+    def version_of(self, key: str) -> int:
+        """See `Learner`: there is one."""
+        return self.version
+
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
         """See `Learner`."""
         made: list[Sample] = self._call("prepare", samples)
@@ -115,6 +119,10 @@ class RemoteLearner:
         """See `Learner`."""
         weights: dict[str, Tensor] = self._call("weights", adapter)
         return weights
+
+    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
+        """See `Learner`: there is one."""
+        return self.weights(adapter)
 
     def save(self, folder: Path) -> None:
         """See `Learner`."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +18,22 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
-from searchgym.rollout.loading import device_of, is_adapter, load_model, model_folder
+from searchgym.rollout.loading import device_of, is_adapter, model_folder
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import TransformersSampler, response_ends
-from searchgym.rollout.vllm_sampler import VllmSampler
-from searchgym.rollout.vllm_start import samples_by_vllm, start_engine
+from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.train.credit import Credit
+from searchgym.train.keyed_learner import KeyedLearner
+from searchgym.train.keys import Key, check_comparison, keys_of
 from searchgym.train.learner import Learner, LocalLearner
 from searchgym.train.loop import Trainer, TrainResult
-from searchgym.train.lora import adapter_config
 from searchgym.train.probe import ALLOWED, probe
 from searchgym.train.recipe import Recipe
 from searchgym.train.remote import RemoteLearner
 from searchgym.train.run_folder import Row
+from searchgym.train.samplers import Loaded, Samplers, computed_in, load_keys, sampled_in, start_samplers
 from searchgym.train.samples import Sample, samples_from
 
 if TYPE_CHECKING:
@@ -45,58 +44,107 @@ if TYPE_CHECKING:
 class Parts:
     """What a recipe names, loaded and wired together."""
 
+    recipe: Recipe
     task: Task
     """Of training."""
     validation: Task
-    tokenizer: PreTrainedTokenizerBase
-    sampler: Sampler
+    tokenizer: PreTrainedTokenizerBase | None
+    """Saved with each checkpoint; None where the recipe names model keys, whose learner saves theirs."""
+    keys: tuple[Key, ...]
+    samplers: Samplers
+    models: dict[str, Model]
+    """Key to what episodes ask."""
     rollout: EngineRollout
     learner: Learner
-    adapter: bool = False
-    """Whether the sampler takes the adapter's weights, in the place of a whole model's."""
-    rest: Callable[[], None] | None = None
-    """Makes the sampler give its GPU to the learner until weights are published, if the recipe asks for it."""
+    credit: Credit
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Keys that are trained."""
+        return tuple(key.name for key in self.keys if not key.frozen)
+
+    @property
+    def sampler(self) -> Sampler:
+        """What the first of the trained keys samples from."""
+        return self.models[self.trained[0]].sampler
 
     def publish(self, version: int) -> None:
-        """Gives the sampler the learner's weights."""
-        self.sampler.update(self.learner.weights(self.adapter), version)
+        """Gives the samplers the learner's weights."""
+        adapter = bool(self.recipe.lora.rank)
+        for key in self.trained:
+            sampler = self.models[key].sampler
+            # transformers has no adapters of its own: it samples from the whole model, the adapter merged in
+            alone = adapter and not isinstance(self.samplers.by_key[key], TransformersSampler)
+            sampler.update(self.learner.weights_of(key, alone), self.learner.version_of(key))
+
+    def probe(self, samples: Sequence[Sample]) -> Row:
+        """Looks whether each sampler that does not share torch with the learner has its weights; see `probe`."""
+        options, found = self.recipe.rollout, list[Row]()
+        for key in self.trained:
+            if not isinstance(self.samplers.by_key[key], TransformersSampler):
+                own = [sample for sample in samples if sample.model_key == key]
+                found.append(
+                    probe(
+                        self.models[key].sampler,
+                        self.learner,
+                        own,
+                        key,
+                        temperature=options.temperature,
+                        count=options.probe,
+                        allowed=allowed_difference(self.recipe),
+                    )
+                )
+        return {name: max(row[name] for row in found if name in row) for row in found for name in row}
+
+    def rest(self) -> None:
+        """Makes the samplers give their GPUs to the learner until weights are published, if the recipe asks for it."""
+        level = self.recipe.rollout.vllm.sleep
+        for engine in self.samplers.resting if level else ():
+            engine.sleep(level)
 
     def close(self) -> None:
         """Ends what was started."""
         self.learner.close()
-        self.sampler.close()
+        self.samplers.close()
 
 
 def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler) -> Parts:
-    """Loads environments, agent and model of a recipe.
+    """Loads environments, agent and models of a recipe.
 
     Args:
         recipe: What to do.
         out: The run folder: ranks of their own write logs there.
-        wrap: Puts something around the sampler.
+        wrap: Puts something around each sampler.
 
     Raises:
-        SearchGymError: Whatever is wrong with the recipe's environment, agent or model.
+        SearchGymError: Whatever is wrong with the recipe's environment, agent or models.
     """
-    task = _task(recipe, recipe.env_options)
-    validation = _task(recipe, recipe.env_options | recipe.validation.env_options) if recipe.validation.every else task
+    task, validation = load_tasks(recipe)
     agent = load_agent(recipe.agent)
-    if len(agent.roles) != 1:
-        raise UsageError(f"agent {agent.name} has {len(agent.roles)} roles that ask a model: this trainer trains one")
-    if recipe.lora.rank and is_adapter(model_folder(recipe.model)):
-        raise UsageError(f"{recipe.model} is an adapter, and lora.rank makes another one: `searchgym export` it first")
-    model, tokenizer = load_model(recipe.model, recipe.learner.dtype)
+    keys = tuple(keys_of(recipe, agent.roles, agent.name))
+    check_comparison(recipe, agent.roles)
+    credit = Credit.of(recipe.credit, agent.roles, task)
+    for key in keys:
+        again = recipe.lora.rank > 0 and not key.frozen
+        if (again or recipe.rollout.sampler != "transformers") and is_adapter(model_folder(key.recipe.model)):
+            why = "lora.rank makes another one" if again else "vLLM samples from whole models and their own adapters"
+            raise UsageError(f"{key.recipe.model} is an adapter, and {why}: `searchgym export` it first")
+    loaded = load_keys(recipe, keys)
     with ExitStack() as opened:
-        plain = _sampler(recipe, model, tokenizer)
-        opened.callback(plain.close)
-        learner = _learner(recipe, model, out)
+        samplers = start_samplers(recipe, keys, loaded)
+        opened.callback(samplers.close)
+        learner, tokenizer = _learner(recipe, keys, loaded, out)
+        models = {}
+        for key in keys:
+            tokens = loaded[key.name].tokenizer
+            form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
+            models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
         opened.pop_all()
-    sampler, exact = wrap(plain), isinstance(plain, TransformersSampler) and not recipe.rollout.staleness
-    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
-    policy = Model.over("policy", sampler, form)
-    rollout = EngineRollout(recipe, agent, policy, task, validation, canonical=exact)
-    adapter = bool(recipe.lora.rank) and not isinstance(plain, TransformersSampler)
-    return Parts(task, validation, tokenizer, sampler, rollout, learner, adapter, _rest(recipe, plain))
+    exact = not recipe.rollout.staleness
+    exact = exact and all(isinstance(own, TransformersSampler) for own in samplers.by_key.values())
+    by_role = {role: models[key.name] for key in keys for role in key.roles}
+    rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
+    return Parts(recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit)
 
 
 def train(
@@ -133,44 +181,14 @@ def trainer_of(
         validation=parts.validation.questions,
         demonstrations=_demonstrations(recipe),
         publish=parts.publish,
-        probe=_probe(recipe, parts),
-        rest=parts.rest,
+        probe=parts.probe if recipe.rollout.probe and recipe.method == "policy" else None,
+        rest=parts.rest if recipe.rollout.vllm.sleep and parts.samplers.resting else None,
+        trained=parts.trained,
+        credit=parts.credit,
         give_up=parts.rollout.give_up,
         report=report,
         resume=resume,
     )
-
-
-def _sampler(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Sampler:
-    """Returns the sampler that a recipe asks for.
-
-    It has weights of its own: what it samples from changes when a version is published, and not before.
-    """
-    options = recipe.rollout
-    if samples_by_vllm(options.sampler):
-        adapter = adapter_config(recipe.lora) if recipe.lora.rank else None
-        engine = start_engine(
-            recipe.model,
-            dtype=sampled_in(recipe),
-            requests=options.concurrency,
-            options=options.vllm,
-            adapters=int(adapter is not None),
-            rank=max(1, recipe.lora.rank),
-        )
-        return VllmSampler(engine, ends=response_ends(model, tokenizer), adapter=adapter)
-    own: Any = copy.deepcopy(model)
-    return TransformersSampler(own.to(device_of(options.device)), tokenizer)
-
-
-def computed_in(recipe: Recipe) -> str:
-    """Returns the type of the learner's matrix products."""
-    return recipe.optimizer.autocast or recipe.learner.dtype
-
-
-def sampled_in(recipe: Recipe) -> str:
-    """Returns the type in which vLLM computes."""
-    own = recipe.rollout.vllm.dtype
-    return computed_in(recipe) if own == "auto" else own
 
 
 def allowed_difference(recipe: Recipe) -> float:
@@ -179,31 +197,24 @@ def allowed_difference(recipe: Recipe) -> float:
     return own if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
 
 
-def _probe(recipe: Recipe, parts: Parts) -> Callable[[Sequence[Sample]], Row] | None:
-    """Returns the look at each update of a sampler that does not share torch with the learner."""
-    options = recipe.rollout
-    if isinstance(parts.sampler, TransformersSampler) or not options.probe or recipe.method != "policy":
-        return None
-    return functools.partial(
-        probe,
-        parts.sampler,
-        parts.learner,
-        temperature=options.temperature,
-        count=options.probe,
-        allowed=allowed_difference(recipe),
-    )
+def _learner(
+    recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loaded], out: Path
+) -> tuple[Learner, PreTrainedTokenizerBase | None]:
+    """Returns the learner of the keys that are trained, and the tokenizer that is saved beside its weights."""
+    trained = [key for key in keys if not key.frozen]
+    if not recipe.models:
+        (key,) = trained
+        return _key_learner(key.recipe, loaded[key.name].model, out / "ranks"), loaded[key.name].tokenizer
+    learners: dict[str, Learner] = {}
+    for key in trained:
+        learners[key.name] = _key_learner(key.recipe, loaded[key.name].model, out / "ranks" / key.name)
+    return KeyedLearner(learners, {key.name: loaded[key.name].tokenizer for key in trained}), None
 
 
-def _rest(recipe: Recipe, sampler: Sampler) -> Callable[[], None] | None:
-    """See `Parts.rest`."""
-    level = recipe.rollout.vllm.sleep
-    return functools.partial(sampler.sleep, level) if level and isinstance(sampler, VllmSampler) else None
-
-
-def _learner(recipe: Recipe, model: PreTrainedModel, out: Path) -> Learner:
-    """Returns the learner that a recipe asks for."""
+def _key_learner(recipe: Recipe, model: PreTrainedModel, logs: Path) -> Learner:
+    """Returns the learner of one key."""
     if recipe.learner.backend == "deepspeed":
-        return RemoteLearner(recipe, out / "ranks", recipe.deadline.learn)
+        return RemoteLearner(recipe, logs, recipe.deadline.learn)
     trained: Any = model
     device = device_of(recipe.learner.device)
     if device == "cuda" and recipe.learner.gpus:
@@ -216,8 +227,8 @@ class EngineRollout:
 
     Args:
         recipe: Its seed, concurrency and sampling.
-        agent: An agent with one role.
-        model: Behind that role.
+        agent: The workflow and its roles.
+        models: The model behind each role.
         task: Environment of training.
         validation: Environment of greedy rollouts.
         canonical: One step's episodes depend on (recipe, weights, step), to the bit; see `Engine`.
@@ -227,13 +238,13 @@ class EngineRollout:
         self,
         recipe: Recipe,
         agent: LoadedAgent,
-        model: Model,
+        models: Mapping[str, Model],
         task: Task,
         validation: Task,
         *,
         canonical: bool = True,
     ) -> None:
-        self.recipe, self.agent, self.model = recipe, agent, model
+        self.recipe, self.agent, self.models = recipe, agent, models
         self.task, self.validation, self.canonical = task, validation, canonical
         self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
@@ -241,7 +252,8 @@ class EngineRollout:
         """Returns `attempts` episodes per question, in the order of the questions and attempts."""
         episodes: list[Episode] = []
         if self.canonical:
-            self.model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
+            for model in self.models.values():
+                model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
         engine = self._engine(step, greedy)
         asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
         place = {question.id: number for number, question in enumerate(questions)}
@@ -269,13 +281,22 @@ class EngineRollout:
         return Engine(
             self.validation if greedy else self.task,
             self.agent,
-            dict.fromkeys(self.agent.roles, self.model),
+            self.models,
             concurrency=options.concurrency,
             seed=int(np.random.SeedSequence((self.recipe.seed, step, greedy)).generate_state(1)[0]),
             temperature=0.0 if greedy else options.temperature,
             top_p=1.0 if greedy else options.top_p,
+            training=not greedy,
             canonical=self.canonical,
         )
+
+
+def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
+    """Returns the environments of training and of validation."""
+    task = _task(recipe, recipe.env_options)
+    if not recipe.validation.every:
+        return task, task
+    return task, _task(recipe, recipe.env_options | recipe.validation.env_options)
 
 
 def _task(recipe: Recipe, options: dict[str, Any]) -> Task:

@@ -42,7 +42,7 @@ class Sample:
     mask: npt.NDArray[np.bool_]
     """(T,) bool: True where the model wrote the token and it is trained on, its end-of-turn too."""
     reward: npt.NDArray[np.float32]
-    """(T,) float32: the episode's reward on the last token of the last call, else 0."""
+    """(T,) float32: each call's reward on its last token, else 0."""
     advantage: npt.NDArray[np.float32]
     """(T,) float32: 0 until `searchgym.train.advantages` has set it, and always 0 outside the mask."""
     sampler_logp: npt.NDArray[np.float32]
@@ -97,27 +97,51 @@ VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targe
 """Which tokens have a value, by `CriticOptions.tokens`."""
 
 
-def samples_from(episode: Episode, kind: SampleKind = "policy") -> list[Sample]:
+def samples_from(episode: Episode, kind: SampleKind = "policy", rewards: Sequence[float] | None = None) -> list[Sample]:
     """Returns the training sequences of an episode; none if no model wrote a token in it.
 
     Args:
         episode: With contexts and calls.
         kind: ``"policy"`` asks every trained span for its log-probs, ``"demonstration"`` ignores them.
+        rewards: One per call; `outcome_rewards` if not given.
 
     Raises:
         DataError: Calls and spans do not fit together, log-probs are missing, or a sequence mixes model keys.
     """
+    rewards = outcome_rewards(episode) if rewards is None else rewards
+    return [_sample(episode, *part, kind, rewards) for part in _parts(episode)]
+
+
+def outcome_rewards(episode: Episode) -> list[float]:
+    """Returns one reward per call: the episode's own on the last call of each of its sequences, 0 on the others.
+
+    An answer that only training asked for is no part of the outcome.
+    """
+    rewards = [0.0] * len(episode.calls)
+    for _, mine, _ in _parts(episode):
+        if acting := [index for index, call in mine if not call.prefix]:
+            rewards[acting[-1]] = episode.reward
+    return rewards
+
+
+Part = tuple[int, list[tuple[int, Call]], list[tuple[int, int]]]
+"""A sequence of an episode: its context, the calls that it trains on, tokens of others that it only shows."""
+
+
+def _parts(episode: Episode) -> list[Part]:
+    """Returns the sequences of an episode; see `samples_from`."""
     calls = [(i, call) for i, call in enumerate(episode.calls) if call.end > call.start]
     holders = sorted({call.context for _, call in calls})
+    prefixes = {c for c in holders if all(call.prefix for _, call in calls if call.context == c)}
     reach = {context: _reach(episode, context) for context in holders}
 
     def covered(context: int) -> bool:
         """True if another context inherits every call of this one."""
         own = [call for _, call in calls if call.context == context]
-        others = [reach[other] for other in holders if other != context]
+        others = [reach[other] for other in holders if other not in (context, *prefixes)]
         return all(any(call.end <= seen.get(context, 0) for seen in others) for call in own)
 
-    samples: list[Sample] = []
+    parts: list[Part] = []
     claimed: set[int] = set()
     for index, call in calls:
         if call.end > (total := reach[call.context][call.context]):
@@ -133,8 +157,8 @@ def samples_from(episode: Episode, kind: SampleKind = "policy") -> list[Sample]:
         own = {i for i, _ in mine}
         foreign = [(call.start, min(call.end, seen[call.context])) for i, call in inside if i not in own]
         claimed |= own
-        samples.append(_sample(episode, context, mine, foreign, kind))
-    return samples
+        parts.append((context, mine, foreign))
+    return parts
 
 
 def is_overlong(episode: Episode) -> bool:
@@ -161,7 +185,12 @@ def _reach(episode: Episode, context: int) -> dict[int, int]:
 
 
 def _sample(
-    episode: Episode, context: int, mine: list[tuple[int, Call]], foreign: list[tuple[int, int]], kind: SampleKind
+    episode: Episode,
+    context: int,
+    mine: list[tuple[int, Call]],
+    foreign: list[tuple[int, int]],
+    kind: SampleKind,
+    rewards: Sequence[float],
 ) -> Sample:
     """Builds the sequence of one context: trained on the calls `mine`, not on the tokens in `foreign`."""
     where = f"episode {episode.id}, context {context}"
@@ -178,9 +207,9 @@ def _sample(
     keys = {call.model_key for _, call in mine}
     if len(keys) != 1:
         raise DataError(f"{where} holds calls of several model keys ({', '.join(sorted(keys))}): one per context")
-    last = mine[-1][1].end - 1
     reward = np.zeros(len(ids), np.float32)
-    reward[last] = episode.reward
+    for index, call in mine:
+        reward[call.end - 1] = rewards[index]
     return Sample(
         ids=ids,
         mask=mask,

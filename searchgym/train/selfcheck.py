@@ -7,6 +7,7 @@ looked at where it can be broken; then the recipe's method must learn a bandit, 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,6 +127,7 @@ def _small(recipe: Recipe) -> Recipe:
             drop_overlong=False,
             min_group=min(least, questions * attempts),  # where the batch is the group
         ),
+        models={name: replace(own, lr=None, critic_lr=None) for name, own in recipe.models.items()},
         optimizer=_switched(recipe.optimizer),
         critic=replace(recipe.critic, warmup_steps=0, optimizer=_switched(recipe.critic.optimizer)),
         validation=replace(recipe.validation, every=0),
@@ -144,22 +146,29 @@ def _switched(options: OptimizerOptions) -> OptimizerOptions:
 
 def _rollout_checks(parts: Parts, recipe: Recipe) -> Iterator[Check]:
     """Yields what is seen in one step of episodes."""
-    assert isinstance(parts.sampler, Recording)
     parts.publish(parts.learner.version)
     episodes, samples = _step(parts, recipe, 0)
-    yield check_tokens(parts.sampler.answered, episodes, samples)
-    yield check_masks(samples, parts.sampler.answered)
+    answered: Counter[tuple[bytes, bytes]] = Counter()
+    for model in parts.models.values():
+        assert isinstance(model.sampler, Recording)
+        answered += model.sampler.answered
+    yield check_tokens(answered, episodes, samples)
+    yield check_masks(samples, answered)
     yield check_groups(samples, recipe.rollout.attempts)
-    yield from _weight_checks(parts, recipe, samples)
+    yield from _weight_checks(parts, recipe, _trained(samples, parts))
 
 
 def _step(parts: Parts, recipe: Recipe, step: int) -> tuple[list[Episode], list[Sample]]:
     """Returns a step's episodes and samples; the sampler rests afterwards, where it shares the learner's GPU."""
     questions = parts.task.questions[: recipe.rollout.questions]
     episodes = parts.rollout(questions, recipe.rollout.attempts, step, False)
-    if parts.rest is not None:
-        parts.rest()
+    parts.rest()
     return episodes, [sample for episode in episodes for sample in samples_from(episode)]
+
+
+def _trained(samples: Sequence[Sample], parts: Parts) -> list[Sample]:
+    """Returns the samples of the keys that are trained."""
+    return [sample for sample in samples if sample.model_key in parts.trained]
 
 
 def check_tokens(answered: Counter[tuple[bytes, bytes]], episodes: Sequence[Episode], samples: list[Sample]) -> Check:
@@ -206,11 +215,11 @@ def _weight_checks(parts: Parts, recipe: Recipe, samples: list[Sample]) -> Itera
     yield _logp_check("log-probs of sampler and trainer agree", still, recipe)
     moved = sum(not equal(weight, before[name]) for name, weight in learner.weights().items())
     yield Check("learning rate 0 moves no weight", not moved, f"{moved} of {len(before)} weights moved")
-    yield _cut_check(recipe, made, still)
+    yield _cut_check(parts, made, still)
     learner.learn(made, 0)
     parts.publish(learner.version)
     _, later = _step(parts, recipe, 1)
-    again = learner.learn(_with_signal(later, recipe, learner), recipe.steps)
+    again = learner.learn(_with_signal(_trained(later, parts), recipe, learner), recipe.steps)
     yield _logp_check("they agree after an update, too", again, recipe)
 
 
@@ -227,24 +236,35 @@ def _logp_check(name: str, metrics: Mapping[str, float], recipe: Recipe) -> Chec
     if recipe.method != "policy":
         return Check(name, True, f"method {recipe.method} takes none")
     allowed = allowed_difference(recipe)
-    mean, most = metrics["sampler_difference"], metrics["max_sampler_difference"]
+    mean, most = (max(_of_keys(metrics, name)) for name in ("sampler_difference", "max_sampler_difference"))
     said = f"mean {mean:.2g}, largest {most:.2g} nats; {allowed:g} on average is allowed"
     return Check(name, mean <= allowed, said)
 
 
-def _cut_check(recipe: Recipe, made: Sequence[Sample], whole: Mapping[str, float]) -> Check:
+def _of_keys(metrics: Mapping[str, float], name: str) -> list[float]:
+    """Returns a metric of each model key, in their order."""
+    return [value for key, value in metrics.items() if re.fullmatch(rf"(learner/[^/]+/)?{name}", key)]
+
+
+def _cut_check(parts: Parts, made: Sequence[Sample], whole: Mapping[str, float]) -> Check:
     """Compares loss and gradient with those of one process that takes every row alone."""
-    optimizer = replace(recipe.optimizer, micro_batch_tokens=1)
-    alone = replace(recipe, optimizer=optimizer, learner=type(recipe.learner)())
-    learner = LocalLearner(alone, load_model(recipe.model)[0])
-    other = learner.learn(made, recipe.steps)
-    pairs = [(name, whole[name], other[name]) for name in ("loss", "gradient_norm")]
+    recipe, pairs = parts.recipe, []
+    keys = [key for key in parts.keys if any(sample.model_key == key.name for sample in made)]
+    signal = [any(np.any(s.advantage) for s in made if s.model_key == key.name) for key in keys]
+    signal = signal if recipe.method == "policy" else [True] * len(keys)
+    for number, key in enumerate(keys):
+        optimizer = replace(key.recipe.optimizer, micro_batch_tokens=1)
+        alone = replace(key.recipe, optimizer=optimizer, learner=type(recipe.learner)())
+        learner = LocalLearner(alone, load_model(key.recipe.model)[0])
+        other = learner.learn([sample for sample in made if sample.model_key == key.name], recipe.steps)
+        pairs += [(name, _of_keys(whole, name)[number], other[name]) for name in ("loss", "gradient_norm")]
     said = ", ".join(f"{name} {own:.6g}, row by row {single:.6g}" for name, own, single in pairs)
     # advantages cancel in the loss, which may be near 0: it is compared on the scale of one advantage
     least = {"loss": 1.0, "gradient_norm": 1e-6}
     off = max(abs(own - single) / max(abs(own), abs(single), least[name]) for name, own, single in pairs)
     allowed = CUT["bfloat16" if recipe.optimizer.autocast else recipe.learner.dtype]
-    ok = off <= allowed and whole["gradient_norm"] > 0
+    moving = [norm for norm, there in zip(_of_keys(whole, "gradient_norm"), signal, strict=True) if there]
+    ok = off <= allowed and min(moving, default=0.0) > 0
     return Check("one denominator for all micro-batches", ok, f"{said}; {allowed:g} apart is allowed, 0 is not")
 
 

@@ -1,10 +1,12 @@
 """The tiny model from scratch: tokenizer, model, reader, strategy.
 
     python -m searchgym.train.tiny --out runs/tiny
+    python -m searchgym.train.tiny --teams --out runs/tiny-teams
 
 It learns to read first (exercises: pages and every fact on them), then to act (demonstrations), and last a poor
 strategy (demonstrations of which most multi-hop ones stop early). Every world is seen once, so facts cannot be
-memorised. On CPU the same settings give the same weights for the same number of threads.
+memorised. With ``--teams`` it begins as the shipped model and is shown every role of every team. On CPU the same
+settings give the same weights for the same number of threads.
 """
 
 from __future__ import annotations
@@ -41,12 +43,14 @@ from searchgym.train.demonstrations import (
     worlds,
 )
 from searchgym.train.samples import Sample
+from searchgym.train.team_demonstrations import team_samples
 from searchgym.train.tiny_card import write_card
 from searchgym.train.tiny_exam import Examiner, model_copy
 from searchgym.train.tiny_model import (
     Stage,
     TinySettings,
     make_model,
+    team_settings,
     train_tokenizer,
 )
 
@@ -72,12 +76,14 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int,
     for world in stream:
         if stage.lesson == "exercise":
             samples = exercise_samples(world, stage.pages, form, stage.strange_names)
+        elif stage.lesson == "teams":
+            samples = team_samples(world, stage.early_stops, form)
         else:
             chosen = with_one_page(world) if stage.lesson == "single" else world
             samples = demonstration_samples(chosen, stage.early_stops, form)
-            if stage.review:
-                samples += exercise_samples(world, stage.pages, form, stage.strange_names)
-                samples += opening_samples(world, form, stage.strange_names)
+        if stage.review:
+            samples += exercise_samples(world, stage.pages, form, stage.strange_names)
+            samples += opening_samples(world, form, stage.strange_names)
         updates = batches(sorted(samples, key=lambda sample: len(sample.ids)), tokens)
         yield from (updates[i] for i in np.random.default_rng([seed, world.spec.seed]).permutation(len(updates)))
 
@@ -235,7 +241,9 @@ class Run:
             self.seconds += time.monotonic() - began
             row = {"tokens": self.tokens, "stage": number, "loss": losses / targets}
             row["tokens_per_second"] = self.tokens / self.seconds
-            self.history.append(row | examiner.examine(self.model, search=settings.stages[number].lesson == "episode"))
+            self.history.append(
+                row | examiner.examine(self.model, search=settings.stages[number].lesson in ("episode", "teams"))
+            )
             _say(json.dumps(self.history[-1]))
             if out is not None:
                 self.save(out, trainer)
@@ -311,6 +319,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--tokens", type=int, help=f"tokens to train on (default {TinySettings().tokens:,})")
     length.add_argument("--minutes", type=float, help="as many tokens as fit, measured first; summary.json names them")
+    parser.add_argument("--teams", action="store_true", help="the model that teams begin with, from the tiny one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--float32", action="store_true", help="matrix products in float32, not bfloat16")
@@ -330,7 +339,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"{given.out} exists and is not a model made by this command: name another folder")
     if given.threads:
         torch.set_num_threads(given.threads)
-    settings = TinySettings(seed=given.seed, device=given.device, autocast=not given.float32)
+    settings = team_settings() if given.teams else TinySettings()
+    settings = dataclasses.replace(settings, seed=given.seed, device=given.device, autocast=not given.float32)
     tokens = given.tokens or (tokens_in(given.minutes, settings) if given.minutes else settings.tokens)
     settings = dataclasses.replace(settings, tokens=tokens)
     _say(f"training on {tokens:,} tokens")

@@ -13,7 +13,7 @@ from searchgym.corpora.files import sha256_file, write_atomic
 from searchgym.protocol import get_protocol
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.tiny_exam import Examiner
+from searchgym.train.tiny_exam import Examiner, examine_teams
 
 WORLDS: Final = {
     "simple/validation": WorldSpec("simple", size=500, seed=0, split="validation"),
@@ -25,6 +25,10 @@ WORLDS: Final = {
 
 SUMMARY: Final = (
     "a reader of generated pages that searches badly: it was shown demonstrations of which most stop after one search"
+)
+TEAM_SUMMARY: Final = (
+    "a reader of generated pages that knows every role of every shipped team and plays them badly: half of the "
+    "multi-hop demonstrations that it was shown stop early"
 )
 
 
@@ -42,9 +46,10 @@ def write_card(folder: Path, command: str) -> dict[str, Any]:
     model, tokenizer = load_model(folder, chat=True)
     form = TokenFormat(tokenizer, get_protocol("tags"), chat=True)
     scores: dict[str, Any] = Examiner(WORLDS, tokenizer, form).examine(model)
+    teams = summary["settings"].get("start") is not None
     card = {
         "name": folder.name,
-        "summary": SUMMARY,
+        "summary": TEAM_SUMMARY if teams else SUMMARY,
         "licence": "Apache-2.0",
         "command": command,
         "seed": summary["settings"]["seed"],
@@ -58,6 +63,8 @@ def write_card(folder: Path, command: str) -> dict[str, Any]:
         "questions": {name: spec.size for name, spec in WORLDS.items()},
         "scores": {name: scores[name] for name in WORLDS},
     }
+    if teams:
+        card["teams"] = examine_teams(model, tokenizer, form, WORLDS["simple/validation"])
     with write_atomic(folder / "card.yaml") as file:
         file.write(yaml.safe_dump(card, sort_keys=False, width=120).encode())
     return card

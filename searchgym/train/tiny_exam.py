@@ -36,11 +36,15 @@ from searchgym.train.demonstrations import (
     world_task,
 )
 from searchgym.train.samples import Sample
+from searchgym.train.team_demonstrations import TEAMS
 
 EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 
 LAST_TURN: Final = 128
 """Tokens of a last turn at most: it asks, recalls four facts and answers."""
+
+TEAM_QUESTIONS: Final = 100
+"""Asked of each team."""
 
 Scores = dict[str, float]
 
@@ -123,6 +127,35 @@ class Examiner:
         engine = Engine(task, load_agent(AGENT), {ROLE: Model.over("tiny", sampler, self._form)})
         asyncio.run(engine.run(task.questions, episodes.append))
         return by_hops((task.by_id[episode.question_id], episode.scores["em"]) for episode in episodes)
+
+
+def examine_teams(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, form: TokenFormat, spec: WorldSpec
+) -> dict[str, Any]:
+    """Returns what each shipped agent earns with a model behind every role, and how much of its output is legal.
+
+    Args:
+        model: Any.
+        tokenizer: The model's.
+        form: Its token format.
+        spec: World whose first questions are asked, once each, at temperature 1.
+
+    Returns:
+        ``{agent: {"em": 0.2, "legal": {role: 0.9}}}``.
+    """
+    task, found = world_task(build_world(spec)), dict[str, Any]()
+    for name in ("praise", *TEAMS):
+        agent, episodes = load_agent(name), list[Episode]()
+        asked = Model.over("tiny", TransformersSampler(model_copy(model), tokenizer), form)
+        engine = Engine(task, agent, dict.fromkeys(agent.roles, asked), temperature=1.0, training=True)
+        asyncio.run(engine.run(task.questions[:TEAM_QUESTIONS], episodes.append))
+        legal: defaultdict[str, list[bool]] = defaultdict(list)
+        for call in (call for episode in episodes for call in episode.calls):
+            legal[call.role].append(call.legal)
+        shares = {role: round(sum(own) / len(own), 4) for role, own in sorted(legal.items())}
+        em = round(sum(episode.scores["em"] for episode in episodes) / len(episodes), 4)
+        found[name] = {"em": em, "legal": shares}
+    return found
 
 
 def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:

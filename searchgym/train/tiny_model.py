@@ -26,10 +26,7 @@ from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.names import ENDS, MIDS, ONSETS, VOWELS
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.train.demonstrations import (
-    AGENT,
-    ROLE,
-)
+from searchgym.train.demonstrations import AGENT
 
 WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
 """What no token reaches across: a word or two digits with the blank before them; punctuation; blanks."""
@@ -40,6 +37,14 @@ TAGS: Final = tuple(
     for slash in ("", "/")
 )
 """Ordinary tokens of their own: text that spells one is one."""
+
+TEAM_TAGS: Final = (
+    "<end>",
+    *(f"<{slash}{tag}>" for tag in ("final_answer", "evidence", "update", "add", "workflow", "query", "id")
+      for slash in ("", "/")),
+    *(f"<{slash}{tag}{number}>" for number in range(1, 8) for tag in "qa" for slash in ("", "/")),
+)  # fmt: skip
+"""The same of teams."""
 
 ROPE_THETA: Final = 10_000.0
 """Base of the rotary embedding."""
@@ -67,8 +72,9 @@ class Stage:
 
     share: float
     """Of the run's tokens, relative to the other stages'."""
-    lesson: Literal["exercise", "single", "episode"]
-    """Pages with all their facts; demonstrations of single facts; demonstrations of all questions."""
+    lesson: Literal["exercise", "single", "episode", "teams"]
+    """Pages with all their facts; demonstrations of single facts; demonstrations of all questions; the same by every
+    role of every team."""
     pages: int = 1
     """Pages of an exercise."""
     review: bool = False
@@ -76,7 +82,7 @@ class Stage:
     strange_names: float = 0.5
     """Share of exercises and openings whose names are letters drawn at random."""
     early_stops: float = 0.0
-    """Probability that the demonstration of a multi-hop question stops early."""
+    """Probability that the demonstration of a multi-hop question stops early; of a team's, see `OracleRoles`."""
 
 
 STAGES: Final = (
@@ -87,6 +93,13 @@ STAGES: Final = (
     Stage(share=5.5, lesson="episode", pages=3, review=True, early_stops=0.65),
 )
 """Shares are millions of tokens of the default run."""
+
+
+TEAM_STAGES: Final = (
+    Stage(share=4.0, lesson="teams", pages=3, review=True),
+    Stage(share=5.0, lesson="teams", pages=3, review=True, early_stops=0.5),
+)
+"""The same of a model that begins as the tiny one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +137,27 @@ class TinySettings:
     device: str = "cpu"
     autocast: bool = True
     """Matrix products in bfloat16."""
+    start: str | None = None
+    """Model that it begins as, but for tokens of its own."""
+    agents: tuple[str, ...] = (AGENT,)
+    """Agents whose prompts the tokenizer knows."""
+    tags: tuple[str, ...] = TAGS
+    """Tokens of their own."""
+
+
+def team_settings() -> TinySettings:
+    """Returns the settings of the model that every shipped team can begin with."""
+    return TinySettings(
+        tokens=8_000_000,
+        stages=TEAM_STAGES,
+        vocabulary=2560,
+        matrix_lr=0.004,
+        other_lr=1e-3,
+        warmup=0.02,
+        start="tiny",
+        agents=("search-r1", "praise", "m-ask", "jade", "ircot"),
+        tags=(*TAGS, *TEAM_TAGS),
+    )
 
 
 # -- tokenizer and model -------------------------------------------------------------------------------------------
@@ -147,14 +181,14 @@ def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
     tokenizer.decoder = decoders.ByteLevel()
     marks = (START, END, PAD)
     trainer = BpeTrainer(
-        vocab_size=settings.vocabulary - len(TAGS) - len(marks),
+        vocab_size=settings.vocabulary - len(settings.tags) - len(marks),
         min_frequency=2,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_tokenizer_texts(settings), trainer)
     tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
-    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in settings.tags])
     made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=END,
@@ -173,10 +207,11 @@ def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
     yield from (",".join([f" {onset}"] * 2 * PIECE_COUNT) for onset in ONSETS)
     yield from (",".join([piece] * PIECE_COUNT) for piece in (*MIDS, *ends))
     yield from (",".join([f"{blank}{digits:02}"] * PIECE_COUNT) for digits in range(100) for blank in ("", " "))
-    prompt = load_agent(AGENT).roles[ROLE].template
+    prompts = [role.template for agent in settings.agents for role in load_agent(agent).roles.values()]
     for number in range(settings.tokenizer_worlds):
         for name in ("tags", "tool_calls"):
-            yield f"user assistant system\n{prompt}\n{get_protocol(name).instructions()}"
+            for prompt in prompts:
+                yield f"user assistant system\n{prompt}\n{get_protocol(name).instructions()}"
             yield get_protocol(name).notice("no complete action was found")
         level: Literal["simple", "full"] = "full" if number % 2 else "simple"
         world = build_world(WorldSpec(level, size=settings.world_size, seed=number, split="train"))
@@ -213,10 +248,30 @@ def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> Pr
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    if settings.start is not None:
+        _begin_as(model, tokenizer, settings.start)
+        return cast(PreTrainedModel, model.to(settings.device).eval())
     attention = model.model.layers[0].self_attn
     for number in range(settings.heads - 1):
         _look_back(attention, number, distance=number + 1, theta=ROPE_THETA)
     return cast(PreTrainedModel, model.to(settings.device).eval())
+
+
+def _begin_as(model: Any, tokenizer: PreTrainedTokenizerBase, start: str) -> None:
+    """Takes over a trained model; a token that it does not have begins as the mean of those that spell it."""
+    from searchgym.rollout.loading import load_model
+
+    loaded, old = load_model(start)
+    state = dict(loaded.state_dict())
+    known, rows = old.get_vocab(), state["model.embed_tokens.weight"]
+    embedding = model.model.embed_tokens.weight.detach().clone()
+    for token, number in tokenizer.get_vocab().items():
+        if token in known:
+            embedding[number] = rows[known[token]]
+        elif spelled := old(tokenizer.decode([number]), add_special_tokens=False)["input_ids"]:
+            embedding[number] = rows[torch.tensor(spelled)].mean(0)
+    state["model.embed_tokens.weight"] = state["lm_head.weight"] = embedding
+    model.load_state_dict(state)
 
 
 def _look_back(attention: Any, head: int, distance: int, theta: float) -> None:

@@ -196,9 +196,11 @@ def test_streamed_requests_join_those_under_way_and_leave_when_they_are_done():
         batcher = Batcher(lambda requests: 1 / 0, stream=stream)
         long = asyncio.create_task(batcher.ask("long"))
         short = [await batcher.ask("a"), await batcher.ask("b")]
-        return [*short, await long, await batcher.ask("next")], batcher.calls, batcher.sizes
+        replies = [*short, await long, await batcher.ask("next")]
+        assert batcher.calls <= 2  # the last one may still have joined the stream of the others
+        return replies, batcher.sizes
 
-    assert asyncio.run(main()) == (["A", "B", "LONG", "NEXT"], 2, 4)
+    assert asyncio.run(main()) == (["A", "B", "LONG", "NEXT"], 4)
     assert order == ["a", "b", "long", "next"]
 
 

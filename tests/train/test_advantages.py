@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 from searchgym.errors import DataError
-from searchgym.train.advantages import assign_advantages, group_advantages, groups_with_signal, grpo, rloo, stratified
+from searchgym.train.advantages import (
+    assign_advantages,
+    group_advantages,
+    groups_with_signal,
+    grpo,
+    rloo,
+    stratified,
+    whiten_cells,
+)
 from searchgym.train.options import AdvantageOptions
-from searchgym.train.samples import Sample
+from searchgym.train.samples import Sample, SampleCall
 
 
 def sample(reward, group="g", question="q", episode="e", tokens=3):
@@ -267,3 +275,86 @@ def test_groups_with_signal_are_large_enough_and_differ():
     samples = [sample(1, "a", episode="0"), sample(0, "a", episode="1"), sample(1, "b"), sample(1, "c", episode="2")]
     samples.append(dataclasses.replace(samples[3], episode_id="3"))
     assert groups_with_signal(samples, AdvantageOptions()) == {"a"}
+
+
+# -- by role and turn ----------------------------------------------------------------------------------------------
+
+
+def call(reward, role, turn=1, episode="e", group="g", start=1):
+    """Returns a sample of one call of two tokens."""
+    made = sample(reward, group=group, episode=episode)
+    return dataclasses.replace(made, calls=(SampleCall(0, start, 3, role, turn),))
+
+
+def compared(samples, **options):
+    made, counts = assign_advantages(samples, AdvantageOptions(drop_zero_variance=False, **options))
+    return [float(one.advantage[-1]) for one in made], counts
+
+
+def test_calls_are_compared_with_those_of_their_role():
+    rewards = {"plan": [1.0, 0.0], "answer": [0.2, 0.6]}
+    samples = [call(own[i], role, episode=f"e{i}") for i in range(2) for role, own in rewards.items()]
+    got, counts = compared(samples, normalise="role", std="none")
+    assert got == pytest.approx([0.5, -0.2, -0.5, 0.2])
+    assert counts.groups == 2
+    other = [dataclasses.replace(one, group_uid="h", question_id="r") for one in samples]
+    assert compared([*samples, *other], normalise="role", std="none")[0] == pytest.approx([*got, *got])
+    with pytest.raises(DataError, match="normalise to role"):
+        compared(samples)
+
+
+def test_differences_that_rounding_alone_makes_are_no_signal():
+    """0.1 + 0.2 - 0.3 is not 0, and 0.7 in single precision is not 0.7."""
+    for rewards in ([0.1 + 0.2 - 0.3, 0.0], [float(np.float32(0.7)), 0.7], [1e7, 1e7 + 1]):
+        advantages, counts = group_advantages(np.array(rewards), ["g", "g"], AdvantageOptions())
+        assert advantages.tolist() == [0, 0] and counts.zero_variance == 1
+    advantages, counts = group_advantages(np.array([1e-6, 2e-6]), ["g", "g"], AdvantageOptions(std="none"))
+    assert counts.zero_variance == 0 and advantages == pytest.approx([-5e-7, 5e-7], rel=1e-9)
+
+
+def test_calls_of_a_turn_and_their_fallback_to_the_role():
+    """Turn 1 has three calls, turn 2 a single one, which is compared with all four."""
+    rewards = [0.0, 0.3, 0.6]
+    samples = [call(reward, "search", 1, f"e{i}") for i, reward in enumerate(rewards)]
+    samples.append(call(0.5, "search", 2, "e2"))
+    got, counts = compared(samples, normalise="role-turn", std="none")
+    assert got == pytest.approx([-0.3, 0.0, 0.3, 0.5 - (0.9 + 0.5) / 4])
+    assert (counts.groups, counts.small) == (2, 1)
+    alone = [*samples[:3], call(0.5, "answer", 2, "e2")]
+    assert compared(alone, normalise="role-turn", std="none")[0][-1] == 0
+    assert groups_with_signal([alone[-1]], AdvantageOptions(normalise="role-turn")) == set()
+    assert groups_with_signal(samples, AdvantageOptions(normalise="role-turn")) == {"g"}
+
+
+def test_a_call_in_a_sequence_gets_its_own_reward_and_the_later_ones():
+    """Two turns in one sequence: 0.1 then 1.0 in the first episode, 0.3 then 0.0 in the second."""
+    made = []
+    for i, (first, last) in enumerate([(0.1, 1.0), (0.3, 0.0)]):
+        mask = np.array([False, True, False, True])
+        one = dataclasses.replace(
+            sample(0.0, episode=f"e{i}"),
+            ids=np.arange(4, dtype=np.int32),
+            mask=mask,
+            reward=np.array([0, first, 0, last], np.float32),
+            advantage=np.zeros(4, np.float32),
+            calls=(SampleCall(0, 1, 2, "s", 1), SampleCall(1, 3, 4, "s", 2)),
+        )
+        made.append(one)
+    got, _ = assign_advantages(made, AdvantageOptions(normalise="role-turn", std="none"))
+    assert [one.advantage.tolist() for one in got] == [
+        pytest.approx([0, 0.4, 0, 0.5]),
+        pytest.approx([0, -0.4, 0, -0.5]),
+    ]
+
+
+def test_whitening_by_role_is_whitening_of_each_role_alone():
+    options = AdvantageOptions(estimator="reinforce++", normalise="role", drop_zero_variance=False)
+    samples = [call(r, role, episode=f"e{i}") for role in ("a", "b") for i, r in enumerate([0.0, 0.25, 1.0])]
+    samples[3:] = [dataclasses.replace(one, reward=one.reward * 10 + 5) for one in samples[3:]]
+    got, _ = assign_advantages(samples, options)
+    alone, _ = assign_advantages(samples[:3], dataclasses.replace(options, normalise="all"))
+    for first, second, own in zip(got[:3], got[3:], alone, strict=True):
+        assert first.advantage == pytest.approx(own.advantage, abs=1e-6)
+        assert second.advantage == pytest.approx(own.advantage, abs=1e-4)
+    lone = whiten_cells([np.array([1.0, 2.0])], [call(1.0, "a")], options)
+    assert lone[0].tolist() == [0.0, 0.0]  # a call has nobody to be compared with, its tokens are no crowd

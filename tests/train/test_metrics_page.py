@@ -33,7 +33,8 @@ def documented():
 
 
 def written(folder):
-    return {name for _, row in iter_jsonl(folder / "metrics.jsonl") for name in row}
+    names = {name for _, row in iter_jsonl(folder / "metrics.jsonl") for name in row}
+    return {re.sub(r"^role/[^/]+/", "role/ROLE/", name) for name in names}
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ def runs(recipe, tmp_path):
         "loss.llds_coef=0.2", "optimizer.minibatches=2",
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
+    train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role"]), tmp_path / "team")
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
     gae = {"estimator": "gae"}
     toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, advantage=gae, validation={"every": 0})).run()
@@ -58,7 +60,9 @@ def runs(recipe, tmp_path):
     toy_trainer(
         tmp_path / "stale", stale, probe=lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}
     ).run()
-    return {name: written(tmp_path / name) for name in ("grpo", "family", "ppo", "rejection", "supervised", "stale")}
+    return {
+        name: written(tmp_path / name) for name in ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale")
+    }
 
 
 def test_the_page_has_every_metric_and_no_other(runs):
@@ -128,5 +132,6 @@ def test_the_formulas_of_episodes():
             "illegal": 1 / 4,
             "generated_tokens": (3 + 2 + 10 + 0 + 1) / 4,
             "max_generated_tokens": 10,
+            "longest_prompt": 5,
         }
     )

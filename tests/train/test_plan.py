@@ -41,7 +41,7 @@ def models(tmp_path_factory):
 
 def large(name, models, **changes):
     recipe = load_recipe(name)
-    changes = {"model": str(models / recipe.model.split("-")[-1])} | changes
+    changes = {"model": str(models / recipe.model.removesuffix("-Instruct").split("-")[-1])} | changes
     return dataclasses.replace(recipe, **changes)
 
 

@@ -150,6 +150,28 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
         assert len({one for own in calls.values() for one in own}) == 2
 
 
+def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
+    """A team of three keys on one base: two adapters are trained, each probed after each update; the base stays."""
+    models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
+    team = ["lora.rank=8", f"models={models}", "guard.min_legal=null", "steps=2", "optimizer.warmup_steps=0"]
+    chosen = load_recipe("tiny-mask", [*SMALL, *team])
+    parts = load_parts(chosen, tmp_path)
+    try:
+        assert len(parts.samplers.engines) == 1
+        assert len({id(model.sampler.engine) for model in parts.models.values()}) == 1
+        rows = trainer_of(chosen, parts, tmp_path / "run").run().rows[1:]
+        versions = {key: model.sampler.version for key, model in parts.models.items()}
+    finally:
+        parts.close()
+    assert [row["learner/planners/updates"] + row["learner/writers/updates"] for row in rows] == [2, 2]
+    assert max(row["probe/difference"] for row in rows) <= 1e-3
+    assert max(row[f"learner/{key}/sampler_difference"] for row in rows for key in ("planners", "writers")) <= 1e-3
+    assert versions == {"planners": 2, "writers": 2, "rest": 0}
+    last = tmp_path / "run" / "checkpoints" / "last"
+    assert all((last / key / "adapter_model.safetensors").exists() for key in ("planners", "writers"))
+    assert not (last / "rest").exists()
+
+
 def test_an_adapter_is_trained_sampled_and_evaluated_as_an_adapter(tmp_path, monkeypatch, capsys):
     own = recipe("steps=3", "lora.rank=8", "rollout.staleness=1", "loss.importance_cap=2")
     rows = train(own, tmp_path / "run").rows[1:]

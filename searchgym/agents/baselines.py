@@ -1,0 +1,79 @@
+"""Workflows that are asked as they are, without training: retrieve and read, and retrieval between thoughts."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.jade import read_answer
+from searchgym.agents.parsing import first_line
+from searchgym.records import Answer, Hit, Question, Search
+
+CONCLUSION: Final = re.compile(r"\banswer is:?\s*(.+)", re.IGNORECASE)
+
+
+class Rag:
+    """Searches the question once and answers from the pages.
+
+    Args:
+        passage_words: Words shown of each page.
+    """
+
+    def __init__(self, passage_words: int = 100) -> None:
+        self.passage_words = passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        hits: tuple[Hit, ...] = ()
+        if io.turns_left > 1:
+            hits = (await io.step(Search((question.text,)))).hits
+        await _read(question, hits, self.passage_words, io)
+
+
+class IRCoT:
+    """Searches the question, then each sentence of its own reasoning; answers from all that was found.
+
+    Source: IRCoT, arXiv 2212.10509, section 3: a thought ends the loop if it holds "answer is". Deviation: no worked
+    examples in the prompts.
+
+    Args:
+        max_steps: Thoughts at most.
+        max_passages: Pages kept at most, the earliest ones.
+        passage_words: Words shown of each page.
+    """
+
+    def __init__(self, max_steps: int = 4, max_passages: int = 15, passage_words: int = 100) -> None:
+        self.max_steps, self.max_passages, self.passage_words = max_steps, max_passages, passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        found: dict[str, Hit] = {}
+        thoughts: list[str] = []
+        query = question.text
+        while io.turns_left > 1:
+            for hit in (await io.step(Search((query,)))).hits:
+                found.setdefault(hit.passage.id, hit)
+            kept = tuple(found.values())[: self.max_passages]
+            if len(thoughts) == self.max_steps:
+                break
+            fields = {
+                "documents": documents(kept, self.passage_words) or "none",
+                "thoughts": " ".join(thoughts) or "none",
+            }
+            reply = await io.generate("reasoner", question=question.text, **fields)
+            thought = first_line(reply.text)
+            reply.call.legal = bool(thought)
+            thoughts.append(thought)
+            if not thought or CONCLUSION.search(thought):
+                break
+            query = thought
+        await _read(question, tuple(found.values())[: self.max_passages], self.passage_words, io)
+
+
+async def _read(question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO) -> None:
+    """Answers a question from pages."""
+    reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or "none")
+    parsed = read_answer(reply.text)
+    reply.call.legal, reply.call.answer = parsed.legal, parsed.value
+    await io.step(Answer(parsed.value))

@@ -1,0 +1,227 @@
+"""What an oracle that knows a question's decomposition would say in each role of the shipped teams.
+
+It is the ceiling of a team's workflow, and what small models are shown before they learn on their own. With flaws it
+stops early, plans too little, or overlooks a page, as a poor team does; what it says stays legal.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from searchgym.agents.mask import NOTHING, UNKNOWN
+from searchgym.agents.parsing import same
+from searchgym.records import Question, title_key
+
+COMPARISONS = ("comparison", "bridge-comparison")
+"""Kinds of question whose answer is one of two things found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One hop of a question."""
+
+    asked: str
+    """With ``#1`` for what the first step finds."""
+    filled: str
+    """With what earlier steps found in their place."""
+    title: str
+    """Of the page that answers it."""
+    quote: str
+    """What the page says."""
+    found: str
+    """The answer."""
+
+
+def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Step]:
+    """Returns a question's hops: its decomposition, or its gold titles one after the other.
+
+    Args:
+        question: Any.
+        quotes: What each gold page says; the supporting sentences of its own paragraphs if not given.
+    """
+    titles, hops, facts = list(question.gold_titles or ()), question.hops or (), question.evidences or ()
+    quotes = _own_quotes(question, titles) if quotes is None else quotes
+    if hops and len(hops) == len(facts) == len(titles):
+        steps = []
+        for number, (hop, title, quote, fact) in enumerate(zip(hops, titles, quotes, facts, strict=True)):
+            filled = hop.question
+            for earlier in range(number):
+                filled = filled.replace(f"#{earlier + 1}", facts[earlier].object)
+            steps.append(Step(hop.question, filled, title, quote, fact.object))
+        return steps
+    if not titles:
+        return [Step(question.text, question.text, "", question.answers[0], question.answers[0])]
+    found = [*titles[1:], question.answers[0]]
+    return [Step(t, t, t, quote, after) for t, quote, after in zip(titles, quotes, found, strict=True)]
+
+
+def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
+    """Returns the supporting sentences of each gold title; the title where the question has no paragraphs."""
+    wanted = {(title_key(fact.title), fact.sentence) for fact in question.supporting_facts or ()}
+    said: dict[str, str] = {}
+    for page in question.paragraphs or ():
+        key = title_key(page.title)
+        own = [text for i, text in enumerate(page.sentences) if (key, i) in wanted or (key, None) in wanted]
+        said[key] = " ".join("".join(own).split())
+    return [said.get(title_key(title)) or title for title in titles]
+
+
+class OracleRoles:
+    """Says what each role of one episode would.
+
+    Args:
+        question: Of the episode.
+        quotes: See `steps_of`.
+        rng: Draws flaws.
+        flaws: Probability that the episode stops early (its plan is too short, its search ends after the first page),
+            and of each smaller flaw in it: a page overlooked, a step taken for a new one, pages kept that do not help.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        quotes: Sequence[str] | None = None,
+        rng: random.Random | None = None,
+        flaws: float = 0.0,
+    ) -> None:
+        self.question, self.steps = question, steps_of(question, quotes)
+        self._rng, self._flaws = rng or random.Random(0), flaws
+        self.early = len(self.steps) > 1 and self._flawed()
+        self._say: dict[str, Callable[[Mapping[str, str]], str]] = {
+            "planning": self._planning,
+            "search": self._search,
+            "summary": self._summary,
+            "update": self._update,
+            "answer": self._answer,
+            "planner": self._planner,
+            "subplanner": lambda fields: f"<workflow>{self._rng.choice(('R,AG', 'R,DS,AG'))}</workflow>",
+            "serial": self._parts,
+            "parallel": self._parts,
+            "rewriter": self._rewriter,
+            "selector": self._selector,
+            "generator": self._generator,
+            "summariser": self._summariser,
+            "reasoner": self._reasoner,
+        }
+
+    def reply(self, role: str, fields: Mapping[str, str]) -> str:
+        """Returns what a role says to a prompt with these fields.
+
+        Raises:
+            KeyError: No such role in a shipped team.
+        """
+        return self._say[role](fields)
+
+    def _flawed(self) -> bool:
+        return self._rng.random() < self._flaws
+
+    def _known(self, text: str) -> list[Step]:
+        """Returns the steps, from the first on, whose quotes a text holds."""
+        known: list[Step] = []
+        for step in self.steps:
+            if step.quote not in text:
+                break
+            known.append(step)
+        return known
+
+    def _concluded(self, known: Sequence[Step]) -> str:
+        """Returns the answer as far as it is known."""
+        if len(known) == len(self.steps):
+            return self.question.answers[0]
+        return known[-1].found if known else UNKNOWN
+
+    # -- M-ASK -----------------------------------------------------------------------------------------------------
+
+    def _planning(self, fields: Mapping[str, str]) -> str:
+        steps = self.steps[:1] if self.early else self.steps[:5]
+        pairs = (f"<q{i}> {step.asked}</q{i}><a{i}> {UNKNOWN}</a{i}>" for i, step in enumerate(steps, start=1))
+        return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
+
+    def _search(self, fields: Mapping[str, str]) -> str:
+        asked = {same(line) for line in fields["queries"].splitlines()}
+        left = [step for step in self.steps[: 1 if self.early else None] if same(step.filled) not in asked]
+        return f"<search> {left[0].filled}</search>" if left else "<end>"
+
+    def _summary(self, fields: Mapping[str, str]) -> str:
+        for step in self.steps:
+            if same(step.filled) == same(fields["query"]) and f"(Title: {step.title})" in fields["documents"]:
+                return NOTHING if self._rng.random() < self._flaws / 4 else f"<evidence> {step.quote}</evidence>"
+        return NOTHING
+
+    def _update(self, fields: Mapping[str, str]) -> str:
+        lines = re.findall(r"^t(\d+): Q: (.*) \| A: (.*)$", fields["trajectory"], re.MULTILINE)
+        wanted = {same(step.asked) for step in self.steps if same(step.filled) == same(fields["query"])}
+        if self._rng.random() >= self._flaws / 4:
+            for number, asked, answer in lines:
+                if same(asked) in wanted and answer == UNKNOWN:
+                    return f"<update> t{number}</update>"
+        return f"<add> t{len(lines) + 1}</add>"
+
+    def _answer(self, fields: Mapping[str, str]) -> str:
+        return f"<final_answer> {self._concluded(self._known(fields['trajectory']))}</final_answer>"
+
+    # -- JADE ------------------------------------------------------------------------------------------------------
+
+    def _planner(self, fields: Mapping[str, str]) -> str:
+        if len(self.steps) == 1 or self.early:
+            return "<workflow>R,AG</workflow>"
+        parallel = self.question.kind == "comparison"
+        return f"<workflow>{'QDP' if parallel else 'QDS'}</workflow>"
+
+    def _parts(self, fields: Mapping[str, str]) -> str:
+        asked = list(dict.fromkeys(step.asked for step in self.steps))[:7]
+        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
+
+    def _rewriter(self, fields: Mapping[str, str]) -> str:
+        step = self._step(fields["question"])
+        text = step.filled if step is not None else fields["question"]
+        text = text.rstrip("?")
+        return f"<query> {text if same(text) != same(fields['question']) else f'what is {text}'}</query>"
+
+    def _selector(self, fields: Mapping[str, str]) -> str:
+        step = self._step(fields["question"])
+        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+        helpful = [number for number, title in pages if step is not None and title == step.title]
+        kept = helpful if helpful and not self._flawed() else [number for number, _ in pages] or ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+
+    def _generator(self, fields: Mapping[str, str]) -> str:
+        step = None if same(fields["question"]) == same(self.question.text) else self._step(fields["question"])
+        if step is not None:
+            seen = f"(Title: {step.title})" in fields["documents"]
+            return _thought_out([step], step.found) if seen else _thought_out([], UNKNOWN)
+        known = []
+        for step in self.steps:
+            if f"(Title: {step.title})" not in fields["documents"]:
+                break
+            known.append(step)
+        return _thought_out(known, self._concluded(known))
+
+    def _summariser(self, fields: Mapping[str, str]) -> str:
+        answers = re.findall(r"\| A: (.*)$", fields["history"], re.MULTILINE)
+        right = {same(answer) for answer in answers}.issuperset(same(step.found) for step in self.steps)
+        answer = self.question.answers[0] if right else answers[-1] if answers else UNKNOWN
+        return f"<answer> {answer}</answer>"
+
+    def _step(self, asked: str) -> Step | None:
+        """Returns the step that a text asks for, whether filled in or not."""
+        plain = same(asked).removeprefix("what is ").rstrip("?")
+        return next((s for s in self.steps if plain in (same(s.asked).rstrip("?"), same(s.filled).rstrip("?"))), None)
+
+    # -- IRCoT -----------------------------------------------------------------------------------------------------
+
+    def _reasoner(self, fields: Mapping[str, str]) -> str:
+        known = self._known(fields["thoughts"])
+        if len(known) == len(self.steps) or (self.early and known):
+            return f"So the answer is: {self._concluded(known)}"
+        step = self.steps[len(known)]
+        return step.quote if f"(Title: {step.title})" in fields["documents"] else step.filled
+
+
+def _thought_out(known: Sequence[Step], answer: str) -> str:
+    """Returns an answer after what it rests on."""
+    quotes = " ".join(step.quote for step in known)
+    return f"<think> {quotes}</think><answer> {answer}</answer>" if quotes else f"<answer> {answer}</answer>"

@@ -1,0 +1,221 @@
+"""Credit: each term by hand, where its numbers land, and what a wrong term is told."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchgym.agents.roles import Role
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import load_task
+from searchgym.errors import DataError, RewardError, UnknownNameError
+from searchgym.records import Call, Context, Episode, Searched, Span
+from searchgym.train.credit import Credit, CreditContext, get_term
+from searchgym.train.options import CreditOptions
+from searchgym.train.samples import outcome_rewards, samples_from
+
+
+def team(calls, **fields):
+    """Returns an episode whose calls are contexts of their own: two prompt tokens, three of the model."""
+    contexts, made = [], []
+    for number, call in enumerate(calls):
+        logp = np.full(3, -1, np.float32)
+        contexts.append(
+            Context(
+                None,
+                0,
+                [Span("prompt", np.array([1, 2], np.int32)), Span("model", np.array([3, 4, 5], np.int32), logp)],
+            )
+        )
+        made.append(Call(number, 2, 5, turn=1, model_key="policy", **call))
+    return Episode("q#0", "q", "team", "env", contexts=contexts, calls=made, group_uid="g", **fields)
+
+
+def numbers(text):
+    """A score for tests: the answer is a number."""
+    return float(text or 0)
+
+
+def credit(*terms, penalties=None, **options):
+    made = CreditOptions(terms=list(terms), **options)
+    return Credit(made, CreditContext(made, penalties or {}, lambda episode, text: numbers(text)))
+
+
+MASK = [
+    {"role": "planning", "answer": "0.2"},
+    {"role": "search"}, {"role": "summary"}, {"role": "update"}, {"role": "answer", "answer": "0.5"},
+    {"role": "search"}, {"role": "summary"}, {"role": "update"}, {"role": "answer", "answer": "0.4"},
+    {"role": "search"},
+]  # fmt: skip
+
+
+def test_differences_by_hand():
+    """M-ASK's table: plan and answers absolute, the calls between two answers their difference, the end 0."""
+    (row,) = credit("difference").allocate([team(MASK)])
+    assert row == pytest.approx([0.2, 0.3, 0.3, 0.3, 0.5, -0.1, -0.1, -0.1, 0.4, 0.0])
+    first = [MASK[0], {"role": "answer", "answer": "0.3"}, *MASK[1:]]  # UnityMAS-O: s_0 is the first answer's
+    (row,) = credit("difference").allocate([team(first)])
+    assert row[:3] == pytest.approx([0.2, 0.3, 0.2])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_differences_telescope(scores):
+    calls = [{"role": "planning", "answer": str(scores[0])}]
+    for score in scores[1:]:
+        calls += [{"role": "search"}, {"role": "answer", "answer": str(score)}]
+    (row,) = credit("difference").allocate([team(calls)])
+    gained = sum(r for call, r in zip(calls, row, strict=True) if call["role"] == "search")
+    assert gained == pytest.approx(scores[-1] - scores[0], abs=1e-9)
+
+
+def test_calls_before_any_answer_share_its_score():
+    (row,) = credit("difference").allocate([team([{"role": "a"}, {"role": "b"}, {"role": "c", "answer": "0.7"}])])
+    assert row == pytest.approx([0.7, 0.7, 0.7])
+
+
+def chain(scores, answer_reward, invalid=()):
+    """Returns a monolithic episode with a prefix answer before each search turn and after the last one."""
+    contexts = [Context(None, 0, [Span("prompt", np.array([1, 2], np.int32))])]
+    calls, place = [], 2
+
+    def act(**fields):
+        nonlocal place
+        contexts[0].spans.append(Span("model", np.array([7, 8], np.int32), np.full(2, -1, np.float32)))
+        calls.append(Call(0, place, place + 2, "searcher", "policy", 1, **fields))
+        place += 2
+
+    def observe():
+        nonlocal place
+        contexts[0].spans.append(Span("observation", np.array([9], np.int32)))
+        place += 1
+
+    for number, score in enumerate(scores):
+        if number:
+            if number in invalid:
+                act(legal=False)
+                observe()
+            act()
+            observe()
+        fork = [
+            Span("observation", np.array([6], np.int32)),
+            Span("model", np.array([5], np.int32), np.full(1, -1, np.float32)),
+        ]
+        contexts.append(Context(0, place, fork))
+        calls.append(
+            Call(len(contexts) - 1, place + 1, place + 2, "prefix", "policy", 1, answer=str(score), prefix=True)
+        )
+    act(answer="x")
+    return Episode("q#0", "q", "praise", "env", contexts=contexts, calls=calls, reward=answer_reward, group_uid="g")
+
+
+def test_praise_by_hand():
+    episode = chain([0.0, 0.4, 1.0], 1.0, invalid=[2])
+    assert [call.role for call in episode.calls] == [
+        "prefix",
+        "searcher",
+        "prefix",
+        "searcher",
+        "searcher",
+        "prefix",
+        "searcher",
+    ]
+    (row,) = credit("praise", alpha=0.5).allocate([episode])
+    assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 0.0])
+    (row,) = credit("outcome", "praise", alpha=0.5).allocate([episode])
+    assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 1.0])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.01, 2))
+def test_process_rewards_sum_to_what_the_prefixes_gained(scores, alpha):
+    episode = chain(scores, 1.0)
+    (row,) = credit("praise", alpha=alpha).allocate([episode])
+    process = sum(r for call, r in zip(episode.calls, row, strict=True) if not call.prefix)
+    assert process == pytest.approx(alpha * (scores[-1] - scores[0]), abs=1e-9)
+
+
+def test_prefixes_become_samples_of_their_own_and_leave_the_episode_alone():
+    episode = chain([0.0, 0.4, 1.0], 0.5)
+    (row,) = credit("outcome", "praise").allocate([episode])
+    samples = samples_from(episode, rewards=row)
+    main, *forks = samples
+    assert [call.role for call in main.calls] == ["searcher"] * 3
+    assert main.reward[main.mask].sum() == pytest.approx(0.5 * (0.4 + 0.6) + 0.5)
+    assert [fork.reward.sum() for fork in forks] == pytest.approx([0.0, 0.4, 1.0])
+    assert [int(fork.mask.sum()) for fork in forks] == [1, 1, 1]
+    assert outcome_rewards(episode) == [0.0, 0.0, 0.0, 0.0, 0.0, 0.5]
+    plain = samples_from(dataclasses.replace(episode, contexts=episode.contexts[:1], calls=without_prefixes(episode)))
+    assert np.array_equal(plain[0].ids, main.ids) and np.array_equal(plain[0].mask, main.mask)
+
+
+def without_prefixes(episode):
+    return [call for call in episode.calls if not call.prefix]
+
+
+def test_praise_needs_prefix_answers():
+    with pytest.raises(DataError, match="agent praise"):
+        credit("praise").allocate([team(MASK)])
+
+
+def test_each_reward_lands_on_its_own_last_token():
+    calls = [{"role": "a", "legal": False}, {"role": "b"}, {"role": "c", "answer": "0.7"}]
+    episode = team(calls, reward=0.25, turns=3, searches=[Searched(1, "x", ())] * 2)
+    made = credit("outcome", "difference", "format", "costs", penalties={"a": -1.0}, turn_cost=0.3, search_cost=0.6)
+    (row,) = made.allocate([episode])
+    cost = -0.3 * 2 / 3 - 0.6 * 2 / 3
+    assert row == pytest.approx([0.25 + 0.7 - 1 + cost, 0.25 + 0.7 + cost, 0.25 + 0.7 + cost])
+    for sample, reward in zip(samples_from(episode, rewards=row), row, strict=True):
+        assert sample.reward.tolist() == pytest.approx([0, 0, 0, 0, reward])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "searches", "cost"),
+    [(1, 0, 0.0), (1, 1, 0.2), (2, 1, 0.1 + 0.2), (4, 3, 0.3 + 0.6), (8, 9, 0.3 + 0.6)],
+)
+def test_costs_are_jades(rounds, searches, cost):
+    """alpha min(turns - 1, 3) / 3 + beta min(retrievals, 3) / 3, alpha 0.3, beta 0.6."""
+    episode = team([{"role": "a"}], notes={"rounds": float(rounds)}, searches=[Searched(1, "x", ())] * searches)
+    (row,) = credit("costs", turn_cost=0.3, search_cost=0.6).allocate([episode])
+    assert row == pytest.approx([-cost])
+
+
+def test_the_score_is_the_environments_reward():
+    task = load_task(find_env("searchgym/Demo-v0"), reward="f1")
+    question = task.questions[0]
+    roles = {"planning": Role("planning", "", 1, penalty=-1.0)}
+    made = Credit.of(CreditOptions(terms=["difference", "format"]), roles, task)
+    half = f"{question.answers[0]} zzz"
+    calls = [{"role": "planning", "answer": question.answers[0], "legal": False}, {"role": "answer", "answer": half}]
+    (row,) = made.allocate([dataclasses.replace(team(calls), question_id=question.id)])
+    words = len(question.answers[0].split())
+    assert row == pytest.approx([1.0 - 1.0, 2 * words / (2 * words + 1)])
+
+
+def mine(group, context):
+    return [[context.options.alpha * len(group)] * len(episode.calls) for episode in group]
+
+
+def test_a_users_own_term_is_told_what_is_wrong_with_it():
+    group = [team(MASK), team(MASK)]
+    rows = credit("test_credit:mine", alpha=0.25).allocate(group)
+    assert rows == [[0.5] * 10] * 2
+    for wrong, said in [
+        (lambda group, context: [[0.0]], "1 rows for 2 episodes"),
+        (lambda group, context: [[0.0]] * 2, "10 finite numbers"),
+        (lambda group, context: [[float("nan")] * 10] * 2, "10 finite numbers"),
+    ]:
+        made = credit("outcome")
+        made._terms = {"wrong": wrong}
+        with pytest.raises(RewardError, match=said):
+            made.allocate(group)
+    with pytest.raises(UnknownNameError, match="did you mean 'difference'"):
+        get_term("diference")
+
+
+def test_terms_add_up_in_any_order():
+    group = [team(MASK, reward=0.4)]
+    every = [credit(*order).allocate(group)[0] for order in itertools.permutations(["outcome", "difference", "costs"])]
+    for row in every:
+        assert row == pytest.approx(every[0])

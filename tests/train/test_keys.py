@@ -1,0 +1,306 @@
+"""Model keys: which weights are behind which role, and that sharing changes who learns, never what is learnt."""
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from searchgym.agents.base import load_agent
+from searchgym.errors import CardError, GuardError, UnknownNameError, UsageError
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.loading import load_model
+from searchgym.train.draw import with_advantages
+from searchgym.train.guards import check_guards
+from searchgym.train.keyed_learner import KeyedLearner
+from searchgym.train.keys import keys_of
+from searchgym.train.learner import LocalLearner
+from searchgym.train.losses import token_weights
+from searchgym.train.options import GuardOptions
+from searchgym.train.plan import plan
+from searchgym.train.recipe import dump_recipe, load_recipe, read_recipe
+from searchgym.train.run import load_parts, train
+from searchgym.train.samplers import load_keys
+from searchgym.train.samples import samples_from
+
+ROLES = list(load_agent("m-ask").roles)
+SMALL = [
+    "model=tiny-teams", "env=Demo", "env_options={max_turns: 3}", "rollout.questions=2", "rollout.attempts=4",
+    "validation.every=0", "optimizer.warmup_steps=0", "log.tensorboard=false", "guard.min_legal=null",
+]  # fmt: skip
+GRPO = [
+    "agent=m-ask", "credit.terms=[difference, format]", "advantage.normalise=role",
+    "advantage.drop_zero_variance=false",
+]  # fmt: skip
+SHARING = {
+    "full": "{all: {}}",
+    "partial": "{planners: {roles: [planning, search]}, others: {}}",
+    "none": "{" + ", ".join(f"{role}: {{roles: [{role}]}}" for role in ROLES) + "}",
+}
+
+
+def small(*more, name="tiny-mask"):
+    return load_recipe(name, [*SMALL, *more])
+
+
+def grpo(*more):
+    return small(*GRPO, *more, name="tiny-grpo")
+
+
+def keys(models, roles=ROLES):
+    return keys_of(small(f"models={models}"), roles, "m-ask")
+
+
+def test_a_recipe_without_keys_has_one_for_all_roles():
+    (key,) = keys_of(small(), ROLES, "m-ask")
+    assert (key.name, list(key.roles), key.frozen) == ("policy", ROLES, False)
+
+
+def test_keys_take_their_roles_and_their_rates():
+    planners, others = keys("{planners: {roles: [planning, search], lr: 0.5, critic_lr: 0.25}, others: {frozen: true}}")
+    assert planners.roles == ("planning", "search") and others.roles == ("summary", "update", "answer")
+    assert planners.recipe.optimizer.lr == 0.5 and planners.recipe.critic.optimizer.lr == 0.25
+    assert others.frozen and others.recipe.optimizer.lr == small().optimizer.lr
+    assert planners.recipe.models == {}
+
+
+@pytest.mark.parametrize(
+    ("models", "error", "said"),
+    [
+        ("{a: {roles: [planing]}, b: {}}", UnknownNameError, "did you mean 'planning'"),
+        ("{a: {roles: [planning]}}", UsageError, "no model for role answer, search, summary, update"),
+        ("{a: {}, b: {roles: []}}", UsageError, "models.b: no role"),
+        ("{a: {frozen: true}}", UsageError, "every key is frozen"),
+        ("{a: {}, b: {}}", CardError, "a and b both take the roles"),
+        ("{a: {roles: [planning]}, b: {roles: [planning]}}", CardError, "role planning is named by a and by b"),
+        ("{A/b: {}}", CardError, "small letters"),
+        ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0: it is frozen"),
+        ("{a: {lr: -1}}", CardError, "from 0 on"),
+        ("{a: {rolls: [planning]}}", CardError, "did you mean 'roles'"),
+    ],
+)
+def test_bad_mappings(models, error, said):
+    with pytest.raises(error, match=said):
+        keys(models)
+
+
+def test_a_recipe_with_keys_is_read_back_equal(tmp_path):
+    recipe = small(f"models={SHARING['partial']}")
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    assert read_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+def test_credit_and_comparison_must_fit():
+    for overrides, said in [
+        (["credit.terms=[]"], "at least one"),
+        (["credit.terms=[outcome, outcome]"], "none twice"),
+        (["credit.terms=[outcom]"], "did you mean 'outcome'"),
+        (["credit.alpha=0.7"], "no term of .* reads it"),
+        (["credit.turn_cost=-1"], "expected at least 0"),
+    ]:
+        with pytest.raises(CardError, match=said):
+            small(*overrides)
+    with pytest.raises(CardError, match="set it to role or role-turn"):
+        grpo("advantage.normalise=all")
+    with pytest.raises(CardError, match="credit acts in method policy only"):
+        grpo("method=rejection", "advantage.normalise=all")
+    small("credit.terms=[outcome, test_credit:mine]", "credit.alpha=0.7")  # a user's own may read every number
+
+
+# -- sharing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+    """Two groups of a team's episodes; rewards are made up."""
+    parts = load_parts(small(), tmp_path_factory.mktemp("parts"))
+    try:
+        found = parts.rollout(parts.task.questions[:2], 4, 0, False)
+    finally:
+        parts.close()
+    rng = np.random.default_rng(0)
+    return [(episode, rng.normal(size=len(episode.calls)).tolist()) for episode in found]
+
+
+def shared(episodes, sharing, estimator):
+    """Returns (recipe, keys, samples with advantages) of a way of sharing."""
+    recipe = (grpo if estimator == "grpo" else small)(f"models={SHARING[sharing]}")
+    by_role = {role: key.name for key in keys_of(recipe, ROLES, "m-ask") for role in key.roles}
+    samples = []
+    for episode, rewards in episodes:
+        calls = [dataclasses.replace(call, model_key=by_role[call.role]) for call in episode.calls]
+        samples += samples_from(dataclasses.replace(episode, calls=calls), rewards=rewards)
+    found = keys_of(recipe, ROLES, "m-ask")
+    learners = {key.name: LocalLearner(key.recipe, load_model("tiny-teams")[0]) for key in found}
+    learner = KeyedLearner(learners, {})
+    return learner, with_advantages(samples, recipe, learner)[0]
+
+
+def gradients(learner, samples):
+    """Returns the summed gradient of the policy loss over all keys, by the parameters' names."""
+    total = {}
+    for key, own in learner.learners.items():
+        part = [sample for sample in samples if sample.model_key == key]
+        policy = own.policy
+        values = {
+            "advantage": [s.advantage[s.mask] for s in part],
+            "sampler_logp": [s.sampler_logp[s.mask] for s in part],
+            "weight": token_weights(part)[0],
+        }
+        policy.accumulate(part, values, 1.0, policy.policy_loss)
+        for name, parameter in policy.model.named_parameters():
+            total[name] = total.get(name, 0) + parameter.grad
+    return total
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo"])
+def test_sharing_changes_no_advantage_and_no_sum_of_gradients(episodes, estimator):
+    """Before the division by the denominators, of which each key has its own."""
+    learner, full = shared(episodes, "full", estimator)
+    wanted = gradients(learner, full)
+    assert len(full) > 20 and any(np.any(sample.advantage) for sample in full)
+    for sharing in ("partial", "none"):
+        learner, samples = shared(episodes, sharing, estimator)
+        assert len({sample.model_key for sample in samples}) == {"partial": 2, "none": 5}[sharing]
+        for own, other in zip(samples, full, strict=True):
+            assert own.calls == other.calls
+            np.testing.assert_allclose(own.advantage, other.advantage, atol=1e-5)
+        found = gradients(learner, samples)
+        for name, gradient in wanted.items():
+            torch.testing.assert_close(found[name], gradient, atol=2e-4, rtol=1e-3)
+
+
+def test_adapters_on_one_base_are_adapters_on_models_of_their_own(episodes):
+    recipe = grpo("lora.rank=4", f"models={SHARING['partial']}")
+    found = keys_of(recipe, ROLES, "m-ask")
+    loaded = load_keys(recipe, found)
+    first, second = (loaded[key.name].model for key in found)
+    weights = zip(first.parameters(), second.parameters(), strict=True)
+    assert first is not second and all(a is b for a, b in weights)  # the base is there once
+    learner = KeyedLearner({key.name: LocalLearner(key.recipe, loaded[key.name].model) for key in found}, {})
+    alone = {key.name: LocalLearner(key.recipe, load_model("tiny-teams")[0]) for key in found}
+    _, samples = shared(episodes, "partial", "grpo")
+    learner.learn(samples, 0)
+    base = load_model("tiny-teams")[0].state_dict()
+    for key, own in alone.items():
+        own.learn([sample for sample in samples if sample.model_key == key], 0)
+        together = learner.weights_of(key)
+        moved = 0
+        for name, weight in own.weights().items():
+            torch.testing.assert_close(together[name], weight, atol=1e-7, rtol=0)
+            moved += not torch.equal(weight, base[name])
+        assert moved > 10
+    for name, weight in first.state_dict().items():
+        if ".lora_" not in name:
+            assert torch.equal(weight, base[name.replace(".base_layer", "")])
+
+
+def test_each_key_learns_by_its_own_rate_and_the_frozen_one_not_at_all(tmp_path):
+    models = "{planners: {roles: [planning, search], lr: 0}, writers: {roles: [answer]}, rest: {frozen: true}}"
+    recipe = small("steps=2", f"models={models}", "checkpoint.every=1")
+    seen = []
+    result = train(recipe, tmp_path / "run", report=seen.append)
+    base = load_model("tiny-teams")[0].state_dict()
+    last = result.checkpoint
+    assert sorted(path.name for path in last.iterdir()) == ["planners", "trainer.json", "writers"]
+
+    def moved(folder):
+        return sum(not torch.equal(weight, base[name]) for name, weight in load_model(folder)[0].state_dict().items())
+
+    assert moved(last / "planners") == 0
+    assert moved(last / "writers") > 10
+    row = seen[-1]
+    assert row["learner/writers/learning_rate"] > 0 == row["learner/planners/learning_rate"]
+    assert "learner/rest/loss" not in row
+    assert row["learner/updates"] == row["learner/planners/updates"] + row["learner/writers/updates"]
+
+
+def test_a_frozen_sampler_keeps_every_bit(tmp_path):
+    recipe = small("steps=1", "models={planners: {roles: [planning, search]}, executors: {frozen: true}}")
+    parts = load_parts(recipe, tmp_path)
+    try:
+        frozen, trained = (parts.samplers.by_key[key].model for key in ("executors", "planners"))
+        before = {name: weight.clone() for name, weight in frozen.state_dict().items()}
+        episodes = parts.rollout(parts.task.questions[:2], 4, 0, False)
+        assert {call.model_key for e in episodes for call in e.calls} == {"planners", "executors"}
+        samples = [s for e in episodes for s in samples_from(e) if s.model_key == "planners"]
+        for number, sample in enumerate(samples):
+            sample.reward[sample.calls[-1].end - 1] = number % 2
+        parts.learner.learn(with_advantages(samples, recipe, parts.learner)[0], 0)
+        parts.publish(1)
+        assert all(torch.equal(weight, before[name]) for name, weight in frozen.state_dict().items())
+        assert not all(torch.equal(weight, before[name]) for name, weight in trained.state_dict().items())
+    finally:
+        parts.close()
+
+
+def test_a_run_of_two_keys_resumes_to_the_same_bits(tmp_path):
+    recipe = small("steps=3", f"models={SHARING['partial']}", "checkpoint.every=1")
+    whole = train(recipe, tmp_path / "whole")
+
+    def stop(row):
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "parts", report=stop)
+    again = train(recipe, tmp_path / "parts", resume=True)
+    for key in ("planners", "others"):
+        first, second = (r.checkpoint / key / "model.safetensors" for r in (whole, again))
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_plan_counts_every_key_and_a_shared_base_once():
+    def gib(*more):
+        found = {}
+        for part in plan(small(*more), gpus=0):
+            found[part.what] = found.get(part.what, 0) + part.gib
+        return found
+
+    one, two = gib(), gib(f"models={SHARING['partial']}")
+    assert two["planners policy: weights"] == two["others policy: weights"] == one["policy: weights"]
+    assert two["sampler: weights"] == 2 * one["sampler: weights"]
+    own = [value for name, value in two.items() if name.endswith("policy: activations")]
+    assert own == [one["policy: activations"]]  # they are updated one after the other
+    lora = gib("lora.rank=4", f"models={SHARING['partial']}")
+    assert lora["others policy: weights"] < 0.2 * lora["planners policy: weights"]
+    frozen = gib("models={a: {roles: [answer]}, b: {frozen: true}}")
+    assert frozen["policy: weights"] == one["policy: weights"] and frozen["sampler: weights"] == two["sampler: weights"]
+
+
+# -- budgets and guards --------------------------------------------------------------------------------------------
+
+
+class Endless:
+    """A workflow that never ends."""
+
+    async def run(self, question, io):
+        while True:
+            await io.generate("planner", question=question.text)
+
+
+def test_a_workflow_that_never_ends_is_ended(tmp_path):
+    parts = load_parts(small(name="tiny-jade"), tmp_path)
+    try:
+        agent = dataclasses.replace(load_agent("jade"), workflow=Endless(), max_calls=7)
+        found = []
+        engine = Engine(parts.task, agent, dict.fromkeys(agent.roles, parts.models["policy"]))
+        asyncio.run(engine.run(parts.task.questions[:2], found.append))
+    finally:
+        parts.close()
+    assert [(e.stop_reason, len(e.calls), e.answer) for e in found] == [("calls", 7, None)] * 2
+    assert all(e.reward == 0 and len(samples_from(e)) == 7 for e in found)
+
+
+def test_a_role_that_is_never_legal_ends_the_run():
+    options = GuardOptions(patience=2, min_legal=0.01)
+    rows = [{"role/planning/legal": 0.0, "role/answer/legal": 0.5}] * 2
+    with pytest.raises(GuardError, match=r"role/planning/legal was 0, 0 .* parser"):
+        check_guards(rows, options)
+    check_guards(rows[:1], options)
+    check_guards([rows[0], rows[0] | {"role/planning/legal": 0.02}], options)
+    check_guards(rows, GuardOptions(patience=2))
+    keyed = [{"learner/planners/entropy": 0.1}] * 2
+    with pytest.raises(GuardError, match="learner/planners/entropy"):
+        check_guards(keyed, GuardOptions(patience=2, min_entropy=0.2))
