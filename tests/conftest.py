@@ -7,6 +7,14 @@ from pathlib import Path
 
 import pytest
 
+LONG = ("test_vllm_training.py", "test_selfcheck.py", "test_teams.py", "test_vllm.py", "test_tiny.py")
+"""Files of minutes; they come first, so that two processes end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:

@@ -70,14 +70,15 @@ def run_demo(
     with _own_folder(out):
         say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")
         scores = {floor: evaluate(task, load_agent(floor), out / floor) for floor in FLOORS}
-        scores["before"] = evaluate_model(task, agent, recipe.model, out / "before")
+        scores["before"] = evaluate_model(task, agent, dict.fromkeys(agent.roles, recipe.model), out / "before")
         ceiling = reading_ceiling(task, recipe.model)
         say(f"training it by {recipe.name} ...")
         started = time.perf_counter()
         result = train(recipe, out / "train", report=report)
         seconds = time.perf_counter() - started
         say("evaluating it again ...")
-        scores["after"] = evaluate_model(task, agent, str(result.checkpoint), out / "after")
+        trained = dict.fromkeys(agent.roles, str(result.checkpoint))
+        scores["after"] = evaluate_model(task, agent, trained, out / "after")
         summary = _summary(task, out, scores, ceiling) | {
             "seconds": round(seconds, 1),
             "recipe": recipe.name,
@@ -108,10 +109,9 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
     return by_hops(zip(test.task.questions, test.scores(sampler), strict=True))
 
 
-def evaluate_model(task: Task, agent: LoadedAgent, model: str, out: Path) -> dict[str, Any]:
-    """Returns the scores of a model's greedy episodes; an evaluation in `out` that was stopped is gone on with."""
-    models = load_models(dict.fromkeys(agent.roles, Path(model)), task.rules.protocol)
-    return evaluate(task, agent, out, models, resume=out.exists())
+def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """Returns the scores of greedy episodes with a model for each role; an evaluation in `out` that stopped goes on."""
+    return evaluate(task, agent, out, load_models(models, task.rules.protocol), resume=out.exists())
 
 
 def em_by_question(out: Path) -> dict[str, float]:

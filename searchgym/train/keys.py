@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.train.options import KeyOptions
@@ -59,6 +61,19 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
     if all(key.frozen for key in keys):
         raise UsageError(f"models: every key is frozen ({', '.join(options)}): there is nothing to train")
     return keys
+
+
+def models_by_role(recipe: Recipe, agent: LoadedAgent, checkpoint: Path | None = None) -> dict[str, str]:
+    """Returns the model behind each role of a recipe's agent: as a run begins, or as one of its checkpoints has it."""
+    keys = keys_of(recipe, agent.roles, agent.name)
+    return {role: _weights(recipe, key, checkpoint) for key in keys for role in key.roles}
+
+
+def _weights(recipe: Recipe, key: Key, checkpoint: Path | None) -> str:
+    """Returns the folder, or name, of one key's model."""
+    if checkpoint is None or key.frozen:
+        return key.recipe.model
+    return str(checkpoint / key.name if recipe.models else checkpoint)
 
 
 def check_comparison(recipe: Recipe, roles: Mapping[str, Role]) -> None:

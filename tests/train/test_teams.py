@@ -1,6 +1,7 @@
 """Every shipped team with a real model: on worlds, on real questions, in training; oracles as the ceiling."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import random
 from pathlib import Path
@@ -184,9 +185,10 @@ def hotpotqa(real_data):
 
 @pytest.mark.parametrize("name", ["praise", *TEAMS])
 def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
-    """The tiny model has never seen such text: what it says is mostly wrong, and nothing falls over it."""
-    episodes = run(name, hotpotqa, sampler)
-    assert len(episodes) == 100
+    """The tiny model has never seen such text: what it says is mostly wrong and long, and nothing falls over it."""
+    some = dataclasses.replace(hotpotqa, questions=hotpotqa.questions[::8])
+    episodes = run(name, some, sampler)
+    assert len(episodes) == 13
     assert {episode.stop_reason for episode in episodes} <= {"answer", "turns"}
     shares = legality(episodes)
     assert set(shares) <= set(load_agent(name).roles) and all(0 <= share <= 1 for share in shares.values())
