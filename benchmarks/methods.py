@@ -36,6 +36,16 @@ from searchgym.train.keys import models_by_role
 from searchgym.train.recipe import Recipe, load_recipe
 from searchgym.train.run import train
 
+TEAM = [
+    "tiny-grpo",
+    "model=tiny-teams",
+    "env_options={world: {split: train, size: 2000, seed: 1}, reward: f1}",
+    "advantage.normalise=role-turn",
+    "rollout.questions=8",
+    "rollout.attempts=6",
+]
+"""What all arms of teams share; the monolithic agent is a team of one."""
+DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {frozen: true}}"
 ARMS: dict[str, list[str]] = {
     "grpo": ["tiny-grpo"],
     "rejection": ["tiny-rejection"],
@@ -43,12 +53,12 @@ ARMS: dict[str, list[str]] = {
     "stratified": ["tiny-grpo", "advantage.estimator=stratified"],
     "grpo-4": ["tiny-grpo", "optimizer.minibatches=4"],
     "llds": ["tiny-grpo", "optimizer.minibatches=4", "loss.llds_coef=0.2"],
-    "mask": ["tiny-mask"],
-    "mask-final": ["tiny-mask-final"],
-    "jade": ["tiny-jade"],
-    "jade-frozen": ["tiny-jade-frozen"],
-    "praise": ["tiny-praise"],
-    "monolithic": ["tiny-praise", "agent=search-r1", "credit.terms=[outcome]"],
+    "mask": [*TEAM, "agent=m-ask", "credit.terms=[difference,format]"],
+    "mask-final": [*TEAM, "agent=m-ask", "credit.terms=[outcome,format]"],
+    "jade": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]"],
+    "jade-frozen": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]", DECOUPLED],
+    "praise": [*TEAM, "agent=praise", "credit.terms=[outcome,praise]"],
+    "monolithic": [*TEAM, "credit.terms=[outcome]"],
 }
 """Name to recipe and values; LLDS acts only where a rollout is learnt from in several minibatches."""
 CONTRASTS = ["grpo:rejection", "grpo:stratified", "grpo-4:llds", "grpo:ppo"]
@@ -190,6 +200,8 @@ def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
         for seed in seeds:
             path = out / f"{arm}-{seed}" / "train" / "metrics.jsonl"
             steps = [row for _, row in iter_jsonl(path) if "rollout/em" in row]
+            if len(steps) < 3:
+                continue
             smooth = np.convolve([row["rollout/em"] for row in steps], np.ones(3) / 3, mode="valid")
             tokens = [row["generated_tokens"] for row in steps[2:]]
             axes.plot(
