@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from searchgym.errors import DataError
-from searchgym.train.advantages import Floats, k1_of, whiten_cells, with_advantage
+from searchgym.train.advantages import k1_of, whiten_cells, with_advantage
+from searchgym.train.estimators import Floats
 from searchgym.train.options import AdvantageOptions
 from searchgym.train.samples import Sample, Targets
 

@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 from searchgym.errors import DataError
-from searchgym.train.advantages import (
-    assign_advantages,
-    group_advantages,
-    groups_with_signal,
-    grpo,
-    rloo,
-    stratified,
-    whiten_cells,
-)
+from searchgym.train.advantages import assign_advantages, groups_with_signal, whiten_cells
+from searchgym.train.estimators import group_advantages, grpo, rloo, stratified
 from searchgym.train.options import AdvantageOptions
 from searchgym.train.samples import Sample, SampleCall
 
