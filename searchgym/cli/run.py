@@ -99,7 +99,8 @@ def evaluate(
     env: EnvName,
     agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), folder of one, or module:Class.")],
     model: Annotated[
-        list[str] | None, typer.Option(help="[ROLE=]MODEL behind roles: a folder, a name, or URL#NAME.")
+        list[str] | None,
+        typer.Option(help="[ROLE=]MODEL behind roles: a folder, a run's checkpoint, a name, or URL#NAME."),
     ] = None,
     questions: Questions = None,
     corpus: Corpus = None,
@@ -129,6 +130,7 @@ def evaluate(
     """Evaluate an agent on an environment's questions."""
     from searchgym.agents.base import load_agent
     from searchgym.rollout.models import Loading, load_models, parse_models
+    from searchgym.train.keys import in_checkpoints
 
     loaded = load_agent(agent)
     if model and not loaded.roles:
@@ -154,7 +156,7 @@ def evaluate(
     settings = {"temperature": temperature, "seed": seed, "concurrency": concurrency}
     with contextlib.ExitStack() as opened:
         with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-            named = parse_models(model or [], loaded.roles)
+            named = in_checkpoints(parse_models(model or [], loaded.roles), loaded)
             models = load_models(named, task.rules.protocol, Loading(sampler, dtype, concurrency, max_context))
         for own in {id(own): own for own in models.values()}.values():
             opened.callback(own.sampler.close)

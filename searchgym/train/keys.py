@@ -10,9 +10,10 @@ from typing import Final
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import DataMissingError, UnknownNameError, UsageError
+from searchgym.rollout.loading import is_adapter
 from searchgym.train.options import KeyOptions
-from searchgym.train.recipe import Recipe
+from searchgym.train.recipe import Recipe, read_recipe
 
 POLICY: Final = "policy"
 """The key of a recipe that names none."""
@@ -74,6 +75,31 @@ def _weights(recipe: Recipe, key: Key, checkpoint: Path | None) -> str:
     if checkpoint is None or key.frozen:
         return key.recipe.model
     return str(checkpoint / key.name if recipe.models else checkpoint)
+
+
+def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, str]:
+    """Returns role to model, where a role may have been given the checkpoint of a run with several keys.
+
+    Args:
+        models: Role to a folder, or anything else that names a model.
+        agent: The run's.
+
+    Raises:
+        DataMissingError: A checkpoint of several keys outside its run.
+        UnknownNameError: The checkpoint is of a team with other roles.
+        UsageError: The same.
+    """
+    found = dict(models)
+    for name in set(models.values()):
+        checkpoint = Path(name)
+        one = is_adapter(checkpoint) or (checkpoint / "config.json").is_file()
+        if (checkpoint / "trainer.json").is_file() and not one:
+            record = checkpoint.resolve().parent.parent / "recipe.yaml"
+            if not record.is_file():
+                raise DataMissingError(f"{name} has several models, and {record}, which says whose, is not there")
+            by_role = models_by_role(read_recipe(record), agent, checkpoint)
+            found |= {role: by_role[role] for role, model in models.items() if model == name}
+    return found
 
 
 def check_comparison(recipe: Recipe, roles: Mapping[str, Role]) -> None:

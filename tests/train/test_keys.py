@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from searchgym.agents.base import load_agent
-from searchgym.errors import CardError, GuardError, UnknownNameError, UsageError
+from searchgym.errors import CardError, DataMissingError, GuardError, UnknownNameError, UsageError
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_model
 from searchgym.train.draw import with_advantages
 from searchgym.train.guards import check_guards
 from searchgym.train.keyed_learner import KeyedLearner
-from searchgym.train.keys import keys_of
+from searchgym.train.keys import in_checkpoints, keys_of
 from searchgym.train.learner import LocalLearner
 from searchgym.train.losses import token_weights
 from searchgym.train.options import GuardOptions
@@ -249,6 +249,24 @@ def test_a_run_of_two_keys_resumes_to_the_same_bits(tmp_path):
     for key in ("planners", "others"):
         first, second = (r.checkpoint / key / "model.safetensors" for r in (whole, again))
         assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_checkpoint_of_several_keys_names_the_model_of_each_role(tmp_path):
+    recipe = load_recipe("tiny-jade-frozen")
+    jade, checkpoint = load_agent("jade"), tmp_path / "checkpoints" / "last"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer.json").write_text("{}")
+    given = dict.fromkeys(jade.roles, str(checkpoint)) | {"selector": "mine"}
+    with pytest.raises(DataMissingError, match=r"recipe\.yaml"):
+        in_checkpoints(given, jade)
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    found = in_checkpoints(given, jade)
+    assert found["selector"] == "mine" and found["planner"] == found["subplanner"] == str(checkpoint / "planners")
+    assert {found[role] for role in set(jade.roles) - {"selector", "planner", "subplanner"}} == {"tiny-teams"}
+    with pytest.raises(UnknownNameError, match="planner"):
+        in_checkpoints(dict.fromkeys(ROLES, str(checkpoint)), load_agent("m-ask"))
+    (checkpoint / "config.json").write_text("{}")  # one model: the folder is it
+    assert in_checkpoints(given, jade) == given
 
 
 def test_the_plan_counts_every_key_and_a_shared_base_once():
