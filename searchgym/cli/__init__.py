@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import searchgym
-from searchgym.cli import data, doctor, models, run, train, world
+from searchgym.cli import data, doctor, models, run, serve, train, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("export")(models.export)
 app.command("show")(train.show_episode)
 app.command("demo")(train.demo)
 app.command("retrieval")(data.retrieval)
+app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(data.index, name="index")

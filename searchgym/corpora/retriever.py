@@ -28,7 +28,8 @@ class Retriever(Protocol):
 
     A retriever whose calls cannot hang may set ``in_process = True``: it is then called in the caller's thread, which
     saves a thread per call. One that answers several calls at the same time, as the client of a server does, may say
-    how many with ``calls_at_once``; else episodes send it one after the other.
+    how many with ``calls_at_once``; else episodes send it one after the other. One that tries again by itself says
+    ``tries_again = True``.
     """
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -141,11 +142,12 @@ def retrieve(
 
     end = time.monotonic() + deadline
     pause = FIRST_PAUSE
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    most = 1 if getattr(retriever, "tries_again", False) else MAX_ATTEMPTS
+    for attempt in range(1, most + 1):
         try:
             return _checked(call_safely(), len(queries), k)
         except Exception as error:
-            if attempt == MAX_ATTEMPTS or time.monotonic() + pause >= end:
+            if attempt == most or time.monotonic() + pause >= end:
                 raise RetrieverError(
                     f"{type(retriever).__name__} failed {attempt} time(s) within {deadline:g} s: "
                     f"{type(error).__name__}: {error}"

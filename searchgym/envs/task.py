@@ -31,8 +31,9 @@ class TaskOptions(TypedDict, total=False):
     """A question file, a hub data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
     corpus: str | os.PathLike[str]
     """A corpus file or a folder of documents (indexed once, then cached), or an index folder."""
-    retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever]
-    """A retriever, used instead of BM25 over the corpus; or a function that builds one from the corpus's passages."""
+    retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str
+    """Used instead of BM25 over the corpus: a retriever, a function that builds one from the corpus's passages, or the
+    URL of a server."""
     reward: str | Reward
     """``"em"``, ``"f1"``, ``"module:function"`` or a callable that takes the final `State`."""
     protocol: ProtocolName
@@ -296,6 +297,10 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         if given is not None:
             raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
         return DistractorRetriever(questions)
+    if isinstance(given, str):
+        from searchgym.corpora.client import HttpRetriever
+
+        return HttpRetriever(given, deadline=card.retriever_deadline)
     if isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type):
         return given
     path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)

@@ -1,0 +1,71 @@
+"""``searchgym serve``: an index behind HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from searchgym.cli.output import say
+from searchgym.errors import SearchGymError, UsageError
+
+if TYPE_CHECKING:
+    from searchgym.corpora.bm25 import BM25Retriever
+
+
+def serve(
+    index: Annotated[str, typer.Argument(help="Index folder, corpus file, or the name of a corpus card.")],
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines too.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")] = 8000,
+    calls: Annotated[int, typer.Option(min=1, help="Calls of the retriever under way at once.")] = 1,
+    max_queries: Annotated[int, typer.Option(min=1, help="Queries of one request at most.")] = 1024,
+    max_k: Annotated[int, typer.Option(min=1, help="Passages per query at most.")] = 100,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of one request at most.")] = 8 * 2**20,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Queries that wait at most; 503 to more.")] = 8192,
+    grace: Annotated[int, typer.Option(min=0, help="Seconds to finish what was accepted, at the end.")] = 30,
+) -> None:
+    """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics."""
+    try:
+        import uvicorn
+
+        from searchgym.serving.app import make_app
+        from searchgym.serving.service import Limits, Service
+    except ImportError as error:
+        raise UsageError(f"serving needs {error.name}: pip install 'searchgym[serve]'") from error
+    from searchgym.envs.data import find_corpus, load_corpus
+
+    path = find_corpus(index)
+    loaded: list[BM25Retriever] = []
+    failed: list[BaseException] = []
+
+    def load() -> BM25Retriever:
+        loaded.append(load_corpus(path))
+        say(f"ready: {len(loaded[0])} passages")
+        return loaded[0]
+
+    def fail(error: BaseException) -> None:
+        failed.append(error)
+        server.should_exit = True
+
+    def info() -> dict[str, Any]:
+        return {"retriever": type(loaded[0]).__name__, "passages": len(loaded[0]), "corpus": loaded[0].corpus_sha256}
+
+    limits = Limits(queries=max_queries, k=max_k, body=max_body, waiting=max_waiting, calls=calls)
+    app = make_app(Service(load, limits, fail), info)
+    options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=grace)
+    server = uvicorn.Server(options)
+    with contextlib.closing(_listening(host, port)) as listener:
+        say(f"listening at http://{host}:{listener.getsockname()[1]}")
+        server.run(sockets=[listener])
+    if failed:
+        raise failed[0] if isinstance(failed[0], SearchGymError | OSError) else SystemExit(1)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that is bound: a port that is taken is refused before anything is loaded."""
+    try:
+        return socket.create_server((host, port), backlog=2048, reuse_port=False)
+    except OSError as error:
+        raise UsageError(f"cannot listen at {host}:{port} ({error}): give another --port") from error
