@@ -8,6 +8,7 @@
     │   └── DataMissingError    a file or data set that is not there
     ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
     ├── RetrieverError          a retriever that failed past its deadline
+    │   └── BusyError           a server that cannot take a request now
     ├── RewardError             a reward that raised, or returned something that is not a finite number
     ├── ModelError              a model whose output is not finite, or that cannot be asked
     │   └── EngineLostError     an engine that samples has ended
@@ -82,6 +83,19 @@ class IndexMismatchError(SearchGymError):
 
 class RetrieverError(SearchGymError):
     """Raised when a retriever fails past its deadline, or replies with something that is not hits."""
+
+
+class BusyError(RetrieverError):
+    """Raised when a server cannot take a request now and will be able to later.
+
+    Args:
+        reason: Why not.
+        after: Seconds after which to ask again.
+    """
+
+    def __init__(self, reason: str, after: int = 1) -> None:
+        self.after = after
+        super().__init__(reason)
 
 
 class RewardError(SearchGymError):

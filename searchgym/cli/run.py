@@ -20,6 +20,8 @@ from searchgym.records import Question
 EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id, short name (HotpotQA) or YAML card.")]
 Questions = Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")]
 Corpus = Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")]
+Server = Annotated[str | None, typer.Option("--retriever", help="URL of a retrieval server, in the place of a corpus.")]
+Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the retrieval server is ready.")]
 Distractors = Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")]
 Aliases = Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")]
 Reward = Annotated[str | None, typer.Option(help="em, f1 or module:function.")]
@@ -34,12 +36,24 @@ def task_options(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
-def load(name: str, options: dict[str, Any]) -> Any:
-    """Returns the task of an environment id with a user's options over the id's own."""
+def load(name: str, options: dict[str, Any], wait: float = 0.0) -> Any:
+    """Returns the task of an environment id with a user's options over the id's own.
+
+    Args:
+        name: The id.
+        options: `TaskOptions`.
+        wait: Seconds to wait for a retrieval server.
+    """
+    from searchgym.corpora.client import HttpRetriever
     from searchgym.envs.registration import env_options, find_env
     from searchgym.envs.task import load_task
 
-    return load_task(find_env(name), **{**env_options(name), **options})
+    task = load_task(find_env(name), **{**env_options(name), **options})
+    if wait and not isinstance(task.retriever, HttpRetriever):
+        raise UsageError("--wait is for a retrieval server: give its --retriever URL")
+    if wait:
+        task.retriever.wait(wait)
+    return task
 
 
 def list_cards(
@@ -74,6 +88,8 @@ def play(
     env: EnvName,
     questions: Questions = None,
     corpus: Corpus = None,
+    retriever: Server = None,
+    wait: Wait = 0.0,
     distractors: Distractors = False,
     question: Annotated[str | None, typer.Option(help="Question id; one is drawn otherwise.")] = None,
     top_k: TopK = None,
@@ -86,9 +102,14 @@ def play(
     from searchgym.envs.single import SearchEnv
 
     options = task_options(
-        questions=questions, corpus=corpus, distractors=distractors, top_k=top_k, max_turns=max_turns
+        questions=questions,
+        corpus=corpus,
+        retriever=retriever,
+        distractors=distractors,
+        top_k=top_k,
+        max_turns=max_turns,
     )
-    outcome = play_episode(SearchEnv(load(env, options)), question, seed)
+    outcome = play_episode(SearchEnv(load(env, options, wait)), question, seed)
     if outcome is None:
         say("left before the end")
         raise typer.Exit(130)
@@ -104,6 +125,8 @@ def evaluate(
     ] = None,
     questions: Questions = None,
     corpus: Corpus = None,
+    retriever: Server = None,
+    wait: Wait = 0.0,
     distractors: Distractors = False,
     aliases: Aliases = None,
     reward: Reward = None,
@@ -140,6 +163,7 @@ def evaluate(
     options = task_options(
         questions=questions,
         corpus=corpus,
+        retriever=retriever,
         distractors=distractors,
         aliases=aliases,
         reward=reward,
@@ -149,7 +173,7 @@ def evaluate(
     )
     if skip_bad and questions is not None:
         options["questions"] = read_given_questions(questions, skip_bad, aliases)
-    task = first_questions(load(env, options), limit)
+    task = first_questions(load(env, options, wait), limit)
     folder = out or new_folder(task, loaded.name)
     if resume and not (folder / "run.json").exists():
         say(f"nothing to resume in {folder}: a new run")

@@ -114,6 +114,12 @@ class HttpRetriever:
                 raise RetrieverError(f"{self.url} is not ready after {seconds:g} s")
             time.sleep(0.2)
 
+    @property
+    def corpus_sha256(self) -> str | None:
+        """What the server says its corpus is; None if it does not say."""
+        found = self.identity().get("corpus")
+        return found if isinstance(found, str) else None
+
     def identity(self) -> dict[str, Any]:
         """Returns what the server says of its index; empty if it says nothing."""
         try:

@@ -15,8 +15,8 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from searchgym.corpora.wire import contents, document
-from searchgym.errors import RetrieverError
-from searchgym.serving.service import BusyError, Limits, Service
+from searchgym.errors import BusyError, RetrieverError
+from searchgym.serving.service import Limits, Service
 
 DEFAULT_K: Final = 3
 """Hits per query where a request names no number, as in Search-R1."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from searchgym.corpora.retriever import Retriever
-from searchgym.errors import SearchGymError
+from searchgym.errors import BusyError
 from searchgym.records import Hit
 from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
 
@@ -33,15 +33,6 @@ class Limits:
     """Calls of the retriever under way at once."""
     seconds: float = 30.0
     """Of one call, retries of faults included."""
-
-
-class BusyError(SearchGymError):
-    """Raised when a server cannot take a request now and will be able to later."""
-
-    def __init__(self, reason: str, after: int = 1) -> None:
-        self.after = after
-        """Seconds after which to ask again."""
-        super().__init__(reason)
 
 
 class Metrics:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import urllib3
+import uvicorn
 
 from searchgym.corpora.client import HttpRetriever
 from searchgym.corpora.retriever import FunctionRetriever, Retriever, retrieve
@@ -20,9 +23,10 @@ from searchgym.corpora.wire import document, read_contents, read_document
 from searchgym.envs.data import load_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.errors import RetrieverError, UsageError
+from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
-from searchgym.serving.service import BusyError, Limits, Service
+from searchgym.serving.app import make_app
+from searchgym.serving.service import Limits, Service
 
 CORPUS = Path(__file__).parents[2] / "searchgym" / "demo" / "corpus.jsonl"
 QUERIES = ["Where is Orrin Vale?", "capital of Teskel", "islands mapped by Ilse Marrow", "", "zzz", "Vale \ud800"]
@@ -103,6 +107,20 @@ def test_documents_are_read_as_they_are_written():
     assert read_contents("a line") == Passage("a line", "", "a line")
 
 
+def test_the_examples_of_the_docs(url, own, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text().replace("http://127.0.0.1:8000", url)
+    curls = re.findall(r"^```bash\n(curl .*?)^```", page, re.DOTALL | re.MULTILINE)
+    replies = [json.loads(subprocess.run(curl, shell=True, capture_output=True, check=True).stdout) for curl in curls]
+    first, second = own.search(["capital of Teskel", "Orrin Vale"], 2)
+    plain, scored, texts = replies
+    assert plain["result"] == [[document(hit.passage) for hit in hits] for hits in (first, second)]
+    assert [[row["document"] for row in rows] for rows in scored["result"]] == plain["result"]
+    assert texts == [{"top_k_docs": [document(hit.passage)["contents"] for hit in first]}]
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    exec(compile(code, "docs/serving.md", "exec"), {})
+    assert capsys.readouterr().out == f"{first[0].passage.title} {first[0].score}\n"
+
+
 # -- bad input -----------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +197,49 @@ def test_an_environment_over_a_server_is_the_environment(url):
     queries = [question.text for question in here.questions]
     ids = [question.id for question in here.questions]
     assert retrieve(served.retriever, ids, queries, 3, 10.0) == retrieve(here.retriever, ids, queries, 3, 10.0)
+
+
+def test_an_evaluation_over_a_server_is_the_evaluation(url, tmp_path):
+    scores = []
+    for name, options in (("here", []), ("served", ["--retriever", url, "--wait", "9"])):
+        command = [sys.executable, "-m", "searchgym", "eval", "Demo", "--agent", "single-search", "--json", *options]
+        ended = subprocess.run([*command, "--out", str(tmp_path / name)], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        scores.append({k: v for k, v in json.loads(ended.stdout).items() if k != "out"})
+    assert scores[0] == scores[1]
+    here, served = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("here", "served"))
+    same = here.keys() - {"seconds", "retriever"}
+    assert all(served[name] == here[name] for name in same) and here["corpus_sha256"]
+    assert served["retriever"] == "HttpRetriever"
+
+
+def test_what_was_accepted_is_finished_before_the_end():
+    under_way, go = threading.Event(), threading.Event()
+
+    def slow(query, k):
+        under_way.set()
+        go.wait(10)
+        return [HIT]
+
+    server = uvicorn.Server(uvicorn.Config(make_app(Service(lambda: FunctionRetriever(slow))), log_level="warning"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as pool:
+        client = HttpRetriever(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        running = pool.submit(server.run, sockets=[listener])
+        client.wait(20)
+        found = pool.submit(client.search, ["q"], 1)
+        assert under_way.wait(10)
+        server.should_exit = True
+        go.set()
+        assert found.result(10) == [[HIT]] and client.tried_again == 0
+        running.result(10)
+
+
+def test_a_client_that_leaves_harms_nobody(url, own):
+    address = urllib3.util.parse_url(url)
+    for sent in (b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{", b"nonsense\r\n\r\n"):
+        with socket.create_connection((address.host, address.port)) as connection:
+            connection.sendall(sent)
+    assert HttpRetriever(url).search(QUERIES[:1], 3) == own.search(QUERIES[:1], 3)
 
 
 def test_a_url_that_is_none():
