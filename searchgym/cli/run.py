@@ -49,9 +49,9 @@ def load(name: str, options: dict[str, Any], wait: float = 0.0) -> Any:
     from searchgym.envs.task import load_task
 
     task = load_task(find_env(name), **{**env_options(name), **options})
-    if wait and not isinstance(task.retriever, HttpRetriever):
-        raise UsageError("--wait is for a retrieval server: give its --retriever URL")
     if wait:
+        if not isinstance(task.retriever, HttpRetriever):
+            raise UsageError("--wait is for a retrieval server: give its --retriever URL")
         task.retriever.wait(wait)
     return task
 
