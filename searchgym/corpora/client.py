@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import urllib3
+from urllib3.util import parse_url
 
 from searchgym.corpora.wire import read_contents, scored
 from searchgym.errors import RetrieverError, UsageError
@@ -58,7 +59,7 @@ class HttpRetriever:
         named: Schema | None = "retrieve" if last == "retrieve" else "search" if last == "search" else None
         self.url = base if named else url.rstrip("/")
         self.schema: Schema = schema or named or "retrieve"
-        if urllib3.util.parse_url(self.url).scheme not in ("http", "https"):
+        if parse_url(self.url).scheme not in ("http", "https"):
             raise UsageError(f"{url}: the address of a retrieval server begins with http:// or https://")
         self.calls_at_once, self.deadline = connections, deadline
         self.tried_again = 0
