@@ -188,7 +188,7 @@ def contrast(rows: dict[tuple[str, int], dict[str, Any]], first: str, second: st
 
 
 def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
-    """Draws the EM of the trainings' episodes by generated tokens: thin lines for seeds."""
+    """Draws the EM of the trainings' episodes by generated tokens: thin lines for seeds, a thick one for their mean."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -196,17 +196,19 @@ def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="generated tokens", ylabel="EM of training episodes, mean of three steps")
     for number, arm in enumerate(dict.fromkeys(arm for arm, _ in rows)):
-        seeds = [seed for name, seed in rows if name == arm]
-        for seed in seeds:
+        curves = []
+        for seed in (seed for name, seed in rows if name == arm):
             path = out / f"{arm}-{seed}" / "train" / "metrics.jsonl"
             steps = [row for _, row in iter_jsonl(path) if "rollout/em" in row]
-            if len(steps) < 3:
-                continue
-            smooth = np.convolve([row["rollout/em"] for row in steps], np.ones(3) / 3, mode="valid")
-            tokens = [row["generated_tokens"] for row in steps[2:]]
-            axes.plot(
-                tokens, smooth, color=f"C{number}", alpha=0.6, linewidth=1, label=arm if seed == seeds[0] else None
-            )
+            if len(steps) >= 3:
+                smooth = np.convolve([row["rollout/em"] for row in steps], np.ones(3) / 3, mode="valid")
+                curves.append(([row["generated_tokens"] for row in steps[2:]], smooth))
+        for tokens, smooth in curves:
+            axes.plot(tokens, smooth, color=f"C{number}", alpha=0.25, linewidth=0.8)
+        if curves:  # the mean, where every seed has been
+            grid = np.linspace(max(tokens[0] for tokens, _ in curves), min(tokens[-1] for tokens, _ in curves), 50)
+            mean = np.mean([np.interp(grid, tokens, smooth) for tokens, smooth in curves], axis=0)
+            axes.plot(grid, mean, color=f"C{number}", linewidth=2.2, label=arm)
     axes.legend()
     axes.grid(alpha=0.3)
     canvas.print_png(out / "curves.png")  # type: ignore[no-untyped-call]
