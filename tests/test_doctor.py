@@ -78,6 +78,7 @@ def core(install):
         "pyyaml": "6.0",
         "rich": "13.7",
         "typer": "0.16",
+        "urllib3": "2.2",
     }.items():
         module = installed.module_of(name)
         keep = sys.modules.get(module)  # the program itself runs on some of them

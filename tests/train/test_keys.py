@@ -27,7 +27,8 @@ from searchgym.train.samples import samples_from
 ROLES = list(load_agent("m-ask").roles)
 SMALL = [
     "model=tiny-teams", "env=Demo", "env_options={max_turns: 3}", "rollout.questions=2", "rollout.attempts=4",
-    "validation.every=0", "optimizer.warmup_steps=0", "log.tensorboard=false", "guard.min_legal=null",
+    "validation.every=0", "optimizer.warmup_steps=0", "critic.warmup_steps=0",
+    "log.tensorboard=false", "guard.min_legal=null",
 ]  # fmt: skip
 GRPO = [
     "agent=m-ask", "credit.terms=[difference, format]", "advantage.normalise=role",

@@ -153,7 +153,8 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
 def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
     """A team of three keys on one base: two adapters are trained, each probed after each update; the base stays."""
     models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
-    team = ["lora.rank=8", f"models={models}", "guard.min_legal=null", "steps=2", "optimizer.warmup_steps=0"]
+    team = ["lora.rank=8", f"models={models}", "guard.min_legal=null", "steps=2"]
+    team += ["optimizer.warmup_steps=0", "critic.warmup_steps=0"]
     chosen = load_recipe("tiny-mask", [*SMALL, *team])
     parts = load_parts(chosen, tmp_path)
     try:
