@@ -35,7 +35,7 @@ demo: setup  ## train the shipped tiny model to search, with its scores before a
 tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
 	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)
 
-train-monolithic: DEFAULT := tiny-ppo
+train-monolithic: DEFAULT := tiny-monolithic
 train-monolithic: setup  ## train the monolithic agent (MODEL= ENV= RECIPE= OUT= ARGS=; minutes on a CPU by default)
 	$(TRAIN)
 
