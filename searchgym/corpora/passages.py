@@ -153,12 +153,18 @@ def _pages(document: Row) -> list[Row]:
 
 
 def _contents(row: Row, position: int) -> Passage:
-    """Splits FlashRAG's contents; without a line break there is no title."""
-    head, line_break, rest = text_field(row, "contents").partition("\n")
+    """Reads FlashRAG's contents."""
+    title, text = split_contents(text_field(row, "contents"))
+    return Passage(id_field(row, "id", "_id"), title, text)
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    """Splits FlashRAG's contents into title, quoted or not, and text; without a line break there is no title."""
+    head, line_break, rest = contents.partition("\n")
     title, text = (head, rest) if line_break else ("", head)
     if len(title) >= 2 and title.startswith('"') and title.endswith('"'):
         title = title[1:-1]
-    return Passage(id_field(row, "id", "_id"), title, text)
+    return title, text
 
 
 def _page(row: Row, position: int) -> Passage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from searchgym.corpora.passages import split_contents
 from searchgym.records import Hit, Passage
 
 
@@ -20,11 +21,7 @@ def document(passage: Passage) -> dict[str, str]:
 
 def read_contents(text: str, id: str | None = None) -> Passage:
     """Reads what `contents` writes; a text of one line has no title. Without an id, the title or text is it."""
-    title, newline, body = text.partition("\n")
-    if not newline:
-        title, body = "", text
-    elif len(title) > 1 and title[0] == title[-1] == '"':
-        title = title[1:-1]
+    title, body = split_contents(text)
     return Passage(id or title or body, title, body)
 
 
