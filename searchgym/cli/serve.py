@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.output import say
-from searchgym.errors import SearchGymError, UsageError
+from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
     from searchgym.corpora.bm25 import BM25Retriever
@@ -60,7 +60,7 @@ def serve(
         say(f"listening at http://{host}:{listener.getsockname()[1]}")
         server.run(sockets=[listener])
     if failed:
-        raise failed[0] if isinstance(failed[0], SearchGymError | OSError) else SystemExit(1)
+        raise failed[0]
 
 
 def _listening(host: str, port: int) -> socket.socket:

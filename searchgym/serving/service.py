@@ -55,6 +55,10 @@ class Metrics:
         )
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class Service:
     """Loads a retriever while it already listens, and answers queries of many requests by few calls.
 
@@ -64,14 +68,14 @@ class Service:
     Args:
         load: Returns the retriever; called once, in a thread.
         limits: What is taken at most.
-        failed: Told of the error if loading fails.
+        failed: Told of the error if loading fails; otherwise the thread ends by it.
     """
 
     def __init__(
         self,
         load: Callable[[], Retriever],
         limits: Limits | None = None,
-        failed: Callable[[BaseException], None] = lambda error: None,
+        failed: Callable[[BaseException], None] = _raise,
     ) -> None:
         self.limits, self.metrics = limits or Limits(), Metrics()
         self._load, self._failed = load, failed
@@ -90,8 +94,8 @@ class Service:
             self._retriever = self._load()
         except BaseException as error:
             self._failed(error)
-            raise
-        self.metrics.ready.set(1)
+        else:
+            self.metrics.ready.set(1)
 
     @property
     def ready(self) -> bool:
