@@ -71,14 +71,14 @@ clean:  ## remove what builds, checks and tests leave behind (.venv and runs sta
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find searchgym tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# setuptools comes first and builds the rest without isolation, so that nothing unpinned takes part: DeepSpeed has no
-# wheel, and its kernels are compiled at first use.
+# setuptools comes first and builds the rest without isolation, so that nothing unpinned takes part: DeepSpeed and
+# pyserini have no wheels; DeepSpeed's kernels are compiled at first use.
 $(STAMP): $(LOCK) setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'Python 3.11 or newer is needed; name one: make setup PYTHON=python3.11' >&2; exit 1; }
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) "$$(grep '^setuptools==' $(LOCK))"
-	@DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation --only-binary=:all: --no-binary=deepspeed -r $(LOCK)
+	@DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation --only-binary=:all: --no-binary=deepspeed,pyserini -r $(LOCK)
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -22,7 +22,7 @@ import numpy as np
 
 from searchgym.agents.mask import MOST_EVIDENCE
 from searchgym.corpora.documents import open_corpus
-from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.retrieval.index import build_in_memory
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.rollout.loading import load_tokenizer

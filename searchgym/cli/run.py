@@ -44,7 +44,7 @@ def load(name: str, options: dict[str, Any], wait: float = 0.0) -> Any:
         options: `TaskOptions`.
         wait: Seconds to wait for a retrieval server.
     """
-    from searchgym.corpora.client import HttpRetriever
+    from searchgym.corpora.retrieval.client import HttpRetriever
     from searchgym.envs.registration import env_options, find_env
     from searchgym.envs.task import load_task
 

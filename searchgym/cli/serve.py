@@ -12,7 +12,7 @@ from searchgym.cli.output import say
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from searchgym.corpora.bm25 import BM25Retriever
+    from searchgym.corpora.retrieval.bm25 import BM25Retriever
 
 
 def serve(

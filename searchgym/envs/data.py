@@ -11,7 +11,7 @@ from searchgym.cards import CorpusCard, find_card, list_cards, load_card
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 
 if TYPE_CHECKING:
-    from searchgym.corpora.bm25 import BM25Retriever
+    from searchgym.corpora.retrieval.bm25 import BM25Retriever
 
 
 def home() -> Path:
@@ -73,11 +73,11 @@ def load_corpus(path: Path) -> BM25Retriever:
 
     The index of the latter is built once and cached by content; one that is damaged is built anew.
     """
-    from searchgym.corpora import analysis
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
-    from searchgym.corpora.index import FORMAT, MANIFEST, build_index, load_index
     from searchgym.corpora.passages import corpus_file, corpus_sha256
+    from searchgym.corpora.retrieval import analysis
+    from searchgym.corpora.retrieval.index import FORMAT, MANIFEST, build_index, load_index
 
     if (path / MANIFEST).exists():
         return load_index(path)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import gymnasium
 
 from searchgym.cards import EnvCard, build, find_card, load_card
-from searchgym.corpora.retriever import retrieve
+from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, TaskOptions, load_task

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from searchgym import scoring
 from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build
-from searchgym.corpora.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, home, load_corpus
 from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
@@ -298,7 +298,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
             raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
         return DistractorRetriever(questions)
     if isinstance(given, str):
-        from searchgym.corpora.client import HttpRetriever
+        from searchgym.corpora.retrieval.client import HttpRetriever
 
         return HttpRetriever(given, deadline=card.retriever_deadline)
     if isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type):

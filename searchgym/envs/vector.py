@@ -13,7 +13,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector.utils import batch_space
 
 from searchgym.cards import EnvCard
-from searchgym.corpora.retriever import retrieve
+from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.single import (
     Stats,

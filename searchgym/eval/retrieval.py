@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
-from searchgym.corpora.retriever import Retriever
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, DataMissingError, ScoringError
 from searchgym.records import Passage, Question, title_key
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from searchgym.corpora.retriever import AnyRetriever, retrieve
+from searchgym.corpora.retrieval.retriever import AnyRetriever, retrieve
 from searchgym.records import Hit
 
 Request = TypeVar("Request")

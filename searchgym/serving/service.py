@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from searchgym.corpora.retriever import Retriever
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import BusyError
 from searchgym.records import Hit
 from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher

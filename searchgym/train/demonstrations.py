@@ -24,7 +24,7 @@ import numpy.typing as npt
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.mask import UNKNOWN
 from searchgym.cards import EnvCard, WorldSpec, find_card, load_card
-from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.retrieval.index import build_in_memory
 from searchgym.corpora.worlds import World, build_world
 from searchgym.corpora.worlds.language import sentence
 from searchgym.corpora.worlds.names import HEADS

@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.retriever import retrieve
+from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, TaskOptions, load_task

@@ -13,7 +13,7 @@ import pytest
 from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.retrieval.index import build_in_memory
 from searchgym.corpora.worlds import WorldSpec, build_world, cached_world, read_world, write_world
 from searchgym.corpora.worlds.build import LANGUAGES
 from searchgym.corpora.worlds.full import FRAMES

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from searchgym.corpora.analysis import analyse
-from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.retrieval.analysis import analyse
+from searchgym.corpora.retrieval.index import build_in_memory
 from searchgym.corpora.worlds import WorldSpec, build_world
 from searchgym.corpora.worlds.full import ALIAS, FRAMES, FULL, INTRO, MENTION_PERSON, MENTION_THING
 from searchgym.corpora.worlds.report import stratum

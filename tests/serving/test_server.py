@@ -17,9 +17,9 @@ import pytest
 import urllib3
 import uvicorn
 
-from searchgym.corpora.client import HttpRetriever
-from searchgym.corpora.retriever import FunctionRetriever, Retriever, retrieve
-from searchgym.corpora.wire import document, read_contents, read_document
+from searchgym.corpora.retrieval.client import HttpRetriever
+from searchgym.corpora.retrieval.retriever import FunctionRetriever, Retriever, retrieve
+from searchgym.corpora.retrieval.wire import document, read_contents, read_document
 from searchgym.envs.data import load_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task

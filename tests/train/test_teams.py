@@ -13,7 +13,7 @@ from searchgym.agents.base import load_agent
 from searchgym.agents.oracle_roles import OracleRoles, steps_of
 from searchgym.cards import WorldSpec, list_cards, load_card
 from searchgym.corpora.documents import open_corpus
-from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.retrieval.index import build_in_memory
 from searchgym.corpora.worlds import build_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
-from searchgym.corpora.index import build_in_memory
+from searchgym.corpora.retrieval.index import build_in_memory
 from searchgym.corpora.worlds import build_world
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol

@@ -102,7 +102,7 @@ class _Questions:
             for kind in dict.fromkeys(entity.kind for entity in graph.entities.values())
         }
         if spec.level == "full":
-            from searchgym.corpora.index import build_in_memory
+            from searchgym.corpora.retrieval.index import build_in_memory
 
             self._index = build_in_memory(passages)
             self._findable = findable_titles(passages, self._index)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import urllib3
 from urllib3.util import parse_url
 
-from searchgym.corpora.wire import read_contents, scored
+from searchgym.corpora.retrieval.wire import read_contents, scored
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit
 

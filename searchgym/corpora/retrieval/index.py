@@ -24,9 +24,9 @@ import bm25s
 
 import searchgym
 from searchgym.cards import build
-from searchgym.corpora import analysis
-from searchgym.corpora.bm25 import K1, B, BM25Retriever, build_model, contents
 from searchgym.corpora.files import FilePath, sha256_file
+from searchgym.corpora.retrieval import analysis
+from searchgym.corpora.retrieval.bm25 import K1, B, BM25Retriever, build_model, contents
 from searchgym.corpora.store import PASSAGES, PassageStore, unique, write_passages
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError
 from searchgym.records import Passage

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import dispatcher
 
-from searchgym.corpora import bm25
-from searchgym.corpora.analysis import analyse
-from searchgym.corpora.bm25 import BM25Retriever, build_model, contents
-from searchgym.corpora.index import build_in_memory, build_index, load_index
+from searchgym.corpora.retrieval import bm25
+from searchgym.corpora.retrieval.analysis import analyse
+from searchgym.corpora.retrieval.bm25 import BM25Retriever, build_model, contents
+from searchgym.corpora.retrieval.index import build_in_memory, build_index, load_index
 from searchgym.errors import DataError, UsageError
 from searchgym.records import Hit, Passage, title_key
 

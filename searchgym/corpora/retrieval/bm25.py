@@ -23,7 +23,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.analysis import analyse
+from searchgym.corpora.retrieval.analysis import analyse
 from searchgym.errors import DataError, UsageError
 from searchgym.records import Hit, Passage
 

@@ -90,7 +90,7 @@ class DistractorRetriever:
     in_process = True
 
     def __init__(self, questions: Iterable[Question]) -> None:
-        from searchgym.corpora.index import build_in_memory
+        from searchgym.corpora.retrieval.index import build_in_memory
 
         positions: dict[tuple[str, str], int] = {}
         own: dict[str, list[int]] = {}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from searchgym.corpora import analysis
-from searchgym.corpora.index import build_in_memory, build_index, inspect_index, load_index
 from searchgym.corpora.passages import corpus_sha256, read_passages
+from searchgym.corpora.retrieval import analysis
+from searchgym.corpora.retrieval.index import build_in_memory, build_index, inspect_index, load_index
 from searchgym.errors import DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 

@@ -1,0 +1,1 @@
+"""Retrievers: BM25, Lucene and FAISS in index folders; hybrid, reranked, noisy, cached, recorded, served."""
