@@ -149,6 +149,40 @@ class CorpusCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderCard:
+    """One text encoder of sentence-transformers: which weights, and how texts are given to them."""
+
+    name: str
+    summary: str = ""
+    model: str
+    """Name on the Hugging Face hub, a folder, or ``package:NAME/FOLDER`` inside an installed package."""
+    revision: str | None = None
+    """Commit of the hub's repository."""
+    licence: str = ""
+    query: str = "{text}"
+    """What is encoded of a query; ``{text}`` stands for it."""
+    passage: str = "{title}\n{text}"
+    """What is encoded of a passage; ``{title}`` and ``{text}`` stand for its own."""
+    pooling: Literal["mean", "cls", "lasttoken"] = "mean"
+    normalise: bool = True
+    """To length 1: inner products are then cosines."""
+    max_tokens: int = 512
+    """Of one text; what is longer is cut."""
+    dimension: int
+    """Numbers of one vector."""
+    batch: int = 64
+    """Texts encoded at once."""
+    device: str | None = None
+    """``cpu``, ``cuda``; the best there is where None."""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+
+    def vectors(self) -> dict[str, Any]:
+        """Returns what the vectors of passages depend on."""
+        names = ("model", "revision", "passage", "pooling", "normalise", "max_tokens", "dimension")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """One model of this project: how it was made and what it can do. The card stands in the model's folder."""
 
@@ -185,12 +219,22 @@ CARD_KINDS: dict[str, type[Any]] = {
     "agents": AgentCard,
     "corpora": CorpusCard,
     "models": ModelCard,
+    "encoders": EncoderCard,
 }
 
-CARD_FOLDERS = (*CARD_KINDS, "train")
-"""Top-level folders of YAML files; what stands in ``train`` is read by `searchgym.train.recipe`."""
+CARD_FOLDERS = (*CARD_KINDS, "retrievers", "train")
+"""Top-level folders of YAML files; ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, what stands in
+``train`` by `searchgym.train.recipe`."""
 
-SINGULAR = {"envs": "environment", "agents": "agent", "corpora": "corpus", "models": "model", "train": "recipe"}
+SINGULAR = {
+    "envs": "environment",
+    "agents": "agent",
+    "corpora": "corpus",
+    "models": "model",
+    "encoders": "encoder",
+    "retrievers": "retriever",
+    "train": "recipe",
+}
 
 
 def cards_folder(kind: str) -> Path:
@@ -292,7 +336,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     if dataclasses.is_dataclass(hint):
-        return build(typing.cast(type[Any], hint), value, where)
+        return value if type(value) is hint else build(typing.cast(type[Any], hint), value, where)
     if origin in (Union, types.UnionType):
         return _convert_union(args, value, where)
     if origin is Literal:

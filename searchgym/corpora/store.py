@@ -1,18 +1,18 @@
-"""Passages by position in constant memory: a memory-mapped JSONL file and the offset of every line."""
+"""Passages by position and by id in constant memory: a memory-mapped JSONL file and the offset of every line."""
 
 from __future__ import annotations
 
 import json
 import mmap
-from array import array
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from searchgym.corpora.files import FilePath
-from searchgym.corpora.passages import passage_line
+from searchgym.corpora.ids import FirstPlaces, hash_id
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
@@ -20,6 +20,8 @@ PASSAGES: Final = "passages.jsonl"
 """One passage per line, in order: ``{"id", "title", "text"}``."""
 OFFSETS: Final = "offsets.npy"
 """(N + 1,) int64: byte where each line begins, and the last one ends."""
+IDS: Final = "ids.npy"
+"""(2, N) uint64: hashes of the ids, ascending, and the position of each. Not there if each id is its position."""
 
 
 def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -28,36 +30,75 @@ def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
     Raises:
         DataError: An id occurs twice.
     """
-    seen: set[str] = set()
+    seen = FirstPlaces()
     for number, passage in enumerate(passages):
-        if passage.id in seen:
+        if seen.first(passage.id, number) is not None:
             raise DataError(
                 f"passage {number} (from 0) has the id {passage.id!r} again: ids must be unique in a corpus"
             )
-        seen.add(passage.id)
         yield passage
 
 
-def write_passages(passages: Iterable[Passage], folder: Path) -> Iterator[Passage]:
-    """Writes passages to a folder while passing them on; the store is complete when the iteration ends.
+class PassageWriter:
+    """Writes passages to a folder, some at a time; what was written last can be taken back.
 
     Args:
-        passages: Read once, one at a time.
-        folder: An existing folder.
-
-    Yields:
-        Each passage, once it is written.
+        folder: An existing folder; what an earlier writer left there is kept.
     """
-    offsets = array("q", [0])
-    with (folder / PASSAGES).open("wb") as file:
-        for passage in passages:
-            offsets.append(offsets[-1] + file.write(passage_line(passage)))
-            yield passage
-    np.save(folder / OFFSETS, np.frombuffer(offsets, np.int64))
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lines = (folder / PASSAGES).open("ab")
+        self._ends = (folder / f"{OFFSETS}.part").open("ab")
+
+    def __enter__(self) -> PassageWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._ends.close()
+
+    def cut(self, passages: int, bytes: int) -> None:
+        """Takes back all but the first passages, which have so many bytes."""
+        os.truncate(self._lines.fileno(), bytes)
+        os.truncate(self._ends.fileno(), 8 * passages)
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Appends the canonical lines of passages; they are on disk afterwards."""
+        start = os.fstat(self._lines.fileno()).st_size
+        self._lines.write(b"".join(lines))
+        self._ends.write((start + np.cumsum([len(line) for line in lines], dtype=np.int64)).tobytes())
+        for file in (self._lines, self._ends):
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self) -> PassageStore:
+        """Returns what was written, complete; the writer cannot be used any more."""
+        self.__exit__()
+        part = self._folder / f"{OFFSETS}.part"
+        ends = np.fromfile(part, np.int64)
+        np.save(self._folder / OFFSETS, np.concatenate([[0], ends]).astype(np.int64))
+        store = PassageStore(self._folder)
+        _write_ids(store, self._folder / IDS)
+        part.unlink()
+        return PassageStore(self._folder)
+
+
+def _write_ids(store: PassageStore, path: Path) -> None:
+    """Writes the look-up of ids, unless each is its own position."""
+    path.unlink(missing_ok=True)
+    hashes = np.zeros(len(store), np.uint64)
+    plain = True
+    for position, passage in enumerate(store):
+        hashes[position] = hash_id(passage.id)
+        plain = plain and passage.id == str(position)
+    if not plain:
+        order = np.argsort(hashes, kind="stable").astype(np.uint64)
+        np.save(path, np.stack([hashes[order.astype(np.int64)], order]))
 
 
 class PassageStore:
-    """Reads passages written by `write_passages`; nothing is kept in memory but what the system caches.
+    """Reads passages written by `PassageWriter`; nothing is kept in memory but what the system caches.
 
     Args:
         folder: Holds `PASSAGES` and `OFFSETS`.
@@ -73,6 +114,8 @@ class PassageStore:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or self._offsets[-1] != len(self._lines):
             raise DataError(f"does not fit {PASSAGES} ({len(self._lines)} bytes)", self._folder / OFFSETS)
+        ids = self._folder / IDS
+        self._ids = np.load(ids, mmap_mode="r") if ids.exists() else None
 
     def __len__(self) -> int:
         """Returns the number of passages."""
@@ -97,6 +140,25 @@ class PassageStore:
     def __iter__(self) -> Iterator[Passage]:
         """Yields the passages in order."""
         return (self[position] for position in range(len(self)))
+
+    def position(self, id: str) -> int:
+        """Returns where the passage with an id is.
+
+        Raises:
+            KeyError: None has it.
+        """
+        if self._ids is None:
+            if id.isascii() and id.isdigit() and str(int(id)) == id and int(id) < len(self):
+                return int(id)
+            raise KeyError(id)
+        key = np.uint64(hash_id(id))
+        at = int(np.searchsorted(self._ids[0], key))
+        while at < len(self) and self._ids[0, at] == key:
+            position = int(self._ids[1, at])
+            if self[position].id == id:
+                return position
+            at += 1
+        raise KeyError(id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PassageStore, (self._folder,)

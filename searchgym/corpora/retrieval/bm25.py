@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
@@ -24,15 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.retrieval.analysis import analyse
-from searchgym.errors import DataError, UsageError
+from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
-
-K1: Final = 0.9
-"""Default saturation of term frequency, as in pyserini."""
-B: Final = 0.4
-"""Default strength of length normalisation, as in pyserini."""
 
 _WORK_OF_A_THREAD = 2_000_000  # postings to visit, a few milliseconds: less is not worth starting a thread
 _MAX_THREADS: Final = 8  # each needs an array of one float32 per passage
@@ -73,7 +67,7 @@ class Found(NamedTuple):
     """(Q,) int64 number of hits."""
 
 
-def _kernel(function: F) -> F:
+def kernel(function: F) -> F:
     """Compiles a function at its first call, keeping the machine code on disk where some folder can be written."""
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
@@ -85,13 +79,13 @@ def _kernel(function: F) -> F:
 # A binary heap of the best hits so far, the worst at its root: lower score, or same score and later passage.
 
 
-@_kernel
+@kernel
 def _worse(score: Scalar, passage: Scalar, other_score: Scalar, other_passage: Scalar) -> bool:
     """Returns True if the first hit ranks after the second."""
     return bool(score < other_score or (score == other_score and passage > other_passage))
 
 
-@_kernel
+@kernel
 def _sink(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> None:
     """Replaces the root of a heap of `size` hits by a new hit and restores the heap."""
     at = 0
@@ -108,7 +102,7 @@ def _sink(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Sca
     scores[at], passages[at] = score, passage
 
 
-@_kernel
+@kernel
 def _rise(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> None:
     """Adds a hit to a heap of `size` hits."""
     at = size
@@ -118,7 +112,7 @@ def _rise(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Sca
     scores[at], passages[at] = score, passage
 
 
-@_kernel
+@kernel
 def _offer(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> int:
     """Puts a hit into a heap with room for `len(scores)` hits if it is among the best; returns the new size."""
     if size < len(scores):
@@ -129,7 +123,7 @@ def _offer(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Sc
     return size
 
 
-@_kernel
+@kernel
 def _sort(scores: Floats, passages: Ints, size: int) -> None:
     """Turns a heap of `size` hits into a list, best first."""
     for last in range(size - 1, 0, -1):
@@ -138,7 +132,7 @@ def _sort(scores: Floats, passages: Ints, size: int) -> None:
         _sink(scores, passages, last, score, passage)
 
 
-@_kernel
+@kernel
 def _search(
     postings: Postings, terms: Ragged, counts: Floats, total: Floats, found: Found, first: int, last: int
 ) -> None:
@@ -175,7 +169,7 @@ def _search(
         found.sizes[query] = size
 
 
-@_kernel
+@kernel
 def _search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, found: Found) -> None:
     """Ranks each query's own passages, given as positions, looking each up in the postings of each term."""
     for query in range(len(found.sizes)):
@@ -219,29 +213,6 @@ def contents(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}"
 
 
-def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM25:
-    """Analyses texts one at a time and returns their bm25s index.
-
-    Args:
-        texts: One text per passage, in passage order.
-        k1: Saturation of term frequency, at least 0; usual 0.9 to 2.
-        b: Strength of length normalisation, 0 (none) to 1 (full).
-
-    Raises:
-        UsageError: `k1` or `b` is out of range.
-        DataError: There is no text, or no text holds a word.
-    """
-    if not (0 <= k1 < float("inf") and 0 <= b <= 1):
-        raise UsageError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}")
-    vocabulary: dict[str, int] = {}
-    term_ids = [array("i", [vocabulary.setdefault(t, len(vocabulary)) for t in analyse(text)]) for text in texts]
-    if not vocabulary:
-        raise DataError(f"nothing to index: {len(term_ids)} passages and no word in them")
-    model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
-    model.index((term_ids, vocabulary), create_empty_token=False, show_progress=False)
-    return model
-
-
 class BM25Retriever:
     """Searches a BM25 index. Safe to use from several threads; a copy is the retriever itself.
 
@@ -249,7 +220,7 @@ class BM25Retriever:
     has no hits. Compiles its code (or loads it from numba's cache) when constructed, so that no search has to.
 
     Args:
-        model: A bm25s index of `passages`, built by `build_model` or loaded.
+        model: A bm25s index of `passages`, built by `bm25_build` or loaded.
         passages: The indexed passages, by position.
         corpus_sha256: `Manifest.corpus_sha256` of the index folder it comes from, None if there is none.
     """

@@ -1,9 +1,12 @@
-"""Index folders: a BM25 index, its passages and a manifest that says which corpus and which code they come from.
+"""Index folders: passages, the parts that retrievers are built of, and a manifest that says what they are.
 
 manifest.json      `Manifest`
 passages.jsonl     the corpus in canonical form, one passage per line
 offsets.npy        where each line begins
-bm25/              the postings and the vocabulary, as bm25s saves them
+ids.npy            where each id is, unless ids are positions
+bm25/              postings and vocabulary, as bm25s saves them
+lucene/            a Lucene index, as pyserini makes it
+dense/             a FAISS index
 """
 
 from __future__ import annotations
@@ -11,31 +14,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shutil
-import unicodedata
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-import bm25s
-
-import searchgym
 from searchgym.cards import build
 from searchgym.corpora.files import FilePath, sha256_file
-from searchgym.corpora.retrieval import analysis
-from searchgym.corpora.retrieval.bm25 import K1, B, BM25Retriever, build_model, contents
-from searchgym.corpora.store import PASSAGES, PassageStore, unique, write_passages
-from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError
+from searchgym.corpora.retrieval.bm25 import BM25Retriever, contents
+from searchgym.corpora.retrieval.bm25_build import K1, B, build_model
+from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, find_retriever, parts_of, same_part
+from searchgym.corpora.retrieval.compose import compose
+from searchgym.corpora.retrieval.parts import Progress, back_end, quiet
+from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
+from searchgym.corpora.store import PASSAGES, PassageStore, unique
+from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.records import Passage
 
 MANIFEST: Final = "manifest.json"
-KIND: Final = "bm25"
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the folder's layout; a folder of another version is refused."""
-_BM25: Final = "bm25"
 _END: Final = 64 * 1024  # bytes at each end of a file that its fingerprint covers
 
 
@@ -51,30 +49,34 @@ class IndexFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one back end built."""
+
+    card: dict[str, Any]
+    facts: dict[str, Any]
+    """What the back end says of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What an index folder holds and how it was made."""
 
-    kind: str
     format: int
     corpus_sha256: str
     """sha256 of passages.jsonl: the identity of the corpus, whatever file format it came in."""
     passages: int
-    k1: float
-    b: float
-    analyser: str
-    analyser_version: int
-    stop_words: list[str]
+    retriever: dict[str, Any]
+    """The card that searches it, unless another one is asked for."""
+    parts: dict[str, Part]
+    """By folder."""
     versions: dict[str, str]
     """Versions of the software that built the index."""
     files: dict[str, IndexFile]
     """By path below the folder."""
 
 
-# -- build ---------------------------------------------------------------------------------------------------------
-
-
 def build_in_memory(passages: Iterable[Passage], k1: float = K1, b: float = B) -> BM25Retriever:
-    """Returns a retriever over passages that are kept in memory; for small corpora.
+    """Returns BM25 over passages that are kept in memory; for small corpora.
 
     Raises:
         UsageError: `k1` or `b` is out of range.
@@ -84,135 +86,70 @@ def build_in_memory(passages: Iterable[Passage], k1: float = K1, b: float = B) -
     return BM25Retriever(build_model(map(contents, kept), k1, b), kept)
 
 
-def build_index(
-    passages: Iterable[Passage],
-    out: FilePath,
-    k1: float = K1,
-    b: float = B,
-    overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Manifest:
-    """Builds an index folder. Until it is complete, nothing stands under its name.
-
-    Args:
-        passages: Read once, one at a time; memory grows with the number of words, not with the texts.
-        out: The folder to make; its parents are made too.
-        k1: Saturation of term frequency, at least 0.
-        b: Strength of length normalisation, 0 to 1.
-        overwrite: Replace an index that is already there.
-        progress: Called with the number of passages read so far, now and then.
-
-    Raises:
-        UsageError: `k1` or `b` is out of range.
-        DataError: There is nothing to index, or an id occurs twice.
-        RunExistsError: `out` exists and `overwrite` is False, or it is not an index.
-    """
-    out = Path(out)
-    _check_free(out, overwrite)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.parent / f".{out.name}.building-{uuid.uuid4().hex[:8]}"
-    building.mkdir()
-    try:
-        written = write_passages(unique(_counted(passages, progress)), building)
-        model = build_model(map(contents, written), k1, b)
-        model.save(building / _BM25)
-        manifest = _describe(building, model)
-        (building / MANIFEST).write_text(json.dumps(dataclasses.asdict(manifest), indent=2) + "\n", encoding="utf-8")
-        _move(building, out, overwrite)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    return manifest
-
-
-def _counted(passages: Iterable[Passage], progress: Callable[[int], None] | None) -> Iterator[Passage]:
-    """Yields the passages, reporting every thousandth and the last."""
-    number = 0
-    for number, passage in enumerate(passages, 1):
-        yield passage
-        if progress is not None and number % 1000 == 0:
-            progress(number)
-    if progress is not None:
-        progress(number)
-
-
-def _describe(folder: Path, model: bm25s.BM25) -> Manifest:
-    """Returns the manifest of a folder that is complete but for it."""
-    files = {
-        path.relative_to(folder).as_posix(): IndexFile(
-            bytes=path.stat().st_size, fingerprint=_fingerprint(path), sha256=sha256_file(path)
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    libraries = {name: version(name) for name in ("bm25s", "numpy", "PyStemmer")}
-    return Manifest(
-        kind=KIND,
-        format=FORMAT,
-        corpus_sha256=files[PASSAGES].sha256,
-        passages=model.scores["num_docs"],
-        k1=model.k1,
-        b=model.b,
-        analyser=analysis.NAME,
-        analyser_version=analysis.VERSION,
-        stop_words=sorted(analysis.STOP_WORDS),
-        versions={"searchgym": searchgym.__version__, "unicode": unicodedata.unidata_version} | libraries,
-        files=files,
-    )
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    """Refuses a name under which something stands that must not be replaced; an empty folder is nothing."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / MANIFEST).exists():
-        raise RunExistsError(f"{out} exists and is not an index (no {MANIFEST}): choose another --out")
-    if not overwrite:
-        raise RunExistsError(f"{out} already holds an index: choose another --out, or pass --overwrite to replace it")
-
-
-def _move(building: Path, out: Path, overwrite: bool) -> None:
-    """Gives a finished folder its name."""
-    _check_free(out, overwrite)  # again: another process may have been quicker
-    old = building.with_name(f"{building.name}-old")
-    if (out / MANIFEST).exists():
-        out.rename(old)
-    try:
-        building.rename(out)
-    except OSError:
-        _check_free(out, overwrite=False)  # another process was quicker after all
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
 # -- load ----------------------------------------------------------------------------------------------------------
 
 
-def load_index(folder: FilePath, expect_sha256: str | None = None) -> BM25Retriever:
+def load_index(
+    folder: FilePath,
+    expect_sha256: str | None = None,
+    card: str | dict[str, Any] | RetrieverCard | None = None,
+    progress: Progress = quiet,
+) -> CorpusRetriever:
     """Opens an index folder, memory-mapped, after checking it against its manifest in constant time.
 
     Args:
         folder: Made by `build_index`.
         expect_sha256: `Manifest.corpus_sha256` that the index must have.
+        card: Another way to search it than the manifest's; every part that it needs must be there.
+        progress: Told of what takes long.
 
     Raises:
         DataMissingError: There is no such folder.
         IndexMismatchError: A file is missing or not the one of the manifest, the folder was made by code that does not
             agree with this, or for another corpus than expected.
+        UsageError: `card` needs a part that the folder lacks.
     """
     folder = Path(folder)
     manifest = _checked_manifest(folder, verify=False)
     if expect_sha256 is not None and manifest.corpus_sha256 != expect_sha256:
         raise _mismatch(folder, f"was built from corpus {manifest.corpus_sha256}, expected {expect_sha256}")
     try:
-        model = bm25s.BM25.load(folder / _BM25, mmap=True)
         store = PassageStore(folder)
-    except (OSError, ValueError, TypeError, LookupError, EOFError, DataError) as error:
+        if len(store) != manifest.passages:
+            raise _mismatch(folder, f"passages and {MANIFEST} count {len(store)} and {manifest.passages} passages")
+        wanted = find_retriever(manifest.retriever if card is None else card)
+        built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
+    except (OSError, ValueError, DataError, CardError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
-    if not len(store) == model.scores["num_docs"] == manifest.passages:
-        counts = f"{len(store)}, {model.scores['num_docs']} and {manifest.passages}"
-        raise _mismatch(folder, f"passages, bm25 and {MANIFEST} count {counts} passages")
-    return BM25Retriever(model, store, manifest.corpus_sha256)
+    opened: list[tuple[PartCard, CorpusRetriever]] = []
+
+    def part(card: PartCard) -> CorpusRetriever:
+        for known, retriever in opened:
+            if known == card:
+                return retriever
+        for name, has in built.items():
+            if isinstance(has, type(card)) and same_part(card, has):
+                facts = manifest.parts[name].facts
+                try:
+                    found = back_end(card).load(card, folder / name, facts, store, manifest.corpus_sha256, progress)
+                except IndexMismatchError as error:
+                    raise _mismatch(folder, str(error)) from error
+                opened.append((card, found))
+                return found
+        names = ", ".join(sorted(manifest.parts))
+        raise UsageError(
+            f"{folder} has no part for the card {card.name or card.kind!r}, it holds {names}: build another index with "
+            "`searchgym index build CORPUS --retriever CARD --out DIR`"
+        )
+
+    return over_corpus(compose(wanted, part), folder)
+
+
+def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
+    """Returns a retriever if it stands on a corpus."""
+    if not isinstance(retriever, CorpusRetriever):
+        raise UsageError(f"{folder}: {type(retriever).__name__} searches elsewhere: it needs no index folder")
+    return retriever
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
@@ -235,23 +172,37 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
     return {"folder": str(folder), **described}
 
 
+def describe_files(folder: Path) -> dict[str, IndexFile]:
+    """Returns the files of a folder that is complete but for its manifest."""
+    return {
+        path.relative_to(folder).as_posix(): IndexFile(
+            bytes=path.stat().st_size, fingerprint=_fingerprint(path), sha256=sha256_file(path)
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def part_names(card: RetrieverCard) -> dict[str, PartCard]:
+    """Returns the parts of a card by the names of their folders."""
+    named: dict[str, PartCard] = {}
+    for part in parts_of(card):
+        same = sum(other.kind == part.kind for other in named.values())
+        named[f"{part.kind}-{same + 1}" if same else part.kind] = part
+    return named
+
+
 def _checked_manifest(folder: Path, verify: bool) -> Manifest:
     """Returns a folder's manifest if the folder agrees with it and this code can use it."""
     if not folder.is_dir():
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
     try:
         data = json.loads((folder / MANIFEST).read_bytes())
-        found = (data["kind"], data["format"])
-        if found != (KIND, FORMAT):
-            raise _mismatch(
-                folder, f"is of kind {found[0]!r}, format {found[1]!r}; this version reads {KIND!r}, {FORMAT}"
-            )
+        if data["format"] != FORMAT:
+            raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
         manifest = build(Manifest, data, MANIFEST)
     except (OSError, ValueError, TypeError, LookupError, CardError) as error:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
-    if (manifest.analyser, manifest.analyser_version) != (analysis.NAME, analysis.VERSION):
-        made = f"{manifest.analyser} {manifest.analyser_version}"
-        raise _mismatch(folder, f"was analysed by {made!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
     if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:
         raise _mismatch(folder, f"{MANIFEST} contradicts itself about {PASSAGES}")
     for name, file in manifest.files.items():

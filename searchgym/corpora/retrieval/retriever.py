@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -34,6 +34,22 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query, best first; the same order of queries."""
+        ...
+
+
+@runtime_checkable
+class CorpusRetriever(Retriever, Protocol):
+    """A retriever over a corpus that is at hand: what is built of one, and what stands on that."""
+
+    corpus_sha256: str | None
+    """Identity of the corpus; None where it is in memory only."""
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        ...
+
+    def passages(self) -> Iterator[Passage]:
+        """Yields all passages in corpus order."""
         ...
 
 

@@ -1,0 +1,271 @@
+"""Building index folders: the corpus is read once as a stream, by shards; an interrupted build goes on where it was.
+
+Until it is complete, a build stands in the hidden folder ``.NAME.building`` beside its name: ``build.json`` says which
+shards are done. The next build of the same name reads the corpus again, finds by the shards' checksums what it need
+not do again, and goes on from the first shard that is new or another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import shutil
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import searchgym
+from searchgym.cards import build
+from searchgym.corpora.files import FilePath, lock_folder, write_atomic
+from searchgym.corpora.passages import passage_line
+from searchgym.corpora.retrieval.cards import DEFAULT, RetrieverCard, find_retriever, plain
+from searchgym.corpora.retrieval.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
+from searchgym.corpora.retrieval.parts import Builder, Progress, back_end, quiet
+from searchgym.corpora.store import PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.errors import CardError, DataError, RunExistsError, UsageError
+from searchgym.records import Passage
+
+SHARD: Final = 100_000
+"""Passages of a shard: what is lost at most when a build is interrupted, and what is in memory at once."""
+STATE: Final = "build.json"
+_SHARDS: Final = ".shards"
+_LIBRARIES: Final = ("bm25s", "numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneShard:
+    """A shard that is on disk, in every part."""
+
+    passages: int
+    bytes: int
+    """Of its canonical lines."""
+    sha256: str
+    """Of those."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BuildState:
+    """How far a build is."""
+
+    format: int
+    parts: dict[str, dict[str, Any]]
+    """Card of each part, by its folder."""
+    shard: int
+    """Passages of a shard."""
+    shards: list[DoneShard] = field(default_factory=list)
+
+
+def build_index(
+    passages: Iterable[Passage],
+    out: FilePath,
+    card: str | dict[str, Any] | RetrieverCard = DEFAULT,
+    *,
+    overwrite: bool = False,
+    restart: bool = False,
+    shard: int = SHARD,
+    progress: Progress = quiet,
+) -> Manifest:
+    """Builds an index folder. Until it is complete, nothing stands under its name.
+
+    Args:
+        passages: Read once, one at a time; no more than a shard is in memory.
+        out: The folder to make; its parents are made too.
+        card: Retriever card, its name, or a mapping: what is built is what it needs.
+        overwrite: Replace an index that is already there.
+        restart: Throw away what an interrupted build with other settings has left.
+        shard: Passages of a shard.
+        progress: Told of each stage's progress.
+
+    Raises:
+        UsageError: The card needs no index.
+        DataError: There is nothing to index, or an id occurs twice.
+        RunExistsError: `out` exists and `overwrite` is False, or it is not an index; or another build is under way, or
+            was interrupted that had other settings.
+    """
+    out, card = Path(out), find_retriever(card)
+    parts = part_names(card)
+    if not parts:
+        raise UsageError(f"the retriever card {card.name or card.kind!r} searches no corpus: there is nothing to build")
+    check_free(out, overwrite)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = building_folder(out)
+    with lock_folder(building):
+        check_free(out, overwrite)  # another process may have been quicker
+        wanted = BuildState(format=FORMAT, parts={n: _comparable(c) for n, c in parts.items()}, shard=shard)
+        state = _state(building, wanted, restart)
+        try:
+            builders = {name: _builder(building, name, part, progress) for name, part in parts.items()}
+            store = _write_shards(unique(passages), building, state, builders, progress)
+            facts = {name: one.finish(len(state.shards), store) for name, one in builders.items()}
+            manifest = _complete(building, card, facts, store)
+            _move(building, out, overwrite)
+        except BaseException:
+            if not state.shards:  # nothing is lost
+                shutil.rmtree(building, ignore_errors=True)
+            raise
+    return manifest
+
+
+def building_folder(out: Path) -> Path:
+    """Returns where a build stands until it is complete."""
+    return out.parent / f".{out.name}.building"
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Refuses a name under which something stands that must not be replaced; an empty folder is nothing."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST).exists():
+        raise RunExistsError(f"{out} exists and is not an index (no {MANIFEST}): choose another --out")
+    if not overwrite:
+        raise RunExistsError(f"{out} already holds an index: choose another --out, or pass --overwrite to replace it")
+
+
+def _comparable(card: Any) -> dict[str, Any]:
+    """Returns a part's card as JSON has it."""
+    return dict(json.loads(json.dumps(plain(card))))
+
+
+def _builder(building: Path, name: str, part: Any, progress: Progress) -> Builder:
+    for folder in (building / name, building / _SHARDS / name):
+        folder.mkdir(parents=True, exist_ok=True)
+    return back_end(part).builder(part, building / name, building / _SHARDS / name, progress)
+
+
+# -- state ---------------------------------------------------------------------------------------------------------
+
+
+def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
+    """Returns how far an interrupted build of the same settings is; a new state if there is none."""
+    path = building / STATE
+    if path.exists() and not restart:
+        try:
+            found = build(BuildState, json.loads(path.read_bytes()), str(path))
+        except (ValueError, CardError) as error:
+            raise RunExistsError(
+                f"{building}: an interrupted build that cannot be read ({error}): --restart"
+            ) from error
+        if dataclasses.replace(found, shards=[]) != wanted:
+            raise RunExistsError(
+                f"{building} holds {len(found.shards)} shards of an interrupted build with other settings: build with "
+                "those to go on with it, or pass --restart to throw it away"
+            )
+        return found
+    for inside in building.iterdir():
+        if inside.is_dir():
+            shutil.rmtree(inside)
+        elif inside.name != ".lock":
+            inside.unlink()
+    return wanted
+
+
+def _save(state: BuildState, building: Path) -> None:
+    with write_atomic(building / STATE) as file:
+        file.write(json.dumps(dataclasses.asdict(state)).encode())
+
+
+# -- stages --------------------------------------------------------------------------------------------------------
+
+
+def _write_shards(
+    passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder], progress: Progress
+) -> PassageStore:
+    """Writes what is not written yet; returns the passages."""
+    with PassageWriter(building) as writer:
+        _cut(writer, state, len(state.shards))
+        start, number = 0, 0
+        for number, batch in enumerate(_batches(passages, state.shard), start=1):
+            lines = [passage_line(passage) for passage in batch]
+            done = DoneShard(
+                passages=len(batch),
+                bytes=sum(map(len, lines)),
+                sha256=hashlib.sha256(b"".join(lines)).hexdigest(),
+            )
+            if state.shards[number - 1 : number] != [done]:
+                if len(state.shards) >= number:  # the corpus is another one from here on
+                    _forget(building, writer, state, number - 1)
+                writer.write(lines)
+                for one in builders.values():
+                    one.add(number - 1, start, batch)
+                state.shards.append(done)
+                _save(state, building)
+            start += len(batch)
+            progress("reading passages", start, 0)
+        if number < len(state.shards):
+            _forget(building, writer, state, number)
+        if not state.shards:
+            raise DataError("nothing to index: no passages and no word in them")
+        return writer.finish()
+
+
+def _batches(passages: Iterable[Passage], size: int) -> Iterator[list[Passage]]:
+    iterator = iter(passages)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def _cut(writer: PassageWriter, state: BuildState, shards: int) -> None:
+    kept = state.shards[:shards]
+    writer.cut(sum(one.passages for one in kept), sum(one.bytes for one in kept))
+
+
+def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
+    """Takes back all but the first shards, and what parts have made of all of them."""
+    del state.shards[shards:]
+    _save(state, building)
+    _cut(writer, state, shards)
+    for name in state.parts:
+        shutil.rmtree(building / name)
+        (building / name).mkdir()
+
+
+def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore) -> Manifest:
+    """Writes the manifest and removes what was needed for building only."""
+    shutil.rmtree(building / _SHARDS)
+    (building / STATE).unlink()
+    files = describe_files(building)
+    parts = {name: Part(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
+    manifest = Manifest(
+        format=FORMAT,
+        corpus_sha256=files[PASSAGES].sha256,
+        passages=len(store),
+        retriever=plain(card),
+        parts=parts,
+        versions={"searchgym": searchgym.__version__, "unicode": unicodedata.unidata_version} | _versions(),
+        files=files,
+    )
+    with write_atomic(building / MANIFEST) as file:
+        file.write((json.dumps(dataclasses.asdict(manifest), indent=2) + "\n").encode())
+    return manifest
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of the libraries that are there."""
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _move(building: Path, out: Path, overwrite: bool) -> None:
+    """Gives a finished folder its name."""
+    check_free(out, overwrite)
+    old = building.with_name(f"{building.name}-old-{time.time_ns()}")
+    (building / ".lock").unlink()
+    if (out / MANIFEST).exists():
+        out.rename(old)
+    try:
+        building.rename(out)
+    except OSError:
+        check_free(out, overwrite=False)  # another process was quicker after all
+        raise
+    shutil.rmtree(old, ignore_errors=True)
