@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import searchgym
-from searchgym.cli import data, doctor, models, run, serve, train, world
+from searchgym.cli import data, doctor, index, models, run, serve, train, world
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -31,7 +31,7 @@ app.command("retrieval")(data.retrieval)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.corpus, name="corpus")
-app.add_typer(data.index, name="index")
+app.add_typer(index.index, name="index")
 app.add_typer(world.world, name="world")
 
 

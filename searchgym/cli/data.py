@@ -1,8 +1,7 @@
-"""Commands on data: corpus, index, retrieval."""
+"""Commands on data: corpus, retrieval."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +9,12 @@ from typing import Annotated
 import typer
 
 from searchgym.cards import CorpusCard, find_card, load_card
-from searchgym.cli.output import Json, emit, emit_rows, progress, say
+from searchgym.cli.output import Json, emit, progress, say
 from searchgym.corpora.files import BadLines
 from searchgym.errors import RunExistsError, ScoringError, UsageError
 from searchgym.records import Passage
 
 corpus = typer.Typer(help="Corpora: get, convert, chunk, inspect.", no_args_is_help=True)
-index = typer.Typer(help="Indexes: build, inspect, search.", no_args_is_help=True)
 
 SOURCE_HELP = "Corpus file, BEIR folder, folder of documents, or hf:OWNER/NAME:CONFIG/SPLIT."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)]
@@ -112,67 +110,10 @@ def corpus_inspect(source: Source, json: Json = False) -> None:
     emit(inspect_corpus(source), json, source)
 
 
-@index.command("build")
-def index_build(
-    source: Source,
-    out: Out,
-    k1: Annotated[float, typer.Option(help="BM25 k1: how fast repeated terms saturate.")] = 0.9,
-    b: Annotated[float, typer.Option(help="BM25 b: how much long passages are discounted.")] = 0.4,
-    form: Format = None,
-    skip_bad: SkipBad = 0,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
-    """Build a BM25 index folder."""
-    from searchgym.corpora.retrieval.index import build_index
-
-    passages, bad = read(source, form, skip_bad)
-    started = time.perf_counter()
-    with progress("indexing") as advance:
-        manifest = build_index(
-            passages, out, k1=k1, b=b, overwrite=overwrite, progress=lambda done: advance(done, None)
-        )
-    left_out = report(bad)
-    seconds = round(time.perf_counter() - started, 3)
-    summary = {"passages": manifest.passages, "corpus_sha256": manifest.corpus_sha256}
-    emit(summary | {"left_out": left_out, "seconds": seconds, "out": str(out)}, json, "index")
-
-
-@index.command("inspect")
-def index_inspect(
-    folder: Annotated[Path, typer.Argument(help="Index folder.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare checksums.")] = False,
-    json: Json = False,
-) -> None:
-    """Show and check an index folder."""
-    from searchgym.corpora.retrieval.index import inspect_index
-
-    emit(inspect_index(folder, verify=verify), json, str(folder))
-
-
-@index.command("search")
-def index_search(
-    folder: Annotated[Path, typer.Argument(help="Index folder, or a corpus file.")],
-    query: Annotated[str, typer.Argument(help="Query text.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits at most.")] = 5,
-    json: Json = False,
-) -> None:
-    """Search an index."""
-    from searchgym.envs.data import find_corpus, load_corpus
-
-    (hits,) = load_corpus(find_corpus(str(folder))).search([query], k)
-    rows = [
-        {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
-        for rank, hit in enumerate(hits, start=1)
-    ]
-    if not rows and not json:
-        say("no hits: no word of the query is in the corpus")
-    emit_rows(rows, json, "hits")
-
-
 def retrieval(
     questions: Annotated[Path | None, typer.Option(help="Questions whose texts are the queries.")] = None,
     corpus: Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card to search.")] = None,
+    retriever: Annotated[str | None, typer.Option(help="Retriever card: how to search it.")] = None,
     qrels: Annotated[
         Path | None, typer.Option(help="TREC or BEIR qrels; gold titles of the questions otherwise.")
     ] = None,
@@ -199,10 +140,10 @@ def retrieval(
     elif questions is None or corpus is None:
         raise UsageError("give --questions and --corpus to search, or --run and --qrels to score a run")
     else:
-        retriever = load_corpus(find_corpus(corpus))
+        searched = load_corpus(find_corpus(corpus), retriever)
         if qrels is None:
             bad = BadLines(skip_bad)
-            judged = measures.qrels_from_titles(read_questions(questions, None, bad), retriever.passages())
+            judged = measures.qrels_from_titles(read_questions(questions, None, bad), searched.passages())
             report(bad)
         else:
             judged = measures.read_qrels(qrels)
@@ -211,7 +152,7 @@ def retrieval(
             raise ScoringError(
                 f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
             )
-        hits = measures.retrieve_run(retriever, {i: text for i, text in queries.items() if i in judged}, k)
+        hits = measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, k)
     if run_out is not None:
         measures.write_run(run_out, hits)
     if qrels_out is not None:

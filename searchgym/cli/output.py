@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -84,3 +85,58 @@ def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+EVERY = 30.0
+"""Seconds between two lines about a stage, where no bar can be shown."""
+
+
+@contextmanager
+def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows stages of a long work on standard error: a bar each in a terminal, else a line now and then.
+
+    Args:
+        expected: The whole of a stage that does not know its own.
+
+    Yields:
+        ``report(stage, done, whole)``; whole is 0 where it is not known.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    rate = TextColumn("{task.fields[rate]:.0f}/s")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+        lines = _Lines()
+
+        def report(stage: str, done: int, whole: int) -> None:
+            whole = whole or max(expected, done)
+            if not console.is_terminal:
+                lines.report(stage, done, whole)
+                return
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=whole, rate=0.0)
+            speed = bar.tasks[tasks[stage]].speed
+            bar.update(tasks[stage], completed=done, total=whole, rate=speed or 0.0)
+
+        yield report
+
+
+class _Lines:
+    """Says how far a stage is, not too often."""
+
+    def __init__(self) -> None:
+        self._stage, self._began, self._said = "", 0.0, 0.0
+
+    def report(self, stage: str, done: int, whole: int) -> None:
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage, self._began, self._said = stage, now, now
+            return
+        if now - self._said >= EVERY:
+            self._said = now
+            rate = done / max(now - self._began, 1e-9)
+            left = (whole - done) / rate if rate else 0.0
+            say(f"{stage}: {done} of {whole}, {rate:.0f}/s, {left:.0f} s left")

@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import secrets
+import time
 import urllib.parse
 import urllib.request
 import zlib
@@ -272,26 +273,44 @@ def write_atomic(path: FilePath) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
     """Makes a folder if need be and holds it until the block ends, against every other process.
 
-    The lock is the operating system's, on the file ``.lock``: it goes with the process, however that ends.
+    The lock is the operating system's, on the file ``.lock``: it goes with the process, however that ends. The block
+    may give the folder another name, if it removes that file first.
+
+    Args:
+        folder: What to hold.
+        wait: Seconds to wait for another process that holds it.
 
     Raises:
         RunExistsError: Another process holds it.
         UsageError: The folder cannot be made or written.
     """
+    end = time.monotonic() + wait
+    while (lock := _try_lock(folder)) is None:
+        if time.monotonic() >= end:
+            raise RunExistsError(f"{folder} is in use by another process: wait for it or choose another")
+        time.sleep(0.1)
+    with lock:
+        yield
+
+
+def _try_lock(folder: Path) -> BinaryIO | None:
+    """Returns the locked file of a folder, None if another process holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("ab")
     except OSError as error:
-        raise UsageError(f"{folder} cannot be made a run folder: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunExistsError(f"{folder} is in use by another process: wait for it or choose another") from None
-        yield
+        raise UsageError(f"{folder} cannot be made a folder to write to: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock.fileno()).st_ino == (folder / ".lock").stat().st_ino:
+            return lock
+    except OSError:  # held, or moved away with its folder by the one who held it
+        pass
+    lock.close()
+    return None
 
 
 def write_jsonl(path: FilePath, rows: Iterable[Any]) -> int:

@@ -20,6 +20,8 @@ PASSAGES: Final = "passages.jsonl"
 """One passage per line, in order: ``{"id", "title", "text"}``."""
 OFFSETS: Final = "offsets.npy"
 """(N + 1,) int64: byte where each line begins, and the last one ends."""
+ENDS: Final = ".ends.part"
+"""What a writer keeps to go on: (N,) int64, byte where each line ends."""
 IDS: Final = "ids.npy"
 """(2, N) uint64: hashes of the ids, ascending, and the position of each. Not there if each id is its position."""
 
@@ -49,7 +51,7 @@ class PassageWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lines = (folder / PASSAGES).open("ab")
-        self._ends = (folder / f"{OFFSETS}.part").open("ab")
+        self._ends = (folder / ENDS).open("ab")
 
     def __enter__(self) -> PassageWriter:
         return self
@@ -73,14 +75,12 @@ class PassageWriter:
             os.fsync(file.fileno())
 
     def finish(self) -> PassageStore:
-        """Returns what was written, complete; the writer cannot be used any more."""
+        """Returns what was written, complete. `ENDS` is not needed any more, unless another writer is to go on."""
         self.__exit__()
-        part = self._folder / f"{OFFSETS}.part"
-        ends = np.fromfile(part, np.int64)
+        ends = np.fromfile(self._folder / ENDS, np.int64)
         np.save(self._folder / OFFSETS, np.concatenate([[0], ends]).astype(np.int64))
         store = PassageStore(self._folder)
         _write_ids(store, self._folder / IDS)
-        part.unlink()
         return PassageStore(self._folder)
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.cards import CorpusCard, find_card, list_cards, load_card
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.bm25 import BM25Retriever
+    from searchgym.corpora.retrieval.cards import RetrieverCard
+    from searchgym.corpora.retrieval.parts import Progress
+    from searchgym.corpora.retrieval.retriever import CorpusRetriever
+
+    RetrieverGiven = str | dict[str, Any] | RetrieverCard | None
 
 
 def home() -> Path:
@@ -68,25 +74,51 @@ def _corpus_file(name: str) -> Path:
     )
 
 
-def load_corpus(path: Path) -> BM25Retriever:
-    """Returns BM25 over an index folder, or over a corpus file or a folder of documents.
+def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | None = None) -> CorpusRetriever:
+    """Returns a retriever over an index folder, or over a corpus file or a folder of documents.
 
     The index of the latter is built once and cached by content; one that is damaged is built anew.
+
+    Args:
+        path: What `find_corpus` returned.
+        card: How to search: a retriever card, its name, or a mapping; BM25, or what the index folder says, where None.
+        progress: Told of what takes long.
     """
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
     from searchgym.corpora.passages import corpus_file, corpus_sha256
-    from searchgym.corpora.retrieval import analysis
-    from searchgym.corpora.retrieval.index import FORMAT, MANIFEST, build_index, load_index
+    from searchgym.corpora.retrieval.build import build_index
+    from searchgym.corpora.retrieval.cards import DEFAULT, find_retriever
+    from searchgym.corpora.retrieval.index import MANIFEST, load_index
+    from searchgym.corpora.retrieval.lucene import is_lucene, open_lucene
+    from searchgym.corpora.retrieval.parts import quiet
 
+    progress = progress or quiet
     if (path / MANIFEST).exists():
-        return load_index(path)
+        return load_index(path, card=card, progress=progress)
+    if is_lucene(path):
+        return open_lucene(path, None, card)
+    found = DEFAULT if card is None else find_retriever(card)
     digest = corpus_sha256(open_corpus(path)) if is_documents(path) else sha256_file(corpus_file(path))
-    # The versions are in the name: an index that this code cannot read is built anew, not refused.
-    folder = home() / "indexes" / f"bm25-{FORMAT}.{analysis.VERSION}-{digest[:24]}"
+    folder = home() / "indexes" / f"{_made_of(found)}-{digest[:24]}"
     if folder.exists():
         with contextlib.suppress(IndexMismatchError):
-            return load_index(folder)
-    with contextlib.suppress(RunExistsError):  # another process may build the same index meanwhile
-        build_index(open_corpus(path), folder, overwrite=folder.exists())
-    return load_index(folder)
+            return load_index(folder, card=found, progress=progress)
+    with contextlib.suppress(RunExistsError):  # another process has built the same index meanwhile
+        build_index(open_corpus(path), folder, found, overwrite=folder.exists(), wait=WAIT, progress=progress)
+    return load_index(folder, card=found, progress=progress)
+
+
+WAIT: Final = 3600.0
+"""Seconds to wait for another process that builds the same index."""
+
+
+def _made_of(card: RetrieverCard) -> str:
+    """Returns a name for what is built for a card. Versions are in it: what this code cannot read is built anew."""
+    from searchgym.corpora.retrieval import analysis
+    from searchgym.corpora.retrieval.cards import built_of
+    from searchgym.corpora.retrieval.index import FORMAT, part_names
+
+    parts = part_names(card)
+    made = json.dumps([built_of(part) for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)
+    return f"{'-'.join(parts)}-{hashlib.sha256(made.encode()).hexdigest()[:8]}"

@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build
+from searchgym.corpora.retrieval.cards import CARD_CLASSES, HttpCard, RetrieverCard, find_retriever, stands_outside
+from searchgym.corpora.retrieval.compose import open_outside
 from searchgym.corpora.retrieval.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, home, load_corpus
@@ -31,9 +33,9 @@ class TaskOptions(TypedDict, total=False):
     """A question file, a hub data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
     corpus: str | os.PathLike[str]
     """A corpus file or a folder of documents (indexed once, then cached), or an index folder."""
-    retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str
-    """Used instead of BM25 over the corpus: a retriever, a function that builds one from the corpus's passages, or the
-    URL of a server."""
+    retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
+    """How to search, in the place of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
+    or a function that builds one from the corpus's passages."""
     reward: str | Reward
     """``"em"``, ``"f1"``, ``"module:function"`` or a callable that takes the final `State`."""
     protocol: ProtocolName
@@ -186,6 +188,12 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
             raise UnknownNameError("option", name, known)
     options = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
     card = _override(card, options)
+    given = options.get("retriever")
+    if isinstance(given, (str, dict)):
+        found = find_retriever(given)
+        if isinstance(found, HttpCard) and isinstance(given, str):
+            found = dataclasses.replace(found, deadline=card.retriever_deadline)
+        options["retriever"] = found
     options = _generate(card, options)
     aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
@@ -238,16 +246,32 @@ def _world(card: EnvCard, given: object) -> dict[str, Any]:
 
 def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
     """Returns the options with a generated world's files for the questions and the corpus that the user left out."""
-    own_corpus = bool({"corpus", "retriever"} & options.keys() or options.get("distractors"))
+    own_corpus = "corpus" in options or bool(options.get("distractors")) or _has_corpus(options.get("retriever"))
     if card.world is None or ("questions" in options and own_corpus):
         return options
     from searchgym.corpora.worlds import cached_world
 
     folder = cached_world(card.world, home() / "worlds")
     files: TaskOptions = {"questions": folder / "questions.jsonl"}
-    if not own_corpus or callable(options.get("retriever")):
+    if not own_corpus:
         files["corpus"] = folder / "corpus.jsonl"
     return {**files, **options}
+
+
+def _has_corpus(retriever: object) -> bool:
+    """Returns whether a user's retriever needs no corpus from the environment."""
+    if isinstance(retriever, CARD_CLASSES):
+        return stands_outside(retriever)
+    return retriever is not None and not _is_function(retriever)
+
+
+def _is_function(retriever: object) -> bool:
+    """Returns whether this makes a retriever of passages, and is none itself."""
+    return callable(retriever) and not _is_retriever(retriever)
+
+
+def _is_retriever(given: object) -> TypeGuard[AnyRetriever]:
+    return isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type)
 
 
 def load_questions(
@@ -297,20 +321,18 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         if given is not None:
             raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
         return DistractorRetriever(questions)
-    if isinstance(given, str):
-        from searchgym.corpora.retrieval.client import HttpRetriever
-
-        return HttpRetriever(given, deadline=card.retriever_deadline)
-    if isinstance(given, (Retriever, QuestionRetriever)) and not isinstance(given, type):
+    if _is_retriever(given):
         return given
+    if isinstance(given, CARD_CLASSES) and stands_outside(given):
+        return open_outside(given)
     path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
-    if given is not None:
-        if not callable(given):
-            raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
-        from searchgym.corpora.documents import open_corpus
+    if given is None or isinstance(given, CARD_CLASSES):
+        return load_corpus(path, given)
+    if not callable(given):
+        raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
+    from searchgym.corpora.documents import open_corpus
 
-        return given(open_corpus(path))
-    return load_corpus(path)
+    return given(open_corpus(path))
 
 
 def _path(card: EnvCard, given: object) -> str:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchgym.corpora.store import OFFSETS, PASSAGES, PassageStore, unique, write_passages
+from searchgym.corpora.passages import passage_line
+from searchgym.corpora.store import ENDS, IDS, OFFSETS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
@@ -18,8 +19,9 @@ texts = st.text(st.characters(exclude_categories=[]), max_size=30)
 
 
 def stored(passages: Iterable[Passage], folder: Path) -> PassageStore:
-    list(write_passages(passages, folder))
-    return PassageStore(folder)
+    with PassageWriter(folder) as writer:
+        writer.write([passage_line(passage) for passage in passages])
+        return writer.finish()
 
 
 @given(st.lists(st.builds(Passage, texts, texts, texts), min_size=1, max_size=8))
@@ -30,18 +32,44 @@ def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, p
     assert [store[i] for i in range(len(store))] == list(store) == passages
 
 
-def test_passages_pass_through_one_at_a_time(tmp_path: Path) -> None:
-    read = []
+def test_passages_are_written_bit_by_bit_and_taken_back(tmp_path: Path) -> None:
+    lines = [passage_line(Passage(str(i), "", f"text {i}")) for i in range(5)]
+    with PassageWriter(tmp_path) as writer:
+        writer.write(lines[:2])
+        writer.write(lines[2:4])
+        assert not (tmp_path / OFFSETS).exists()  # incomplete
+    with PassageWriter(tmp_path) as writer:  # another process goes on
+        writer.cut(3, sum(map(len, lines[:3])))
+        writer.write(lines[4:])
+        store = writer.finish()
+    assert [passage.text for passage in store] == ["text 0", "text 1", "text 2", "text 4"]
+    assert [store.position(id) for id in "0124"] == [0, 1, 2, 3]
+    assert (tmp_path / PASSAGES).read_bytes() == b"".join([*lines[:3], lines[4]])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ENDS, IDS, OFFSETS, PASSAGES]
 
-    def source() -> Iterable[Passage]:
-        for i in range(3):
-            read.append(i)
-            yield Passage(str(i), "", "text")
 
-    writing = write_passages(source(), tmp_path)
-    assert next(iter(writing)).id == "0"
-    assert read == [0]
-    assert not (tmp_path / OFFSETS).exists()  # incomplete until the iteration ends
+def test_passages_are_found_by_id(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    plain = stored([Passage(str(i), "", f"text {i}") for i in range(12)], tmp_path / "plain")
+    assert [plain.position(str(i)) for i in range(12)] == list(range(12))
+    assert not (tmp_path / "plain" / IDS).exists()
+    for absent in ("12", "-1", "01", "a", ""):
+        with pytest.raises(KeyError):
+            plain.position(absent)
+    (tmp_path / "named").mkdir()
+    named = stored([Passage(f"p{i}", "", f"text {i}") for i in range(100)], tmp_path / "named")
+    assert [named.position(f"p{i}") for i in range(100)] == list(range(100))
+    for absent in ("p100", "0", ""):
+        with pytest.raises(KeyError):
+            named.position(absent)
+
+
+def test_two_ids_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("searchgym.corpora.store.hash_id", lambda id: 7)
+    store = stored([Passage(id, "", "") for id in "abc"], tmp_path)
+    assert [store.position(id) for id in "cab"] == [2, 0, 1]
+    with pytest.raises(KeyError):
+        store.position("d")
 
 
 def test_offsets_are_those_of_the_lines(tmp_path: Path) -> None:

@@ -248,6 +248,10 @@ class BM25Retriever:
         """Yields all passages in corpus order."""
         return iter(self._passages)
 
+    def passage(self, position: int) -> Passage:
+        """Returns the passage at a position, 0 to len - 1."""
+        return self._passages[position]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> BM25Retriever:
         return self
 

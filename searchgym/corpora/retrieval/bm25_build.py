@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -136,14 +136,29 @@ def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM2
 
 
 def as_model(
-    k1: float, b: float, vocabulary: Mapping[str, int], passages: int, data: Floats, indices: Ints, starts: Longs
+    k1: float, b: float, vocabulary: dict[str, int], passages: int, data: Floats, indices: Ints, starts: Longs
 ) -> bm25s.BM25:
-    """Returns an index as bm25s has it: its `save` and `retrieve` work."""
+    """Returns an index as bm25s has it: its `save` and `get_scores` work."""
     model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
     model.scores = {"data": data, "indices": indices, "indptr": starts, "num_docs": passages}
-    model.vocab_dict = dict(vocabulary)
+    model.vocab_dict = vocabulary
+    model.nonoccurrence_array = None
     model.unique_token_ids_set = set()
     return model
+
+
+def load_model(folder: Path) -> bm25s.BM25:
+    """Opens what `merge` and `save_rest` wrote, memory-mapped. bm25s's own `load` holds every term's number twice.
+
+    Raises:
+        OSError, ValueError, KeyError: A file is missing, or not what it should be.
+    """
+    params = json.loads((folder / "params.index.json").read_bytes())
+    vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
+    data, indices, starts = (np.load(folder / name, mmap_mode="r") for name in (DATA, INDICES, STARTS))
+    if not (len(data) == len(indices) == starts[-1] and len(starts) == len(vocabulary) + 1):
+        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(vocabulary)} terms: they do not fit")
+    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts)
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:

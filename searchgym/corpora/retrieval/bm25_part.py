@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import bm25s
-
 from searchgym.corpora.retrieval import analysis
 from searchgym.corpora.retrieval.bm25 import BM25Retriever, contents
-from searchgym.corpora.retrieval.bm25_build import in_folder, load_shard, make_shard, merge, save_rest, save_shard
+from searchgym.corpora.retrieval.bm25_build import (
+    in_folder,
+    load_model,
+    load_shard,
+    make_shard,
+    merge,
+    save_rest,
+    save_shard,
+)
 from searchgym.corpora.retrieval.cards import BM25Card
 from searchgym.corpora.retrieval.parts import Needs, Progress
 from searchgym.corpora.store import PassageStore
@@ -66,7 +72,7 @@ def load(
         made = f"{facts.get('analyser')} {facts.get('analyser_version')}"
         raise IndexMismatchError(f"was analysed by {made!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
     try:
-        model = bm25s.BM25.load(folder, mmap=True)
+        model = load_model(folder)
     except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
         raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
     if model.scores["num_docs"] != len(passages):

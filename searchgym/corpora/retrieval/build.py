@@ -27,7 +27,7 @@ from searchgym.corpora.passages import passage_line
 from searchgym.corpora.retrieval.cards import DEFAULT, RetrieverCard, find_retriever, plain
 from searchgym.corpora.retrieval.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
 from searchgym.corpora.retrieval.parts import Builder, Progress, back_end, quiet
-from searchgym.corpora.store import PASSAGES, PassageStore, PassageWriter, unique
+from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.records import Passage
 
@@ -69,6 +69,7 @@ def build_index(
     overwrite: bool = False,
     restart: bool = False,
     shard: int = SHARD,
+    wait: float = 0.0,
     progress: Progress = quiet,
 ) -> Manifest:
     """Builds an index folder. Until it is complete, nothing stands under its name.
@@ -80,6 +81,7 @@ def build_index(
         overwrite: Replace an index that is already there.
         restart: Throw away what an interrupted build with other settings has left.
         shard: Passages of a shard.
+        wait: Seconds to wait for another process that builds the same.
         progress: Told of each stage's progress.
 
     Raises:
@@ -95,14 +97,15 @@ def build_index(
     check_free(out, overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
     building = building_folder(out)
-    with lock_folder(building):
-        check_free(out, overwrite)  # another process may have been quicker
+    with lock_folder(building, wait):
+        if not (building / STATE).exists():
+            _check_still_free(out, overwrite, building)
         wanted = BuildState(format=FORMAT, parts={n: _comparable(c) for n, c in parts.items()}, shard=shard)
         state = _state(building, wanted, restart)
         try:
             builders = {name: _builder(building, name, part, progress) for name, part in parts.items()}
-            store = _write_shards(unique(passages), building, state, builders, progress)
-            facts = {name: one.finish(len(state.shards), store) for name, one in builders.items()}
+            store = _write_shards(_counted(unique(passages), progress), building, state, builders)
+            facts = _finish(state, builders, store)
             manifest = _complete(building, card, facts, store)
             _move(building, out, overwrite)
         except BaseException:
@@ -125,6 +128,15 @@ def check_free(out: Path, overwrite: bool) -> None:
         raise RunExistsError(f"{out} exists and is not an index (no {MANIFEST}): choose another --out")
     if not overwrite:
         raise RunExistsError(f"{out} already holds an index: choose another --out, or pass --overwrite to replace it")
+
+
+def _check_still_free(out: Path, overwrite: bool, building: Path) -> None:
+    """Refuses a name that another process was quicker to take, and leaves nothing beside it."""
+    try:
+        check_free(out, overwrite)
+    except RunExistsError:
+        shutil.rmtree(building)
+        raise
 
 
 def _comparable(card: Any) -> dict[str, Any]:
@@ -173,8 +185,27 @@ def _save(state: BuildState, building: Path) -> None:
 # -- stages --------------------------------------------------------------------------------------------------------
 
 
+def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passage]:
+    """Yields the passages, reporting every thousandth and the last."""
+    number = 0
+    for number, passage in enumerate(passages, 1):
+        yield passage
+        if number % 1000 == 0:
+            progress("reading passages", number, 0)
+    progress("reading passages", number, number)
+
+
+def _finish(state: BuildState, builders: dict[str, Builder], store: PassageStore) -> dict[str, dict[str, Any]]:
+    """Makes the parts of their shards; returns the facts of each."""
+    try:
+        return {name: one.finish(len(state.shards), store) for name, one in builders.items()}
+    except DataError:  # this corpus never gives an index: its shards are of no use
+        state.shards.clear()
+        raise
+
+
 def _write_shards(
-    passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder], progress: Progress
+    passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder]
 ) -> PassageStore:
     """Writes what is not written yet; returns the passages."""
     with PassageWriter(building) as writer:
@@ -196,7 +227,6 @@ def _write_shards(
                 state.shards.append(done)
                 _save(state, building)
             start += len(batch)
-            progress("reading passages", start, 0)
         if number < len(state.shards):
             _forget(building, writer, state, number)
         if not state.shards:
@@ -228,7 +258,8 @@ def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: in
 def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore) -> Manifest:
     """Writes the manifest and removes what was needed for building only."""
     shutil.rmtree(building / _SHARDS)
-    (building / STATE).unlink()
+    for name in (STATE, ENDS):
+        (building / name).unlink()
     files = describe_files(building)
     parts = {name: Part(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
     manifest = Manifest(

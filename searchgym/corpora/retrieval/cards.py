@@ -195,6 +195,7 @@ KINDS: Final[dict[str, type[Any]]] = {
     "http": HttpCard,
     "tool": ToolCard,
 }
+CARD_CLASSES: Final = tuple(KINDS.values())
 OUTSIDE: Final = (RecordedCard, HttpCard, ToolCard)
 """What needs no corpus here."""
 DEFAULT: Final = BM25Card()
@@ -208,6 +209,7 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         UnknownNameError: No card has this name; no such kind.
     """
     if not isinstance(given, (str, dict)):
+        _check(given, f"retriever card {given.name or given.kind!r}")
         return given
     if isinstance(given, dict):
         return _read(given, "retriever")
@@ -244,10 +246,10 @@ AT_SEARCH: Final[dict[str, tuple[str, ...]]] = {
 
 def same_part(one: PartCard, other: PartCard) -> bool:
     """Returns whether what is built for one card serves the other."""
-    return _built(one) == _built(other)
+    return built_of(one) == built_of(other)
 
 
-def _built(card: PartCard) -> dict[str, Any]:
+def built_of(card: PartCard) -> dict[str, Any]:
     """Returns what a part's build depends on."""
     plain = dataclasses.asdict(card)
     for name in ("name", "summary", *AT_SEARCH[card.kind]):

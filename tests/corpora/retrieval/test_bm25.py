@@ -20,8 +20,10 @@ from numba.core import dispatcher
 
 from searchgym.corpora.retrieval import bm25
 from searchgym.corpora.retrieval.analysis import analyse
-from searchgym.corpora.retrieval.bm25 import BM25Retriever, build_model, contents
-from searchgym.corpora.retrieval.index import build_in_memory, build_index, load_index
+from searchgym.corpora.retrieval.bm25 import BM25Retriever, contents
+from searchgym.corpora.retrieval.bm25_build import build_model
+from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.index import build_in_memory, load_index
 from searchgym.errors import DataError, UsageError
 from searchgym.records import Hit, Passage, title_key
 
@@ -249,7 +251,7 @@ def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(RuntimeError):
         numba.njit(cache=True)(double)
-    assert bm25._kernel(double)(21) == 42
+    assert bm25.kernel(double)(21) == 42
 
 
 def test_recall_on_real_questions(real_data: Path) -> None:

@@ -1,19 +1,29 @@
 """Index folders: what is built loads and finds the same; what was tampered with is refused, naming the file."""
 
+import errno
 import hashlib
 import json
+import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import bm25s
 import numpy as np
 import pytest
 
 from searchgym.corpora.passages import corpus_sha256, read_passages
 from searchgym.corpora.retrieval import analysis
-from searchgym.corpora.retrieval.index import build_in_memory, build_index, inspect_index, load_index
-from searchgym.errors import DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
+from searchgym.corpora.retrieval.bm25_part import Bm25Builder
+from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.cards import BM25Card
+from searchgym.corpora.retrieval.index import build_in_memory, inspect_index, load_index
+from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError
 from searchgym.records import Passage
 
 BIRDS = [
@@ -24,6 +34,7 @@ BIRDS = [
 FILES = [
     "passages.jsonl",
     "offsets.npy",
+    "ids.npy",
     "bm25/data.csc.index.npy",
     "bm25/indices.csc.index.npy",
     "bm25/indptr.csc.index.npy",
@@ -42,6 +53,12 @@ def folder(tmp_path: Path) -> Path:
 def edit(folder: Path, **changes: Any) -> None:
     path = folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def part(**facts: Any) -> dict[str, Any]:
+    """The manifest's part of BM25, with other facts."""
+    found = {"analyser": analysis.NAME, "analyser_version": analysis.VERSION, "stop_words": []} | facts
+    return {"card": {"kind": "bm25"}, "facts": found}
 
 
 def broken_source() -> Iterator[Passage]:
@@ -64,16 +81,24 @@ def test_postings_are_memory_mapped(folder: Path) -> None:
     assert all(isinstance(loaded.model.scores[name], np.memmap) for name in ("data", "indices", "indptr"))
 
 
+def test_bm25s_itself_reads_the_postings(folder: Path) -> None:
+    theirs, ours = bm25s.BM25.load(folder / "bm25"), load_index(folder).model
+    terms = analysis.analyse("bird of the coast")
+    assert theirs.get_scores(terms).tolist() == ours.get_scores(terms).tolist()
+    assert theirs.get_scores(terms).max() > 0
+
+
 def test_the_manifest_says_what_was_built(tmp_path: Path) -> None:
-    manifest = build_index(BIRDS, tmp_path / "deep" / "down", k1=1.2, b=0.75)
+    manifest = build_index(BIRDS, tmp_path / "deep" / "down", BM25Card(k1=1.2, b=0.75))
     folder = tmp_path / "deep" / "down"
     written = json.loads((folder / "manifest.json").read_text())
-    assert (written["kind"], written["format"]) == ("bm25", 1)
+    assert (written["retriever"]["kind"], written["format"]) == ("bm25", 2)
     assert manifest.corpus_sha256 == hashlib.sha256((folder / "passages.jsonl").read_bytes()).hexdigest()
     assert manifest.corpus_sha256 == written["corpus_sha256"] == corpus_sha256(BIRDS)
-    assert (manifest.passages, manifest.k1, manifest.b) == (3, 1.2, 0.75)
-    assert (manifest.analyser, manifest.analyser_version) == (analysis.NAME, analysis.VERSION)
-    assert manifest.stop_words == sorted(analysis.STOP_WORDS)
+    card, facts = manifest.parts["bm25"].card, manifest.parts["bm25"].facts
+    assert (manifest.passages, card["k1"], card["b"]) == (3, 1.2, 0.75)
+    assert (facts["analyser"], facts["analyser_version"]) == (analysis.NAME, analysis.VERSION)
+    assert facts["stop_words"] == sorted(analysis.STOP_WORDS)
     assert {"searchgym", "bm25s", "numpy", "PyStemmer"} <= manifest.versions.keys()
     assert sorted(manifest.files) == sorted(FILES)
     assert all((folder / name).stat().st_size == file.bytes for name, file in manifest.files.items())
@@ -161,11 +186,12 @@ def test_an_expected_corpus_is_checked(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2; this version reads 'bm25', 1"),
-        ({"kind": "dense"}, "is of kind 'dense'"),
-        ({"analyser_version": 0}, "was analysed by 'lucene-english-porter 0'"),
-        ({"analyser": "other"}, "was analysed by 'other 1'"),
-        ({"passages": 4}, "3, 3 and 4 passages"),
+        ({"format": 1}, "is of format 1; this version reads 2"),
+        ({"parts": {"bm25": part(analyser_version=0)}}, "was analysed by 'lucene-english-porter 0'"),
+        ({"parts": {"bm25": part(analyser="other")}}, "was analysed by 'other 1'"),
+        ({"parts": {"bm25": part() | {"card": {"kind": "bm26"}}}}, "unknown kind of retriever"),
+        ({"retriever": {"kind": "bm25", "k2": 1}}, "unknown key 'k2'"),
+        ({"passages": 4}, "3 and 4 passages"),
         ({"passages": "3"}, "passages: expected int, got '3'"),
         ({"surprise": 1}, "unknown key 'surprise'"),
         ({"corpus_sha256": "0"}, "contradicts itself"),
@@ -227,8 +253,8 @@ def test_repeated_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_impossible_parameters_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        build_index(broken_source(), tmp_path / "out", k1=-1)
+    with pytest.raises(CardError, match="k1 is from 0 to 1e\\+06, got -1"):
+        build_index(broken_source(), tmp_path / "out", BM25Card(k1=-1))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -262,19 +288,146 @@ def test_what_is_no_index_is_never_replaced(tmp_path: Path) -> None:
     assert len(load_index(tmp_path / "empty")) == 3
 
 
-def test_of_two_builds_the_first_to_finish_stays(tmp_path: Path) -> None:
-    def slow() -> Iterator[Passage]:
+def test_a_second_build_of_a_name_is_refused_while_the_first_goes_on(tmp_path: Path) -> None:
+    def source() -> Iterator[Passage]:
         yield BIRDS[0]
-        build_index(BIRDS, tmp_path / "out")
+        with pytest.raises(RunExistsError, match="in use by another process"):
+            build_index(BIRDS, tmp_path / "out")
         yield BIRDS[1]
 
-    with pytest.raises(RunExistsError):
-        build_index(slow(), tmp_path / "out")
-    assert len(load_index(tmp_path / "out")) == 3
+    build_index(source(), tmp_path / "out")
+    assert len(load_index(tmp_path / "out")) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_build_that_waited_finds_what_the_other_has_built(tmp_path: Path) -> None:
+    waiting: list[Future[Any]] = []
+
+    def source() -> Iterator[Passage]:
+        yield BIRDS[0]
+        waiting.append(pool.submit(build_index, BIRDS, tmp_path / "out", wait=60))
+        yield BIRDS[1]
+
+    with ThreadPoolExecutor(1) as pool:
+        build_index(source(), tmp_path / "out")
+        with pytest.raises(RunExistsError, match="already holds an index"):
+            waiting[0].result()
+    assert len(load_index(tmp_path / "out")) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:
-    seen: list[int] = []
-    build_index((Passage(str(i), "", "gull") for i in range(2500)), tmp_path / "out", progress=seen.append)
-    assert seen == [1000, 2000, 2500]
+    seen: list[tuple[str, int, int]] = []
+    passages = (Passage(str(i), "", "gull") for i in range(2500))
+    build_index(passages, tmp_path / "out", progress=lambda *report: seen.append(report))
+    assert seen[:3] == [("reading passages", 1000, 0), ("reading passages", 2000, 0), ("reading passages", 2500, 2500)]
+    assert seen[-1] == ("merging postings", 1, 1)
+
+
+# -- shards and interruptions --------------------------------------------------------------------------------------
+
+
+def pages(count: int) -> list[Passage]:
+    """Passages of made-up words; every word of one is in others too."""
+    draw = random.Random(0)
+    words = [f"w{n}" for n in range(300)]
+    return [Passage(f"p{i}", f"page {i % 7}", " ".join(draw.choices(words, k=1 + i % 40))) for i in range(count)]
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """Every file of an index but its manifest."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_the_bytes_of_an_index_do_not_depend_on_shards(tmp_path: Path) -> None:
+    for shard in (1000, 17, 1):
+        build_index(pages(60), tmp_path / str(shard), shard=shard)
+    whole = contents_of(tmp_path / "1000")
+    assert contents_of(tmp_path / "17") == whole
+    assert contents_of(tmp_path / "1") == whole
+
+
+def stopping(passages: list[Passage], after: int) -> Iterator[Passage]:
+    for number, passage in enumerate(passages):
+        if number == after:
+            raise KeyboardInterrupt
+        yield passage
+
+
+def test_a_build_interrupted_three_times_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_index(pages(100), tmp_path / "whole", shard=10)
+    made: list[int] = []
+    real = Bm25Builder.add
+    monkeypatch.setattr(Bm25Builder, "add", lambda self, n, start, batch: (made.append(n), real(self, n, start, batch)))
+    for after in (35, 36, 82):
+        with pytest.raises(KeyboardInterrupt):
+            build_index(stopping(pages(100), after), tmp_path / "out", shard=10)
+        assert not (tmp_path / "out").exists()
+        assert [path.name for path in tmp_path.iterdir() if path.name != "whole"] == [".out.building"]
+    build_index(pages(100), tmp_path / "out", shard=10)
+    assert made == list(range(10))  # no shard was made twice
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+@pytest.mark.parametrize("broken", ["add", "finish", "save"])
+def test_a_build_interrupted_while_it_writes_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    build_index(pages(50), tmp_path / "whole", shard=10)
+
+    def stop(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    where: Any = {
+        "add": "searchgym.corpora.retrieval.bm25_part.save_shard",
+        "finish": "searchgym.corpora.retrieval.bm25_part.save_rest",
+        "save": "searchgym.corpora.retrieval.build._complete",
+    }[broken]
+    with monkeypatch.context() as patch:
+        patch.setattr(where, stop)
+        with pytest.raises(OSError, match="No space left"):
+            build_index(pages(50), tmp_path / "out", shard=10)
+    assert not (tmp_path / "out").exists()
+    build_index(pages(50), tmp_path / "out", shard=10)
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+
+
+def test_a_corpus_that_changed_meanwhile_is_built_as_it_is_now(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(stopping(pages(100), 65), tmp_path / "out", shard=10)
+    now = [*pages(25), Passage("new", "", "gull"), *pages(40)[26:]]
+    build_index(now, tmp_path / "whole", shard=10)
+    build_index(now, tmp_path / "out", shard=10)
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+
+
+def test_a_build_of_other_settings_is_not_thrown_away_unasked(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(stopping(pages(100), 65), tmp_path / "out", shard=10)
+    with pytest.raises(RunExistsError, match=r"6 shards of an interrupted build with other settings.*--restart"):
+        build_index(pages(100), tmp_path / "out", BM25Card(k1=1.5), shard=10)
+    build_index(pages(100), tmp_path / "out", BM25Card(k1=1.5), shard=10, restart=True)
+    build_index(pages(100), tmp_path / "whole", BM25Card(k1=1.5))
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+
+
+def test_a_killed_build_leaves_nothing_under_its_name_and_goes_on(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys
+from searchgym.corpora.retrieval.bm25_part import Bm25Builder
+from searchgym.corpora.retrieval.build import build_index
+from searchgym.records import Passage
+def source():
+    for i in range(40):
+        if i == 25:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield Passage(str(i), "", f"gull {i}")
+build_index(source(), sys.argv[1], shard=10)
+"""
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path / "out")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] == [".out.building"]
+    build_index((Passage(str(i), "", f"gull {i}") for i in range(40)), tmp_path / "out", shard=10)
+    assert len(load_index(tmp_path / "out").search(["gull"], 100)[0]) == 40

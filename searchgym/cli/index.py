@@ -1,0 +1,155 @@
+"""Commands on indexes: build, convert, inspect, search."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from searchgym.cli.data import Format, Out, Overwrite, SkipBad, Source, read, report
+from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.errors import UsageError
+
+if TYPE_CHECKING:
+    from searchgym.corpora.retrieval.cards import RetrieverCard
+    from searchgym.corpora.retrieval.index import Manifest
+
+index = typer.Typer(help="Indexes: build, convert, inspect, search.", no_args_is_help=True)
+Card = Annotated[str, typer.Option("--retriever", help="Retriever card, by name or path: what to build.")]
+Force = Annotated[bool, typer.Option("--force", help="Build even if memory or disk seem too small.")]
+
+
+@index.command("build")
+def index_build(
+    source: Source,
+    out: Out,
+    retriever: Card = "bm25",
+    k1: Annotated[float | None, typer.Option(help="BM25 k1: how fast repeated terms saturate.")] = None,
+    b: Annotated[float | None, typer.Option(help="BM25 b: how much long passages are discounted.")] = None,
+    form: Format = None,
+    skip_bad: SkipBad = 0,
+    overwrite: Overwrite = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw an interrupted build away.")] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Build an index folder; an interrupted build goes on where it was."""
+    from searchgym.corpora.retrieval.build import build_index, check_free
+    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.corpora.retrieval.size import estimate
+
+    card = _weighed(find_retriever(retriever), k1, b)
+    check_free(out, overwrite)
+    passages, bad = read(source, form, skip_bad)
+    size = estimate(source)
+    if size is not None:
+        _check_room(card, size.passages, size.bytes, out, force)
+    started = time.perf_counter()
+    with stages(0 if size is None else size.passages) as progress:
+        manifest = build_index(passages, out, card, overwrite=overwrite, restart=restart, progress=progress)
+    emit(_summary(manifest, started, out) | {"left_out": report(bad)}, json, "index")
+
+
+@index.command("convert")
+def index_convert(
+    source: Annotated[Path, typer.Argument(help="Index folder with vectors, or a FAISS file such as e5_Flat.index.")],
+    out: Out,
+    retriever: Card,
+    corpus: Annotated[str | None, typer.Option(help="The corpus that a FAISS file was made of, in order.")] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Make an index folder of vectors that are there, without encoding again."""
+    from searchgym.corpora.retrieval.convert import convert_index
+
+    started = time.perf_counter()
+    with stages() as progress:
+        manifest = convert_index(source, out, retriever, corpus, overwrite=overwrite, progress=progress)
+    emit(_summary(manifest, started, out), json, "index")
+
+
+@index.command("inspect")
+def index_inspect(
+    folder: Annotated[Path, typer.Argument(help="Index folder.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare checksums.")] = False,
+    json: Json = False,
+) -> None:
+    """Show and check an index folder."""
+    from searchgym.corpora.retrieval.index import inspect_index
+
+    emit(inspect_index(folder, verify=verify), json, str(folder))
+
+
+@index.command("search")
+def index_search(
+    folder: Annotated[Path, typer.Argument(help="Index folder, or a corpus file.")],
+    query: Annotated[str, typer.Argument(help="Query text.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits at most.")] = 5,
+    retriever: Annotated[str | None, typer.Option(help="Retriever card: how to search it.")] = None,
+    json: Json = False,
+) -> None:
+    """Search an index."""
+    from searchgym.envs.data import find_corpus, load_corpus
+
+    (hits,) = load_corpus(find_corpus(str(folder)), retriever).search([query], k)
+    rows = [
+        {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
+        for rank, hit in enumerate(hits, start=1)
+    ]
+    if not rows and not json:
+        say("no hits: no word of the query is in the corpus")
+    emit_rows(rows, json, "hits")
+
+
+def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
+    """Returns a card with another k1 and b, where it has them."""
+    import dataclasses
+
+    from searchgym.corpora.retrieval.cards import BM25Card, LuceneCard, find_retriever, plain
+
+    given = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
+    if not given:
+        return card
+    if not isinstance(card, (BM25Card, LuceneCard)):
+        raise UsageError("--k1 and --b are for cards of kind bm25 and lucene: write a card for others")
+    return find_retriever(plain(dataclasses.replace(card, **given)))
+
+
+def _summary(manifest: Manifest, started: float, out: Path) -> dict[str, Any]:
+    size = sum(file.bytes for file in manifest.files.values())
+    return {
+        "passages": manifest.passages,
+        "corpus_sha256": manifest.corpus_sha256,
+        "parts": list(manifest.parts),
+        "bytes": size,
+        "seconds": round(time.perf_counter() - started, 3),
+        "out": str(out),
+    }
+
+
+def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force: bool) -> None:
+    """Says what a build takes, and refuses what the machine has not.
+
+    Raises:
+        UsageError: There is too little memory or disk, and `force` is False.
+    """
+    from searchgym.cli.machine import free_disk, memory
+    from searchgym.corpora.retrieval.size import Size, needs
+
+    needed = needs(card, Size(passages=passages, bytes=size))
+    free = {"memory": memory()[1], "disk": free_disk(out.parent)}
+    short = []
+    for name, amount in zip(("memory", "disk"), needed, strict=True):
+        there = free[name]
+        say(
+            f"{name}: about {amount / 2**30:.2f} GiB, free {'unknown' if there is None else f'{there / 2**30:.2f} GiB'}"
+        )
+        if there is not None and there < amount:
+            short.append(name)
+    if short and not force:
+        raise UsageError(
+            f"about {passages} passages need more {' and '.join(short)} than is free: make room, build another kind of "
+            "index (ivf-sq8 takes a quarter of flat), or pass --force"
+        )

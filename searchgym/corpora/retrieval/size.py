@@ -1,0 +1,61 @@
+"""How large a corpus is and what its index will take, told before the build from the first passages of its file."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from searchgym.corpora.files import GZIP_MAGIC, FilePath, sniff
+from searchgym.corpora.passages import corpus_file
+from searchgym.corpora.retrieval.cards import RetrieverCard
+from searchgym.corpora.retrieval.index import part_names
+from searchgym.corpora.retrieval.parts import Needs, back_end
+
+SAMPLE: Final = 4 << 20
+"""Bytes of the file, unpacked, that are looked at."""
+IDS: Final = 2 * 43
+"""Bytes for each passage while a corpus is read: its id is looked for twice."""
+SHARD_MEMORY: Final = 300_000_000
+"""Bytes for the passages of one shard, and the program itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """About how large a corpus is."""
+
+    passages: int
+    bytes: int
+    """Of ids, titles and texts, as JSON lines."""
+
+
+def estimate(source: FilePath) -> Size | None:
+    """Returns about how large a file of JSON lines is, packed or not; None for anything else."""
+    path = Path(source)
+    if str(source).startswith("hf:") or (path.is_dir() and not (path / "corpus.jsonl").exists()):
+        return None
+    file = corpus_file(path)
+    if sniff(file) != "jsonl":
+        return None
+    size = file.stat().st_size
+    with file.open("rb") as raw:
+        packed = raw.peek(2)[:2] == GZIP_MAGIC
+        sample = (gzip.GzipFile(fileobj=raw) if packed else raw).read(SAMPLE)
+        read = min(raw.tell(), size)
+    lines = sample.count(b"\n")
+    if lines == 0:
+        return Size(passages=1, bytes=size)
+    whole = len(sample) * size / max(read, 1) if packed else size
+    if len(sample) < SAMPLE:
+        whole = len(sample)
+    return Size(passages=max(1, round(whole * lines / len(sample))), bytes=round(whole))
+
+
+def needs(card: RetrieverCard, size: Size) -> Needs:
+    """Returns what an index folder takes while it is built: parts one after the other, beside the passages."""
+    parts: Sequence[Needs] = [back_end(p).needs(p, size.passages, size.bytes) for p in part_names(card).values()]
+    memory = SHARD_MEMORY + IDS * size.passages + max((one.memory for one in parts), default=0)
+    disk = size.bytes + 24 * size.passages + sum(one.disk for one in parts)
+    return Needs(memory, disk)
