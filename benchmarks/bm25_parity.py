@@ -29,8 +29,10 @@ from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_queries
-from searchgym.corpora.retrieval.bm25 import K1, B, contents
-from searchgym.corpora.retrieval.index import build_index, load_index
+from searchgym.corpora.retrieval.bm25 import contents
+from searchgym.corpora.retrieval.bm25_build import K1, B
+from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.index import load_index
 
 JDK = 21
 """Oldest Java that pyserini 1.6 runs on."""

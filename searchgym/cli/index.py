@@ -105,8 +105,6 @@ def index_search(
 
 def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
     """Returns a card with another k1 and b, where it has them."""
-    import dataclasses
-
     from searchgym.corpora.retrieval.cards import BM25Card, LuceneCard, find_retriever, plain
 
     given = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
@@ -114,7 +112,7 @@ def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
         return card
     if not isinstance(card, (BM25Card, LuceneCard)):
         raise UsageError("--k1 and --b are for cards of kind bm25 and lucene: write a card for others")
-    return find_retriever(plain(dataclasses.replace(card, **given)))
+    return find_retriever(plain(card) | given)
 
 
 def _summary(manifest: Manifest, started: float, out: Path) -> dict[str, Any]:

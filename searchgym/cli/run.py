@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from searchgym.cards import AgentCard, CorpusCard, load_card
+from searchgym.cards import AgentCard, CorpusCard, EncoderCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.output import Json, emit, emit_rows, progress, say, show, table
 from searchgym.errors import SearchGymError, UnknownNameError, UsageError
@@ -20,7 +20,7 @@ from searchgym.records import Question
 EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id, short name (HotpotQA) or YAML card.")]
 Questions = Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")]
 Corpus = Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")]
-Server = Annotated[str | None, typer.Option("--retriever", help="URL of a retrieval server, in the place of a corpus.")]
+Server = Annotated[str | None, typer.Option("--retriever", help="Retriever card, or the URL of a server.")]
 Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the retrieval server is ready.")]
 Distractors = Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")]
 Aliases = Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")]
@@ -57,9 +57,10 @@ def load(name: str, options: dict[str, Any], wait: float = 0.0) -> Any:
 
 
 def list_cards(
-    kind: Annotated[str, typer.Argument(help="envs, agents or corpora.")] = "envs", json: Json = False
+    kind: Annotated[str, typer.Argument(help="envs, agents, corpora, retrievers or encoders.")] = "envs",
+    json: Json = False,
 ) -> None:
-    """List what there is: environments, agents or corpora."""
+    """List what there is: environments, agents, corpora, retrievers or encoders."""
     from searchgym.envs.registration import registered
 
     rows: list[dict[str, Any]]
@@ -79,8 +80,16 @@ def list_cards(
     elif kind == "corpora":
         corpora = [load_card(CorpusCard, path) for path in cards_of("corpora").values()]
         rows = [{"name": c.name, "passages": c.passages, "licence": c.licence, "summary": c.summary} for c in corpora]
+    elif kind == "retrievers":
+        from searchgym.corpora.retrieval.cards import find_retriever
+
+        found = {name: find_retriever(name) for name in cards_of("retrievers")}
+        rows = [{"name": n, "kind": c.kind, "summary": c.summary} for n, c in found.items()]
+    elif kind == "encoders":
+        encoders = [load_card(EncoderCard, path) for path in cards_of("encoders").values()]
+        rows = [{"name": c.name, "dimension": c.dimension, "licence": c.licence, "model": c.model} for c in encoders]
     else:
-        raise UnknownNameError("kind", kind, ("envs", "agents", "corpora"))
+        raise UnknownNameError("kind", kind, ("envs", "agents", "corpora", "retrievers", "encoders"))
     emit_rows(rows, json, kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +13,15 @@ from searchgym.cli.output import say
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.bm25 import BM25Retriever
+    from searchgym.corpora.retrieval.parts import Progress
+    from searchgym.corpora.retrieval.retriever import Retriever
 
 
 def serve(
-    index: Annotated[str, typer.Argument(help="Index folder, corpus file, or the name of a corpus card.")],
+    index: Annotated[
+        str | None, typer.Argument(help="Index folder, corpus file, or the name of a corpus card.", show_default=False)
+    ] = None,
+    retriever: Annotated[str | None, typer.Option(help="Retriever card: how to search it.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines too.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")] = 8000,
     calls: Annotated[int, typer.Option(min=1, help="Calls of the retriever under way at once.")] = 1,
@@ -34,15 +39,15 @@ def serve(
         from searchgym.serving.service import Limits, Service
     except ImportError as error:
         raise UsageError(f"serving needs {error.name}: pip install 'searchgym[serve]'") from error
-    from searchgym.envs.data import find_corpus, load_corpus
+    from searchgym.corpora.retrieval.identity import identify
 
-    path = find_corpus(index)
-    loaded: list[BM25Retriever] = []
+    open_it = _opener(index, retriever)
+    loaded: list[Retriever] = []
     failed: list[BaseException] = []
 
-    def load() -> BM25Retriever:
-        loaded.append(load_corpus(path))
-        say(f"ready: {len(loaded[0])} passages")
+    def load(progress: Progress) -> Retriever:
+        loaded.append(open_it(progress))
+        say(f"ready: {identify(loaded[0]).get('passages', 'unknown number of')} passages")
         return loaded[0]
 
     def fail(error: BaseException) -> None:
@@ -50,7 +55,7 @@ def serve(
         server.should_exit = True
 
     def info() -> dict[str, Any]:
-        return {"retriever": type(loaded[0]).__name__, "passages": len(loaded[0]), "corpus": loaded[0].corpus_sha256}
+        return identify(loaded[0])
 
     limits = Limits(queries=max_queries, k=max_k, body=max_body, waiting=max_waiting, calls=calls)
     app = make_app(Service(load, limits, fail), info)
@@ -61,6 +66,21 @@ def serve(
         server.run(sockets=[listener])
     if failed:
         raise failed[0]
+
+
+def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Retriever]:
+    """Returns what opens a retriever, after a look at the arguments."""
+    from searchgym.corpora.retrieval.cards import find_retriever, stands_outside
+    from searchgym.corpora.retrieval.compose import open_outside
+    from searchgym.envs.data import find_corpus, load_corpus
+
+    card = None if retriever is None else find_retriever(retriever)
+    if card is not None and stands_outside(card):
+        return lambda progress: open_outside(card)
+    if index is None:
+        raise UsageError("nothing to search: give an index folder, a corpus file or the name of a corpus card")
+    path = find_corpus(index)
+    return lambda progress: load_corpus(path, card, progress)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -70,7 +70,7 @@ def _kernels() -> tuple[Any, Any]:
     """Returns the compiled functions; numba is loaded by those only who have many ids."""
     import numba
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)
     def insert(rows: Any, key: Any, place: Any) -> Any:
         mask = np.uint64(len(rows) - 1)
         at = key & mask
@@ -81,7 +81,7 @@ def _kernels() -> tuple[Any, Any]:
         rows[at, 0], rows[at, 1] = key, place
         return place
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)
     def move(old: Any, new: Any) -> None:
         for row in range(len(old)):
             if old[row, 0] != 0:

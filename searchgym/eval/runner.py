@@ -20,6 +20,7 @@ import searchgym
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, read_json, write_atomic, write_jsonl
 from searchgym.corpora.questions import question_row
+from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.task import Task, reward_name
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.scores import Scores, score_episodes
@@ -119,7 +120,7 @@ def run_identity(engine: Engine) -> dict[str, Any]:
         "seed": engine.seed,
         "questions": len(task.questions),
         "questions_sha256": digest.hexdigest(),
-        "retriever": type(task.retriever).__name__,
+        "retriever": identify(task.retriever),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "reward": reward_name(task.reward),
         "scorer": task.card.scorer,

@@ -65,7 +65,8 @@ def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> 
         """Queries can be answered; 503 until then."""
         if service.ready:
             return _json({"ready": True})
-        return _json({"ready": False, "loading_seconds": round(service.loading_seconds, 1)}, 503)
+        seconds = round(service.loading_seconds, 1)
+        return _json({"ready": False, "loading_seconds": seconds, "loading": service.loading}, 503)
 
     @app.get("/info")
     async def about() -> Response:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from searchgym.corpora.retrieval.parts import Progress
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import BusyError
 from searchgym.records import Hit
@@ -66,14 +67,14 @@ class Service:
     are those of a call of its own.
 
     Args:
-        load: Returns the retriever; called once, in a thread.
+        load: Returns the retriever, telling how far it is; called once, in a thread.
         limits: What is taken at most.
         failed: Told of the error if loading fails; otherwise the thread ends by it.
     """
 
     def __init__(
         self,
-        load: Callable[[], Retriever],
+        load: Callable[[Progress], Retriever],
         limits: Limits | None = None,
         failed: Callable[[BaseException], None] = _raise,
     ) -> None:
@@ -84,6 +85,8 @@ class Service:
         self._slots = threading.Semaphore(self.limits.calls)
         self._waiting = 0
         self._started = time.monotonic()
+        self.loading: dict[str, str | int] = {}
+        """The stage of loading that takes long: its name, what is done of it, and the whole."""
 
     def start(self) -> None:
         """Begins to load."""
@@ -91,11 +94,14 @@ class Service:
 
     def _begin(self) -> None:
         try:
-            self._retriever = self._load()
+            self._retriever = self._load(self._note)
         except BaseException as error:
             self._failed(error)
         else:
             self.metrics.ready.set(1)
+
+    def _note(self, stage: str, done: int, whole: int) -> None:
+        self.loading = {"stage": stage, "done": done, "of": whole}
 
     @property
     def ready(self) -> bool:

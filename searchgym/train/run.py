@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
@@ -255,6 +256,7 @@ class EngineRollout:
             for model in self.models.values():
                 model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
         engine = self._engine(step, greedy)
+        at_step(engine.task.retriever, None if greedy else step, self.recipe.steps)
         asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
         place = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))

@@ -11,7 +11,8 @@ from gymnasium.utils.env_checker import check_env
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
-from searchgym.corpora.retrieval.retriever import FunctionRetriever, NullRetriever, retrieve
+from searchgym.corpora.retrieval.retriever import NullRetriever, retrieve
+from searchgym.corpora.retrieval.tool import ToolRetriever
 from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import registered
 from searchgym.envs.single import SearchEnv
@@ -175,7 +176,7 @@ def test_a_fault_is_retried():
 
 def test_a_retriever_that_hangs_is_abandoned_at_the_deadline():
     release = threading.Event()
-    hanging = FunctionRetriever(lambda query, k: [release.wait(60)])
+    hanging = ToolRetriever(lambda query, k: [release.wait(60)])
     with pytest.raises(RetrieverError, match="no reply before the deadline"):
         retrieve(hanging, ["q"], ["x"], 3, deadline=0.05)
     release.set()
@@ -187,7 +188,7 @@ def test_a_retriever_ends_neither_the_program_nor_the_loop(error):
         raise error
 
     with pytest.raises(RetrieverError, match=f"{type(error).__name__}: over"):
-        retrieve(FunctionRetriever(fails), ["q"], ["x"], 3, deadline=0.01)
+        retrieve(ToolRetriever(fails), ["q"], ["x"], 3, deadline=0.01)
 
 
 @pytest.mark.parametrize("reply", [None, [], [[], []], [["hit"]], [[1, 2, 3, 4]]])
@@ -300,7 +301,7 @@ def test_a_spec_goes_through_json():
 
 def test_a_page_without_blanks_stays_in_the_observation_space():
     page = Passage("p", "T", "x" * 2**23)
-    env = make(retriever=FunctionRetriever(lambda query, k: [Hit(page, 1.0)]))
+    env = make(retriever=ToolRetriever(lambda query, k: [Hit(page, 1.0)]))
     env.reset(seed=0)
     assert env.step("<search>x</search>")[0] in env.observation_space
 

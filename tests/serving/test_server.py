@@ -18,7 +18,9 @@ import urllib3
 import uvicorn
 
 from searchgym.corpora.retrieval.client import HttpRetriever
-from searchgym.corpora.retrieval.retriever import FunctionRetriever, Retriever, retrieve
+from searchgym.corpora.retrieval.identity import identify
+from searchgym.corpora.retrieval.retriever import Retriever, retrieve
+from searchgym.corpora.retrieval.tool import ToolRetriever
 from searchgym.corpora.retrieval.wire import document, read_contents, read_document
 from searchgym.envs.data import load_corpus
 from searchgym.envs.registration import find_env
@@ -156,7 +158,9 @@ def test_health_counters_and_identity(url, own):
     assert http.request("GET", f"{url}/healthz").status == 200
     assert json.loads(http.request("GET", f"{url}/readyz").data) == {"ready": True}
     about = HttpRetriever(url).identity()
-    assert about == {"retriever": "BM25Retriever", "passages": len(own), "corpus": own.corpus_sha256}
+    assert about == identify(own)
+    assert about["kind"] == "bm25"
+    assert (about["passages"], about["corpus"]) == (len(own), own.corpus_sha256)
 
     def answered():
         lines = http.request("GET", f"{url}/metrics").data.decode().splitlines()
@@ -208,9 +212,8 @@ def test_an_evaluation_over_a_server_is_the_evaluation(url, tmp_path):
         scores.append({k: v for k, v in json.loads(ended.stdout).items() if k != "out"})
     assert scores[0] == scores[1]
     here, served = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("here", "served"))
-    same = here.keys() - {"seconds", "retriever"}
+    same = here.keys() - {"seconds"}
     assert all(served[name] == here[name] for name in same) and here["corpus_sha256"]
-    assert served["retriever"] == "HttpRetriever"
 
 
 def test_what_was_accepted_is_finished_before_the_end():
@@ -221,7 +224,7 @@ def test_what_was_accepted_is_finished_before_the_end():
         go.wait(10)
         return [HIT]
 
-    server = uvicorn.Server(uvicorn.Config(make_app(Service(lambda: FunctionRetriever(slow))), log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(make_app(Service(lambda _: ToolRetriever(slow))), log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as pool:
         client = HttpRetriever(f"http://127.0.0.1:{listener.getsockname()[1]}")
         running = pool.submit(server.run, sockets=[listener])
@@ -372,7 +375,7 @@ def test_a_full_queue_refuses_and_recovers():
         return [Hit(Passage(query, "", query), 1.0)]
 
     async def scene():
-        service = Service(lambda: (loaded.wait(10), FunctionRetriever(slow))[1], Limits(waiting=4))
+        service = Service(lambda _: (loaded.wait(10), ToolRetriever(slow))[1], Limits(waiting=4))
         service.start()
         with pytest.raises(BusyError, match="loading"):
             await service.search(["a"], 1)
@@ -400,7 +403,7 @@ def test_requests_that_wait_share_a_call_with_those_of_the_same_k():
             return [[Hit(Passage(query, "", query), 1.0)] for query in queries]
 
     async def scene():
-        service = Service(Noting)
+        service = Service(lambda _: Noting())
         service.start()
         while not service.ready:
             await asyncio.sleep(0.01)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.retrieval.analysis import analyse
-from searchgym.corpora.retrieval.bm25 import Floats, Ints, Longs, kernel
+from searchgym.corpora.retrieval.bm25_kernels import Floats, Ints, Longs, kernel
 from searchgym.errors import DataError, UsageError
 
 K1: Final = 0.9
@@ -29,6 +29,8 @@ B: Final = 0.4
 DATA: Final = "data.csc.index.npy"
 INDICES: Final = "indices.csc.index.npy"
 STARTS: Final = "indptr.csc.index.npy"
+MAXIMA: Final = "maxima.npy"
+"""(V,) float32 largest score of each term: not bm25s's own."""
 
 Make = Callable[[str, int, npt.DTypeLike], npt.NDArray[Any]]
 """Returns an empty array of a name, a length and a type: in memory, or a file."""
@@ -116,17 +118,19 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
     starts[0] = 0
     np.cumsum(frequencies, out=starts[1:])
     data, indices = make(DATA, int(starts[-1]), np.float32), make(INDICES, int(starts[-1]), np.int32)
+    maxima = make(MAXIMA, len(vocabulary), np.float32)
+    maxima[:] = 0
     weights = np.log(1 + (passages - frequencies + 0.5) / (frequencies + 0.5))
     fill, first = np.array(starts[:-1]), 0
     for number in range(shards):
         shard = load(number)
         penalties = k1 * (1 - b + b * (shard.lengths / max(words / passages, 1e-9)))
-        _lay(shard[1:4], penalties, _ids(shard.terms, vocabulary), weights, fill, first, data, indices)
+        _lay(shard[1:4], penalties, _ids(shard.terms, vocabulary), weights, fill, first, data, indices, maxima)
         first += len(shard.lengths)
         for values in (data, indices):
             if isinstance(values, np.memmap):
                 values.flush()
-    return as_model(k1, b, vocabulary, passages, data, indices, starts)
+    return as_model(k1, b, vocabulary, passages, data, indices, starts, maxima)
 
 
 def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM25:
@@ -136,11 +140,18 @@ def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM2
 
 
 def as_model(
-    k1: float, b: float, vocabulary: dict[str, int], passages: int, data: Floats, indices: Ints, starts: Longs
+    k1: float,
+    b: float,
+    vocabulary: dict[str, int],
+    passages: int,
+    data: Floats,
+    indices: Ints,
+    starts: Longs,
+    maxima: Floats,
 ) -> bm25s.BM25:
     """Returns an index as bm25s has it: its `save` and `get_scores` work."""
     model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
-    model.scores = {"data": data, "indices": indices, "indptr": starts, "num_docs": passages}
+    model.scores = {"data": data, "indices": indices, "indptr": starts, "maxima": maxima, "num_docs": passages}
     model.vocab_dict = vocabulary
     model.nonoccurrence_array = None
     model.unique_token_ids_set = set()
@@ -155,10 +166,10 @@ def load_model(folder: Path) -> bm25s.BM25:
     """
     params = json.loads((folder / "params.index.json").read_bytes())
     vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
-    data, indices, starts = (np.load(folder / name, mmap_mode="r") for name in (DATA, INDICES, STARTS))
-    if not (len(data) == len(indices) == starts[-1] and len(starts) == len(vocabulary) + 1):
+    data, indices, starts, maxima = (np.load(folder / name, mmap_mode="r") for name in (DATA, INDICES, STARTS, MAXIMA))
+    if not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima) == len(vocabulary)):
         raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(vocabulary)} terms: they do not fit")
-    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts)
+    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima)
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:
@@ -176,6 +187,7 @@ def _lay(
     first: int,
     data: Floats,
     indices: Ints,
+    maxima: Floats,
 ) -> None:
     """Puts a shard's postings behind those of the shards before it."""
     starts, passages, counts = shard
@@ -185,6 +197,7 @@ def _lay(
         for posting in range(starts[i], starts[i + 1]):
             passage, count = passages[posting], counts[posting]
             data[at] = weights[term] * (count / (count + penalties[passage]))
+            maxima[term] = max(maxima[term], data[at])
             indices[at] = passage + first
             at += 1
         fill[term] = at
@@ -219,5 +232,5 @@ def save_rest(model: bm25s.BM25, folder: Path) -> None:
     beside.rmdir()
 
 
-def _empty() -> tuple[Floats, Ints, Longs]:
-    return np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64)
+def _empty() -> tuple[Floats, Ints, Longs, Floats]:
+    return np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.float32)

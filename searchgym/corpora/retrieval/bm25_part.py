@@ -77,4 +77,4 @@ def load(
         raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
     if model.scores["num_docs"] != len(passages):
         raise IndexMismatchError(f"{folder.name} counts {model.scores['num_docs']} passages, not {len(passages)}")
-    return BM25Retriever(model, passages, sha256)
+    return BM25Retriever(model, passages, sha256, card.threads)

@@ -14,7 +14,7 @@ import json
 import shutil
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,7 +24,7 @@ import searchgym
 from searchgym.cards import build
 from searchgym.corpora.files import FilePath, lock_folder, write_atomic
 from searchgym.corpora.passages import passage_line
-from searchgym.corpora.retrieval.cards import DEFAULT, RetrieverCard, find_retriever, plain
+from searchgym.corpora.retrieval.cards import DEFAULT, PartCard, RetrieverCard, find_retriever, plain
 from searchgym.corpora.retrieval.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
 from searchgym.corpora.retrieval.parts import Builder, Progress, back_end, quiet
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
@@ -61,6 +61,11 @@ class BuildState:
     shards: list[DoneShard] = field(default_factory=list)
 
 
+def make_builder(card: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+    """Returns what builds a part: its back end's builder, as `parts.BackEnd` has it."""
+    return back_end(card).builder(card, folder, shards, progress)
+
+
 def build_index(
     passages: Iterable[Passage],
     out: FilePath,
@@ -70,6 +75,7 @@ def build_index(
     restart: bool = False,
     shard: int = SHARD,
     wait: float = 0.0,
+    make: Callable[[PartCard, Path, Path, Progress], Builder] = make_builder,
     progress: Progress = quiet,
 ) -> Manifest:
     """Builds an index folder. Until it is complete, nothing stands under its name.
@@ -82,6 +88,7 @@ def build_index(
         restart: Throw away what an interrupted build with other settings has left.
         shard: Passages of a shard.
         wait: Seconds to wait for another process that builds the same.
+        make: Gives what builds each part.
         progress: Told of each stage's progress.
 
     Raises:
@@ -103,7 +110,7 @@ def build_index(
         wanted = BuildState(format=FORMAT, parts={n: _comparable(c) for n, c in parts.items()}, shard=shard)
         state = _state(building, wanted, restart)
         try:
-            builders = {name: _builder(building, name, part, progress) for name, part in parts.items()}
+            builders = {name: make(part, *_part_folders(building, name), progress) for name, part in parts.items()}
             store = _write_shards(_counted(unique(passages), progress), building, state, builders)
             facts = _finish(state, builders, store)
             manifest = _complete(building, card, facts, store)
@@ -144,10 +151,12 @@ def _comparable(card: Any) -> dict[str, Any]:
     return dict(json.loads(json.dumps(plain(card))))
 
 
-def _builder(building: Path, name: str, part: Any, progress: Progress) -> Builder:
-    for folder in (building / name, building / _SHARDS / name):
+def _part_folders(building: Path, name: str) -> tuple[Path, Path]:
+    """Makes and returns the folder of a part, and that for its shards."""
+    folders = building / name, building / _SHARDS / name
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    return back_end(part).builder(part, building / name, building / _SHARDS / name, progress)
+    return folders
 
 
 # -- state ---------------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ class BM25Card(_Card):
     """How fast repeated terms saturate."""
     b: float = 0.4
     """How much long passages are discounted."""
+    threads: int = 0
+    """Of one search with many queries; 0 for one per core, 8 at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +239,7 @@ def stands_outside(card: RetrieverCard) -> bool:
 
 
 AT_SEARCH: Final[dict[str, tuple[str, ...]]] = {
-    "bm25": (),
+    "bm25": ("threads",),
     "lucene": ("k1", "b", "threads", "memory"),
     "dense": ("nprobe", "ef_search", "device", "shard", "float16"),
 }
@@ -320,6 +322,7 @@ def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
 _RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
     (BM25Card, "k1", 0, 1e6),
     (BM25Card, "b", 0, 1),
+    (BM25Card, "threads", 0, 4096),
     (LuceneCard, "k1", 0, 1e6),
     (LuceneCard, "b", 0, 1),
     (LuceneCard, "threads", 0, 4096),

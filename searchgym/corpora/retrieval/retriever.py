@@ -75,21 +75,6 @@ class NullRetriever:
         return [[] for _ in queries]
 
 
-class FunctionRetriever:
-    """Wraps a function ``(query, k) -> hits`` of one query.
-
-    Args:
-        function: Called once per query.
-    """
-
-    def __init__(self, function: Callable[[str, int], Sequence[Hit]]) -> None:
-        self._function = function
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the function's hits, query by query."""
-        return [list(self._function(query, k)) for query in queries]
-
-
 class DistractorRetriever:
     """Each question searches only its own paragraphs: the official distractor setting of HotpotQA and 2Wiki.
 
@@ -161,7 +146,7 @@ def retrieve(
     most = 1 if getattr(retriever, "tries_again", False) else MAX_ATTEMPTS
     for attempt in range(1, most + 1):
         try:
-            return _checked(call_safely(), len(queries), k)
+            return checked(call_safely(), len(queries), k)
         except Exception as error:
             if attempt == most or time.monotonic() + pause >= end:
                 raise RetrieverError(
@@ -195,8 +180,12 @@ def _call_within(call: Callable[[], list[list[Hit]]], seconds: float) -> list[li
     return box[0]
 
 
-def _checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
-    """Returns `results` if they are one list of at most k hits per query."""
+def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
+    """Returns `results` if they are one list of at most k hits per query.
+
+    Raises:
+        RetrieverError: They are not.
+    """
     if not isinstance(results, list) or len(results) != expected:
         got = f"{len(results)} lists" if isinstance(results, list) else type(results).__name__
         raise RetrieverError(f"expected a list of {expected} lists of hits, got {got}")

@@ -38,6 +38,7 @@ FILES = [
     "bm25/data.csc.index.npy",
     "bm25/indices.csc.index.npy",
     "bm25/indptr.csc.index.npy",
+    "bm25/maxima.npy",
     "bm25/params.index.json",
     "bm25/vocab.index.json",
 ]

@@ -1,0 +1,295 @@
+"""A served index under load: throughput, latency and correctness, beside its parts and beside Search-R1's loop.
+
+Clients send requests of Search-R1's schema as soon as they have their last answer; every answer is compared, byte by
+byte, with what a search in process gives. The server runs in a process of its own, as `searchgym serve` runs it, and so
+do the clients, whose processor time is stated: on few cores they take their share. Beside it run
+
+- `null`: the same server over a retriever that finds nothing: what HTTP and JSON cost;
+- `in process`: the retriever called directly with 256 queries at a time, on every core;
+- `loop`: a server that answers one query after the other in FastAPI's threads, as Search-R1's does (rebuilt from its
+  description), over the same retriever; `loop, Lucene`: the same over pyserini's searcher, which is Search-R1's own.
+
+    python benchmarks/serving.py --passages 1000000 --requests 20000
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import generated
+
+from searchgym.cli.output import emit_rows
+from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.client import HttpRetriever
+from searchgym.corpora.retrieval.index import load_index
+from searchgym.corpora.retrieval.retriever import NullRetriever, Retriever
+from searchgym.corpora.retrieval.wire import document
+
+K: Final = 3
+DISTINCT: Final = 8192
+"""Different queries; they are asked again and again."""
+HEAD: Final = "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+
+
+def main() -> None:
+    """Measures and prints."""
+    args = parse_args()
+    if args.role:
+        serve(args.role, Path(args.index), args.port)
+        return
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        index = Path(args.index or Path(folder) / "index")
+        if not index.exists():
+            print("building ...", file=sys.stderr)
+            build_index(generated.passages(args.passages), index)
+        rows = measure(index, args)
+        if args.lucene:
+            lucene = Path(folder) / "lucene"
+            print("building by Lucene ...", file=sys.stderr)
+            build_index(generated.passages(args.passages), lucene, "lucene")
+            rows.append(load("loop, Lucene", "lucene", lucene, index, 32, args.requests // 20, args))
+    emit_rows(rows, args.json, "rows", f"{args.passages} passages, {args.clients} clients, {os.cpu_count()} cores")
+
+
+def parse_args() -> argparse.Namespace:
+    """Reads the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", type=int, default=1_000_000)
+    parser.add_argument("--index", default="", help="an index folder of these passages, in the place of a new one")
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--lucene", action="store_true", help="measure the loop over pyserini's searcher too")
+    parser.add_argument("--folder", help="where to put indexes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--role", choices=("ours", "null", "loop", "lucene"), help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(index: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns the rows, with the bars that issue the served ones must reach."""
+    rows = [apart(in_process, str(index), args.passages)]
+    direct = rows[0]["queries_per_s"]
+    for size in (32, 1):
+        null = load("null", "null", index, index, size, args.requests, args)
+        ours = load("served", "ours", index, index, size, args.requests, args)
+        loop = load("loop", "loop", index, index, size, max(args.requests // 10, args.clients), args)
+        allowed = 1 / (1 / null["queries_per_s"] + 1 / direct)
+        ours["of_in_process"] = round(ours["queries_per_s"] / direct, 3)
+        ours["of_parts"] = round(ours["queries_per_s"] / allowed, 3)
+        ours["of_loop"] = round(ours["queries_per_s"] / loop["queries_per_s"], 2)
+        rows += [null, ours, loop]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def in_process(index: str, passages: int) -> dict[str, Any]:
+    """Measures the retriever, called directly."""
+    retriever, asked = load_index(index), generated.queries(DISTINCT, passages)
+    rates = []
+    for _ in range(4):
+        started = time.perf_counter()
+        for at in range(0, len(asked), 256):
+            retriever.search(asked[at : at + 256], K)
+        rates.append(len(asked) / (time.perf_counter() - started))
+    return {"what": "in process", "queries": 256, "queries_per_s": round(statistics.median(rates[1:]), 1)}
+
+
+# -- servers -------------------------------------------------------------------------------------------------------
+
+
+def serve(role: str, index: Path, port: int) -> None:
+    """Runs a server until it is ended."""
+    import uvicorn
+
+    if role in ("ours", "null"):
+        from searchgym.serving.app import make_app
+        from searchgym.serving.service import Service
+
+        app = make_app(Service(lambda _: NullRetriever() if role == "null" else load_index(index)))
+    else:
+        app = loop_app(lucene_search(index) if role == "lucene" else our_search(load_index(index)))
+    uvicorn.run(app, port=port, log_level="warning", access_log=False, backlog=2048)
+
+
+def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]]]:
+    """Returns a search of one query."""
+
+    def search(query: str, k: int) -> list[dict[str, Any]]:
+        (hits,) = retriever.search([query], k)
+        return [{"document": document(hit.passage), "score": hit.score} for hit in hits]
+
+    return search
+
+
+def lucene_search(index: Path) -> Callable[[str, int], list[dict[str, Any]]]:
+    """Returns a search of one query by pyserini's own searcher, the passages from the index folder."""
+    from searchgym.corpora.retrieval.java import start_java
+    from searchgym.corpora.store import PassageStore
+
+    start_java("4g")
+    os.environ.setdefault("OPENAI_API_KEY", "unused")  # pyserini does not import without one
+    from pyserini.search.lucene import LuceneSearcher
+
+    searcher, store = LuceneSearcher(str(index / "lucene")), PassageStore(index)
+    searcher.set_bm25(0.9, 0.4)
+
+    def search(query: str, k: int) -> list[dict[str, Any]]:
+        hits = searcher.search(query, k)
+        return [{"document": document(store[int(hit.docid)]), "score": hit.score} for hit in hits]
+
+    return search
+
+
+def loop_app(search: Callable[[str, int], list[dict[str, Any]]]) -> Any:
+    """Returns Search-R1's server, from its description: a plain function that goes through the queries one by one."""
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    class QueryRequest(BaseModel):
+        queries: list[str]
+        topk: int | None = None
+        return_scores: bool = False
+
+    def retrieve(request: QueryRequest) -> dict[str, Any]:
+        result = []
+        for query in request.queries:
+            result.append(search(query, request.topk or K))
+        return {"result": result}
+
+    retrieve.__annotations__["request"] = QueryRequest
+    app = FastAPI()
+    app.post("/retrieve")(retrieve)
+    app.get("/readyz")(lambda: {"ready": True})
+    return app
+
+
+@contextmanager
+def running(role: str, index: Path) -> Iterator[str]:
+    """Runs a server in a process of its own while the block runs; gives its address."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--role", role, "--index", str(index), "--port", str(port)]
+    with subprocess.Popen(command) as process:
+        try:
+            HttpRetriever(f"http://127.0.0.1:{port}").wait(300)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+# -- clients -------------------------------------------------------------------------------------------------------
+
+
+def load(
+    what: str, role: str, index: Path, truth: Path, size: int, requests: int, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Returns what clients saw of a server, with so many queries in each request."""
+    print(f"{what}, {size} queries per request ...", file=sys.stderr)
+    exact = {"ours": "bytes", "loop": "hits", "lucene": "", "null": ""}[role]
+    with running(role, index) as address:
+        seen = apart(clients, address, str(truth), size, requests, args.clients, args.passages, exact)
+    return {"what": what, "queries": size, **seen}
+
+
+def clients(
+    address: str, index: str, size: int, requests: int, count: int, passages: int, exact: str
+) -> dict[str, Any]:
+    """Sends requests and compares the answers; runs in a process of its own."""
+    asked = generated.queries(DISTINCT, passages)
+    batches = [asked[at : at + size] for at in range(0, min(len(asked), size * requests), size)]
+    sent = [request(batch) for batch in batches]
+    wanted = answers(load_index(index), batches) if exact else [b""] * len(batches)
+    warm = asyncio.run(run_clients(address, sent, wanted, 4 * count, count, exact))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    started = time.perf_counter()
+    seen = asyncio.run(run_clients(address, sent, wanted, requests, count, exact))
+    seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    took = sorted(1000 * one for one in seen["seconds"])
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "queries_per_s": round(size * requests / seconds, 1),
+        "requests_per_s": round(requests / seconds, 1),
+        "p50_ms": round(took[len(took) // 2], 1),
+        "p99_ms": round(took[int(0.99 * len(took))], 1),
+        "client_cpu": round(cpu / seconds, 3),
+        "requests": requests,
+        "errors": seen["errors"] + warm["errors"],
+        "wrong": seen["wrong"] + warm["wrong"] if exact else None,
+    }
+
+
+def request(batch: Sequence[str]) -> bytes:
+    """Returns the bytes of a request."""
+    body = json.dumps({"queries": list(batch), "topk": K, "return_scores": True}).encode()
+    return HEAD.format(len(body)).encode() + body
+
+
+def answers(retriever: Retriever, batches: Sequence[Sequence[str]]) -> list[bytes]:
+    """Returns the body that each request must be answered with."""
+    bodies = []
+    for batch in batches:
+        lists = retriever.search(batch, K)
+        result = [[{"document": document(hit.passage), "score": hit.score} for hit in hits] for hits in lists]
+        bodies.append(json.dumps({"result": result}, ensure_ascii=False).encode())
+    return bodies
+
+
+async def run_clients(
+    address: str, sent: Sequence[bytes], wanted: Sequence[bytes], requests: int, count: int, exact: str
+) -> dict[str, Any]:
+    """Keeps `count` connections busy until every request is answered."""
+    host, port = address.split(":")
+    numbers = iter(range(requests))
+    seen: dict[str, Any] = {"errors": 0, "wrong": 0, "seconds": []}
+
+    async def one() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
+        for number in numbers:
+            started = time.perf_counter()
+            writer.write(sent[number % len(sent)])
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            body = await reader.readexactly(length)
+            seen["seconds"].append(time.perf_counter() - started)
+            if not head.startswith(b"HTTP/1.1 200"):
+                seen["errors"] += 1
+            elif exact and not same(body, wanted[number % len(sent)], exact):
+                seen["wrong"] += 1
+        writer.close()
+
+    await asyncio.gather(*(one() for _ in range(count)))
+    return seen
+
+
+def same(body: bytes, wanted: bytes, exact: str) -> bool:
+    """Returns whether an answer is the one; another server may write the same JSON in other bytes."""
+    return body == wanted or (exact == "hits" and json.loads(body) == json.loads(wanted))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""The compiled part of BM25: sums over posting lists, and heaps of the best hits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+F = TypeVar("F", bound=Callable[..., Any])
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Scalar = Any  # of a kernel: float32 or an integer, which numba infers
+
+
+class Postings(NamedTuple):
+    """The inverted index: the postings of term t are at ``starts[t] : starts[t + 1]``."""
+
+    scores: Floats
+    """(P,) float32, above 0."""
+    passages: Ints
+    """(P,) int32 passage positions, ascending within a term."""
+    starts: Longs
+    """(V + 1,) int64."""
+    maxima: Floats
+    """(V,) float32 largest score of each term."""
+
+
+class Scratch(NamedTuple):
+    """What one search at a time works in, for N passages."""
+
+    total: Floats
+    """(N,) float32 zeros; zeros again afterwards."""
+    candidates: Ints
+    """(N,) int32 passages whose total is above 0, as far as they are counted."""
+
+
+class Ragged(NamedTuple):
+    """One list of whole numbers per query, laid end to end: list q is ``values[starts[q] : starts[q + 1]]``."""
+
+    values: Longs
+    starts: Longs
+
+
+class Found(NamedTuple):
+    """Hits of Q queries, best first; what is beyond a query's size is garbage."""
+
+    scores: Floats
+    """(Q, k) float32."""
+    passages: Ints
+    """(Q, k) int32 positions."""
+    sizes: Longs
+    """(Q,) int64 number of hits."""
+
+
+def kernel(function: F) -> F:
+    """Compiles a function at its first call, keeping the machine code on disk where some folder can be written."""
+    try:
+        return cast(F, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # neither the package folder nor the user's cache folder is writable
+        return cast(F, numba.njit(nogil=True)(function))
+
+
+# -- kernels -------------------------------------------------------------------------------------------------------
+# A binary heap of the best hits so far, the worst at its root: lower score, or same score and later passage.
+
+
+@kernel
+def _worse(score: Scalar, passage: Scalar, other_score: Scalar, other_passage: Scalar) -> bool:
+    """Returns True if the first hit ranks after the second."""
+    return bool(score < other_score or (score == other_score and passage > other_passage))
+
+
+@kernel
+def _sink(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> None:
+    """Replaces the root of a heap of `size` hits by a new hit and restores the heap."""
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and _worse(scores[child + 1], passages[child + 1], scores[child], passages[child]):
+            child += 1
+        if not _worse(scores[child], passages[child], score, passage):
+            break
+        scores[at], passages[at] = scores[child], passages[child]
+        at = child
+    scores[at], passages[at] = score, passage
+
+
+@kernel
+def _rise(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> None:
+    """Adds a hit to a heap of `size` hits."""
+    at = size
+    while at > 0 and _worse(score, passage, scores[(at - 1) // 2], passages[(at - 1) // 2]):
+        scores[at], passages[at] = scores[(at - 1) // 2], passages[(at - 1) // 2]
+        at = (at - 1) // 2
+    scores[at], passages[at] = score, passage
+
+
+@kernel
+def _offer(scores: Floats, passages: Ints, size: int, score: Scalar, passage: Scalar) -> int:
+    """Puts a hit into a heap with room for `len(scores)` hits if it is among the best; returns the new size."""
+    if size < len(scores):
+        _rise(scores, passages, size, score, passage)
+        return size + 1
+    if _worse(scores[0], passages[0], score, passage):
+        _sink(scores, passages, size, score, passage)
+    return size
+
+
+@kernel
+def _sort(scores: Floats, passages: Ints, size: int) -> None:
+    """Turns a heap of `size` hits into a list, best first."""
+    for last in range(size - 1, 0, -1):
+        score, passage = scores[last], passages[last]
+        scores[last], passages[last] = scores[0], passages[0]
+        _sink(scores, passages, last, score, passage)
+
+
+@kernel
+def search_all(
+    postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, found: Found, first: int, last: int
+) -> None:
+    """Ranks all passages for some of the queries.
+
+    Rare terms come first. Once the k-th best sum so far is above all that the other terms could add, no new passage can
+    come among the best: from then on sums of those that still can are added to, and no others (MaxScore, Turtle and
+    Flood 1995, by term). The best are weighed again, in the query's order: the hits are those of visiting every
+    posting, bit by bit.
+
+    Args:
+        postings: The index.
+        terms: Term ids of each query, without repeats.
+        counts: How often each of them occurs in its query.
+        scratch: Of this thread.
+        found: To be filled.
+        first: First query to do.
+        last: Query before which to stop.
+    """
+    for query in range(first, last):
+        start, end = terms.starts[query], terms.starts[query + 1]
+        own, weights = terms.values[start:end], counts[start:end]
+        sizes = postings.starts[own + 1] - postings.starts[own]
+        scores, passages = found.scores[query], found.passages[query]
+        count = _gather(postings, own, weights, np.argsort(sizes), scratch, scores, passages)
+        least = _kth(scratch, count, scores, passages) * (1 - 2 * _slack(len(own)))
+        size = 0
+        for i in range(count):
+            passage = scratch.candidates[i]
+            if scratch.total[passage] >= least:
+                score = _score(postings, own, weights, passage)
+                size = _offer(scores, passages, size, score, passage)
+            scratch.total[passage] = 0
+        _sort(scores, passages, size)
+        found.sizes[query] = size
+
+
+@kernel
+def _gather(
+    postings: Postings,
+    terms: Longs,
+    weights: Floats,
+    order: Longs,
+    scratch: Scratch,
+    scores: Floats,
+    passages: Ints,
+) -> int:
+    """Sums scores by passage; returns the number of candidates, among which are the best. The last two are scratch."""
+    slack = _slack(len(terms))
+    rest = 0.0
+    for i in order:
+        rest += weights[i] * postings.maxima[terms[i]]
+    done, count, closed, ascending = 0.0, 0, False, False
+    for i in order:
+        first, last = postings.starts[terms[i]], postings.starts[terms[i] + 1]
+        # Looking for the k-th best costs a visit of every candidate: where it can pay only.
+        if count >= len(scores) and done > rest and count < 4 * (last - first):
+            floor = _kth(scratch, count, scores, passages) * (1 - slack)
+            if floor > rest * (1 + slack):
+                closed = True
+                count = _keep(scratch, count, floor - rest * (1 + slack))
+        if not closed:
+            count = _add_all(postings, first, last, weights[i], scratch, count)
+        elif 16 * count < last - first:
+            if not ascending:
+                scratch.candidates[:count].sort()
+                ascending = True
+            _add_each(postings, first, last, weights[i], scratch, count)
+        else:
+            _add_known(postings, first, last, weights[i], scratch)
+        rest -= weights[i] * postings.maxima[terms[i]]
+        done += weights[i] * postings.maxima[terms[i]]
+    return count
+
+
+@kernel
+def _slack(terms: int) -> float:
+    """Returns more than the share by which a sum of so many float32 can be off, in whatever order."""
+    return 2.4e-7 * (terms + 8)
+
+
+@kernel
+def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
+    """Returns the k-th best sum of the candidates, 0 if there are fewer; the last two are scratch of length k."""
+    size, floor = 0, np.float32(0)
+    for i in range(count):
+        passage = scratch.candidates[i]
+        score = scratch.total[passage]
+        if size < len(scores) or score > floor:
+            size = _offer(scores, passages, size, score, passage)
+            floor = scores[0]
+    return float(floor) if size == len(scores) else 0.0
+
+
+@kernel
+def _keep(scratch: Scratch, count: int, least: float) -> int:
+    """Drops the candidates whose sum is below `least`; returns how many are left, in the same order."""
+    kept = 0
+    for i in range(count):
+        passage = scratch.candidates[i]
+        if scratch.total[passage] >= least:
+            scratch.candidates[kept] = passage
+            kept += 1
+        else:
+            scratch.total[passage] = 0
+    return kept
+
+
+@kernel
+def _add_all(postings: Postings, first: int, last: int, weight: Scalar, scratch: Scratch, count: int) -> int:
+    """Adds a term to the sum of every passage that holds it; returns the number of candidates."""
+    for at in range(first, last):
+        passage = postings.passages[at]
+        total = scratch.total[passage]
+        if total == 0:
+            scratch.candidates[count] = passage
+            count += 1
+        scratch.total[passage] = total + weight * postings.scores[at]
+    return count
+
+
+@kernel
+def _add_known(postings: Postings, first: int, last: int, weight: Scalar, scratch: Scratch) -> None:
+    """Adds a term to the sums of candidates by going through its postings."""
+    for at in range(first, last):
+        passage = postings.passages[at]
+        if scratch.total[passage] > 0:
+            scratch.total[passage] += weight * postings.scores[at]
+
+
+@kernel
+def _add_each(postings: Postings, first: int, last: int, weight: Scalar, scratch: Scratch, count: int) -> None:
+    """Adds a term to the sums of candidates, ascending, by looking for each in its postings."""
+    at = first
+    for i in range(count):
+        passage = scratch.candidates[i]
+        step = 1
+        while at + step < last and postings.passages[at + step] < passage:  # leap, further each time
+            at += step
+            step *= 2
+        at += np.searchsorted(postings.passages[at : min(at + step + 1, last)], passage)
+        if at == last:
+            return
+        if postings.passages[at] == passage:
+            scratch.total[passage] += weight * postings.scores[at]
+
+
+@kernel
+def _score(postings: Postings, terms: Longs, weights: Floats, passage: Scalar) -> Scalar:
+    """Returns a passage's score: the sum in the query's order."""
+    score = np.float32(0)
+    for i in range(len(terms)):
+        start, end = postings.starts[terms[i]], postings.starts[terms[i] + 1]
+        at = start + np.searchsorted(postings.passages[start:end], passage)
+        if at < end and postings.passages[at] == passage:
+            score += weights[i] * postings.scores[at]
+    return score
+
+
+@kernel
+def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, found: Found) -> None:
+    """Ranks each query's own passages, given as positions, looking each up in the postings of each term."""
+    for query in range(len(found.sizes)):
+        own = slice(terms.starts[query], terms.starts[query + 1])
+        scores, passages = found.scores[query], found.passages[query]
+        size = 0
+        for passage in subsets.values[subsets.starts[query] : subsets.starts[query + 1]]:
+            score = _score(postings, terms.values[own], counts[own], passage)
+            if score > 0:
+                size = _offer(scores, passages, size, score, passage)
+        _sort(scores, passages, size)
+        found.sizes[query] = size

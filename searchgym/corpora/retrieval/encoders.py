@@ -1,0 +1,189 @@
+"""Text encoders: queries and passages to vectors, by sentence-transformers.
+
+The card governs: templates, pooling, length and normalisation are its own, whatever the model's repository configures.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.cards import EncoderCard
+from searchgym.corpora.hub import hub_answers
+from searchgym.errors import CardError, DataMissingError, UsageError
+from searchgym.records import Passage
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Floats = npt.NDArray[np.float32]
+
+CHARACTERS: Final = 64
+"""Characters of a text that are read for each token that a model may take. Tokens have 2 to 5 in the languages of the
+world, so that what is cut here would be cut after tokenising anyway; other than that are only runs of blanks, or of
+more than a hundred letters without a blank."""
+EXTRA: Final = "pip install 'searchgym[dense]'"
+
+_PACKAGE: Final = "package:"
+_FIELD: Final = re.compile(r"\{(title|text)\}")
+_lock = threading.Lock()
+
+
+class Encoder:
+    """An encoder in this process. Safe to use from several threads, which wait for each other.
+
+    A text's vector does not depend on what is encoded with it, but for the rounding of sums (1e-6 in float32).
+
+    Args:
+        card: Which model, and how texts are given to it.
+
+    Raises:
+        CardError: The card's numbers or templates make no sense.
+        UsageError: sentence-transformers is not installed, there is no such device, or the model has vectors of another
+            dimension or fewer positions than the card says.
+        DataMissingError: The model is not to be had.
+    """
+
+    def __init__(self, card: EncoderCard) -> None:
+        _check(card)
+        self.card = card
+        self._lock = threading.Lock()  # tokenizers cannot be used by two threads at the same time
+        self._model = _load(card)
+        found = self._encode(["a"]).shape[1]
+        if found != card.dimension:
+            raise UsageError(
+                f"encoder card {card.name!r}: dimension is {card.dimension}, the vectors of {card.model} have {found}"
+            )
+
+    def encode_queries(self, texts: Sequence[str]) -> Floats:
+        """Returns (Q, D) float32 vectors of any texts, by the card's template for queries."""
+        return self._encode([_fill(self.card.query, {"text": text}) for text in texts])
+
+    def encode_passages(self, passages: Sequence[Passage]) -> Floats:
+        """Returns (N, D) float32 vectors, by the card's template for passages."""
+        return self._encode([_fill(self.card.passage, {"title": p.title, "text": p.text}) for p in passages])
+
+    def _encode(self, texts: list[str]) -> Floats:
+        import torch
+
+        if not texts:
+            return np.zeros((0, self.card.dimension), np.float32)
+        most = CHARACTERS * self.card.max_tokens
+        clean = [_valid(text[:most]) for text in texts]
+        with self._lock, torch.inference_mode():
+            vectors = self._model.encode(
+                clean, batch_size=self.card.batch, show_progress_bar=False, convert_to_tensor=True
+            ).float()
+            if self.card.normalise:  # in float32, whatever the model computes in
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+        return np.ascontiguousarray(vectors.cpu().numpy(), np.float32)
+
+
+def load_encoder(card: EncoderCard) -> Encoder:
+    """Returns the encoder of a card, loaded once in a process; errors as `Encoder`."""
+    with _lock:
+        return _encoder(card)
+
+
+@functools.cache
+def _encoder(card: EncoderCard) -> Encoder:
+    return Encoder(card)
+
+
+def _fill(template: str, fields: Mapping[str, str]) -> str:
+    """Fills in a template in one pass: what a text holds in braces stays."""
+    return _FIELD.sub(lambda match: fields.get(match[1], match[0]), template)
+
+
+def _valid(text: str) -> str:
+    """Returns a text that every tokenizer takes: lone surrogates become U+FFFD, nothing a blank."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") or " "
+
+
+# -- loading -------------------------------------------------------------------------------------------------------
+
+
+def _check(card: EncoderCard) -> None:
+    """Refuses a card that cannot be meant."""
+    for name, least in (("max_tokens", 4), ("dimension", 1), ("batch", 1)):
+        if getattr(card, name) < least:
+            raise CardError(f"encoder card {card.name!r}: {name} is at least {least}, got {getattr(card, name)}")
+    for name in ("query", "passage"):
+        if "{text}" not in getattr(card, name):
+            raise CardError(f"encoder card {card.name!r}: {name} holds no {{text}}, got {getattr(card, name)!r}")
+    if "{title}" in card.query:
+        raise CardError(f"encoder card {card.name!r}: query holds {{title}}, a query has none")
+
+
+def _load(card: EncoderCard) -> SentenceTransformer:
+    """Returns the model with the card's pooling."""
+    try:
+        import torch
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    except ImportError as error:
+        raise UsageError(f"encoders need sentence-transformers 5.4 or newer ({error}): {EXTRA}") from error
+    if (card.device or "").startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError(f"encoder card {card.name!r}: torch finds no GPU for device {card.device!r}")
+    place, where = _place(card)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the libraries, about each other and a repository's files
+            # Texts are given as they are: left to itself, it puts them into the chat template of a model that has one.
+            transformer = Transformer(
+                place,
+                model_kwargs={"dtype": getattr(torch, card.dtype), **where},
+                config_kwargs=dict(where),
+                processor_kwargs=dict(where),
+                modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+                module_output_name="token_embeddings",
+                max_seq_length=card.max_tokens,
+            )
+            pooling = Pooling(card.dimension, pooling_mode=card.pooling)
+            model = SentenceTransformer(modules=[transformer, pooling], device=card.device)
+    except Exception as error:  # transformers, torch and the hub's client raise many types
+        why = "the hub cannot be reached, and in its cache: " if where.get("local_files_only") else ""
+        raise DataMissingError(
+            f"the encoder cannot be loaded ({why}{type(error).__name__}: {error!s:.300}): fetch it where there is a "
+            f"network with `hf download {card.model}`, or make a card whose model is a folder",
+            card.model,
+        ) from error
+    positions = getattr(transformer.model.config, "max_position_embeddings", card.max_tokens)
+    if card.max_tokens > positions:
+        raise UsageError(
+            f"encoder card {card.name!r}: max_tokens is {card.max_tokens}, {card.model} has {positions} positions"
+        )
+    return model.eval()
+
+
+def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
+    """Returns a folder or a hub's name, and how to look for it there."""
+    if card.model.startswith(_PACKAGE):
+        return str(_in_package(card.model)), {}
+    folder = Path(card.model).expanduser()
+    if folder.is_dir():
+        return str(folder), {}
+    if card.model.startswith((".", "/", "~")) or card.model.count("/") > 1:
+        raise DataMissingError("no such folder: name one with a model in Hugging Face format", card.model)
+    return card.model, {"revision": card.revision, "local_files_only": not hub_answers()}
+
+
+def _in_package(model: str) -> Path:
+    """Returns the folder that ``package:NAME/FOLDER`` means."""
+    name, _, inside = model.removeprefix(_PACKAGE).partition("/")
+    try:
+        folder = Path(str(importlib.resources.files(name))) / inside
+    except (ImportError, ValueError, TypeError):
+        raise DataMissingError(f"no such package: pip install {name.replace('_', '-')}", model) from None
+    if not folder.is_dir():
+        raise DataMissingError(f"the package {name} has no folder {inside!r}: reinstall it", model)
+    return folder

@@ -1,0 +1,193 @@
+"""The Java machine that Lucene runs on: found, started once in a process with pyserini's classes, and kept quiet."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+from searchgym.errors import UsageError
+
+JDK: Final = 21
+"""Oldest Java that pyserini 1.6 runs on."""
+PLACES: Final = (
+    "/usr/lib/jvm",
+    "/usr/java",
+    "/opt",
+    "/Library/Java/JavaVirtualMachines",
+    "~/.jdks",
+    "~/.sdkman/candidates/java",
+    f"{sys.prefix}/lib/jvm",
+)
+"""Where JDKs are installed, beside JAVA_HOME and the one whose ``java`` is on the PATH."""
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_HEAP: Final = (2**24, 2**40)  # bytes: the start of a machine with less or more can end the process
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Java = Callable[[str], Any]
+"""Gives a Java class by its full name."""
+
+_lock = threading.Lock()
+_kept: list[Any] = []  # what Java would forget: its loggers live only as long as somebody holds them
+
+
+def leaves_java(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a function that calls Java tell it, at the end, that its thread will not call again for now.
+
+    Java would keep a thread that has ended without that. Where a function holds Java's objects, the thread would come
+    back to give them up: so it is told after the function has returned, and nothing of Java's is to be returned.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if "jnius" in sys.modules and threading.current_thread() is not threading.main_thread():
+                jnius().detach()
+
+    return call
+
+
+@leaves_java
+def start_java(memory: str = "2g") -> Java:
+    """Starts Java in this process, unless it runs; what starts it first decides on its memory.
+
+    Java takes no signal (Ctrl-C remains Python's), prints nothing by itself and sees no vector instructions, which
+    Lucene needs for vectors only. It does not live on in a process made by fork.
+
+    Args:
+        memory: Heap, such as ``512m`` or ``2g``.
+
+    Returns:
+        What gives Java's classes, those of pyserini's own Lucene among them.
+
+    Raises:
+        UsageError: pyserini or a JDK is missing, or Java runs already without pyserini's classes; `memory` is none.
+    """
+    heap_bytes(memory)
+    with _lock:
+        try:
+            config = importlib.import_module("jnius_config")
+            pyserini = importlib.import_module("pyserini.setup")
+        except ImportError as error:
+            raise UsageError(
+                f"Lucene needs pyserini ({error}): pip install 'searchgym[lucene]', and a JDK {JDK} or newer"
+            ) from error
+        if not config.vm_running:
+            home = find_jdk()
+            os.environ["JAVA_HOME"] = str(home)
+            given = config.get_options()
+            jars = Path(str(pyserini.__file__)).parent / "resources" / "jars"
+            pyserini.configure_classpath(os.environ.get("ANSERINI_CLASSPATH", str(jars)))
+            # Not what pyserini adds to the options: with the vector module Java prints a warning as it starts.
+            config.set_options(*given, f"-Xmx{memory}", *_options(java_version(home)))
+        java: Java = jnius().autoclass
+        try:
+            if not _kept:
+                _kept.append(_quiet(java))
+            java("io.anserini.analysis.DefaultEnglishAnalyzer")
+        except jnius().JavaException as error:
+            raise UsageError(
+                "Java runs in this process already, without pyserini's classes: open the Lucene index before anything "
+                f"else starts Java, or import pyserini.search.lucene first ({java_said(error)})"
+            ) from error
+        return java
+
+
+def jnius() -> Any:
+    """Returns the module that calls Java; starts it, so `start_java` comes first."""
+    return importlib.import_module("jnius")
+
+
+def heap_bytes(memory: str) -> int:
+    """Returns a heap in bytes.
+
+    Raises:
+        UsageError: It is not a number with k, m, g or t behind it, or not from 16 MB to 1 TB.
+    """
+    found = re.fullmatch(r"(\d{1,12})([kmgt]?)", memory.lower())
+    size = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not _HEAP[0] <= size <= _HEAP[1]:
+        raise UsageError(f"memory of Java is a size such as 512m or 2g, from 16m to 1t; got {memory!r}")
+    return size
+
+
+def java_text(java: Java, text: str) -> Any:
+    """Returns a text as Java takes it; what no Unicode text can hold, half a surrogate pair, is replaced by ``?``."""
+    if text.isascii() or max(text) < "\ud800":
+        return text
+    # pyjnius cuts characters beyond 16 bits short
+    return java("java.lang.String")(text.encode("utf-8", "replace"), "UTF-8")
+
+
+def java_said(error: Exception) -> str:
+    """Returns a Java exception's own line."""
+    return str(error).partition("\n")[0].removeprefix("JVM exception occurred: ")
+
+
+# -- finding Java --------------------------------------------------------------------------------------------------
+
+
+def find_jdk() -> Path:
+    """Returns JAVA_HOME if it is fit, else the newest JDK that has what pyserini needs.
+
+    Raises:
+        UsageError: There is none.
+    """
+    given = os.environ.get("JAVA_HOME")
+    if given and java_version(Path(given)) >= JDK:
+        return Path(given)
+    version, home = max(((java_version(home), home) for home in _homes()), default=(0, Path()))
+    if version < JDK:
+        raise UsageError(
+            f"no JDK {JDK} or newer with the module jdk.incubator.vector in JAVA_HOME ({given or 'not set'}), on the "
+            f"PATH or in {', '.join(PLACES)}: install one (Debian: openjdk-{JDK}-jdk or temurin-{JDK}-jdk; elsewhere: "
+            "adoptium.net), and set JAVA_HOME if it is elsewhere"
+        )
+    return home
+
+
+def java_version(home: Path) -> int:
+    """Returns the feature release of a JDK; 0 if it is none or lacks the vector module."""
+    try:
+        release = (home / "release").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return 0
+    version = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+    return int(version[1]) if version and "jdk.incubator.vector" in release else 0
+
+
+def _homes() -> Iterator[Path]:
+    """Yields folders in which a JDK may be."""
+    if found := shutil.which("java"):
+        yield Path(found).resolve().parent.parent
+    for place in PLACES:
+        for pattern in ("*", "*/Contents/Home"):
+            yield from Path(place).expanduser().glob(pattern)
+
+
+# -- starting ------------------------------------------------------------------------------------------------------
+
+
+def _options(version: int) -> list[str]:
+    """Returns how Java starts."""
+    options = ["-Xrs"]  # leaves signals alone
+    if version >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")  # or it warns of how Lucene closes files
+    return options
+
+
+def _quiet(java: Java) -> Any:
+    """Silences what Lucene says of Java's version; returns what has to be kept for that."""
+    logger = java("java.util.logging.Logger").getLogger("org.apache.lucene")
+    logger.setLevel(java("java.util.logging.Level").SEVERE)
+    return logger
