@@ -41,6 +41,18 @@ def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
     del gymnasium.registry["Mine/Notes-v0"]
 
 
+def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    episode, built, tool = python_blocks("docs/retrieval.md")
+    scope = {}
+    exec(compile(episode, "docs/retrieval.md", "exec"), scope)
+    assert "Teskel" in scope["observation"] and scope["env"].unwrapped.task.retriever.misses == 1
+    exec(compile(built, "docs/retrieval.md", "exec"), scope)
+    assert [hit.passage.title for hit in scope["hits"]] == ["Gull", "Heron"]
+    exec(compile(tool, "docs/retrieval.md", "exec"), scope)
+    assert [hit.passage.title for hit in scope["hits"]] == ["Result 0", "Result 1", "Result 2"]
+
+
 def test_the_first_episode_of_the_readme():
     scope = {}
     exec(compile(python_blocks("README.md")[0], "README.md", "exec"), scope)

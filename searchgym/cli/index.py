@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 index = typer.Typer(help="Indexes: build, convert, inspect, search.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card, by name or path: what to build.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Throw an interrupted build away.")]
 Force = Annotated[bool, typer.Option("--force", help="Build even if memory or disk seem too small.")]
 
 
@@ -31,7 +32,7 @@ def index_build(
     form: Format = None,
     skip_bad: SkipBad = 0,
     overwrite: Overwrite = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw an interrupted build away.")] = False,
+    restart: Restart = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -54,19 +55,24 @@ def index_build(
 
 @index.command("convert")
 def index_convert(
-    source: Annotated[Path, typer.Argument(help="Index folder with vectors, or a FAISS file such as e5_Flat.index.")],
+    source: Annotated[
+        Path, typer.Argument(help="Index folder with vectors, a FAISS file such as e5_Flat.index, or a Lucene index.")
+    ],
     out: Out,
     retriever: Card,
-    corpus: Annotated[str | None, typer.Option(help="The corpus that a FAISS file was made of, in order.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="The corpus of a FAISS file or Lucene index.")] = None,
     overwrite: Overwrite = False,
+    restart: Restart = False,
     json: Json = False,
 ) -> None:
-    """Make an index folder of vectors that are there, without encoding again."""
+    """Make an index folder of vectors or a Lucene index that are there, without encoding or indexing again."""
     from searchgym.corpora.retrieval.convert import convert_index
 
     started = time.perf_counter()
     with stages() as progress:
-        manifest = convert_index(source, out, retriever, corpus, overwrite=overwrite, progress=progress)
+        manifest = convert_index(
+            source, out, retriever, corpus, overwrite=overwrite, restart=restart, progress=progress
+        )
     emit(_summary(manifest, started, out), json, "index")
 
 

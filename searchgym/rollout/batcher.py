@@ -256,4 +256,5 @@ def retrieval_batcher(
         return [[next(hits) for _ in request.texts] for request in requests]
 
     at_once = int(getattr(retriever, "calls_at_once", 1))
-    return Batcher(call, lambda request: len(request.texts), max_queries, at_once)
+    together = min(max_queries, int(getattr(retriever, "queries_at_once", max_queries)))
+    return Batcher(call, lambda request: len(request.texts), together, at_once)

@@ -117,13 +117,13 @@ class NoiseCard(_Card):
     kind: Literal["noise"]
     of: RetrieverCard
     start: float = 0.0
-    """Probability, by query, at the first step of training."""
+    """Probability, by query, at step 0 of training; validation and evaluation have none."""
     end: float = 0.5
-    """Probability at the last step."""
+    """Probability from step `steps` on."""
     base: float = 4.0
     """Steepness: over 1 the probability grows late; 1 is a straight line."""
     steps: int | None = None
-    """Step that has `end`; the training's last where None."""
+    """Where the probability has grown to `end`; the number of the training's steps where None."""
     seed: int = 0
 
 

@@ -1,11 +1,11 @@
-"""Index folders of vectors that are there already: another kind of index, or a published FAISS file, not encoded again.
+"""Index folders of what is there already: another kind of index of the same vectors, or published files.
 
-For one, the files of Search-R1: ``e5_Flat.index``, the vectors of ``wiki-18.jsonl``.
+For one, the files of Search-R1: ``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import FilePath
 from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.build import build_index, check_free, make_builder
-from searchgym.corpora.retrieval.cards import DenseCard, PartCard, RetrieverCard, find_retriever, parts_of
+from searchgym.corpora.retrieval.cards import DenseCard, LuceneCard, PartCard, RetrieverCard, find_retriever, parts_of
 from searchgym.corpora.retrieval.dense import INDEX, DenseBuilder, check_probes, probe_positions
 from searchgym.corpora.retrieval.index import Manifest, inspect_index
+from searchgym.corpora.retrieval.lucene import LuceneRetriever, is_lucene, open_lucene
 from searchgym.corpora.retrieval.parts import Builder, Progress, quiet
-from searchgym.corpora.retrieval.vectors import describe, open_index, write_vectors
+from searchgym.corpora.retrieval.vectors import describe, link, open_index, write_vectors
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, UsageError
 from searchgym.records import Passage
@@ -35,7 +36,7 @@ def convert_index(
     restart: bool = False,
     progress: Progress = quiet,
 ) -> Manifest:
-    """Builds an index folder from vectors that are there; resumes and completes as `build_index`.
+    """Builds an index folder from vectors or a Lucene index; resumes and completes as `build_index`.
 
     Vectors are taken from ``flat`` and ``hnsw``, which hold them as they were. From flat to flat the file is the same
     one under a second name, or a copy on another file system. Parts of the card that are not dense are built anew.
@@ -44,10 +45,11 @@ def convert_index(
     either side passes, another encoder, template or passage does not (`dense.LEAST_COSINE`).
 
     Args:
-        source: Index folder, or a FAISS file of inner products.
+        source: Index folder, a FAISS file of inner products, or a Lucene index made by pyserini.
         out: The folder to make.
-        card: Retriever card with a dense part, its name, or a mapping.
-        corpus: What a FAISS file was made of, in that order: anything that `open_corpus` reads. It is read twice.
+        card: Retriever card with a dense part (for a Lucene index, with one of Lucene), its name, or a mapping.
+        corpus: What a FAISS file was made of, in that order: anything that `open_corpus` reads. It is read twice. For
+            a Lucene index, the passages by their ids; may be left out if it stores them.
         overwrite: Replace an index that is already there.
         restart: Throw away what an interrupted build with other settings has left.
         progress: Told of each stage's progress.
@@ -60,6 +62,11 @@ def convert_index(
         RunExistsError: As `build_index`.
     """
     source, out, card = Path(source), Path(out), find_retriever(card)
+    if is_lucene(source):
+        make = _taking(source, card)
+        check_free(out, overwrite)
+        passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
+        return build_index(passages, out, card, overwrite=overwrite, restart=restart, make=make, progress=progress)
     wanted = [part for part in parts_of(card) if isinstance(part, DenseCard)]
     if not wanted:
         raise UsageError(
@@ -75,13 +82,45 @@ def convert_index(
     file = _kept_whole(source, wanted) if corpus is None else source
     _check_vectors(file, source, corpus, wanted)
 
-    def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+    def convert(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
         if isinstance(part, DenseCard):
             return _Converter(part, folder, shards, progress, file)
         return make_builder(part, folder, shards, progress)
 
     passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
-    return build_index(passages, out, card, overwrite=overwrite, restart=restart, make=make, progress=progress)
+    return build_index(passages, out, card, overwrite=overwrite, restart=restart, make=convert, progress=progress)
+
+
+def _taking(source: Path, card: RetrieverCard) -> Callable[[PartCard, Path, Path, Progress], Builder]:
+    """Returns what builds the parts of a card, that of Lucene by taking another's index as it is."""
+    if not any(isinstance(part, LuceneCard) for part in parts_of(card)):
+        raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
+
+    def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+        if isinstance(part, LuceneCard):
+            return _Taker(source, folder, part)
+        return make_builder(part, folder, shards, progress)
+
+    return make
+
+
+class _Taker:
+    """Takes a Lucene index as it is."""
+
+    def __init__(self, source: Path, folder: Path, card: LuceneCard) -> None:
+        self._source, self._folder, self._card = source, folder, card
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Needs nothing."""
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Gives the files a second name here, and looks whether the index is of these passages."""
+        for file in sorted(self._source.iterdir()):
+            if file.is_file() and file.name != "write.lock":
+                (self._folder / file.name).unlink(missing_ok=True)  # of an interrupted build
+                link(file, self._folder / file.name)
+        LuceneRetriever(self._folder, self._card, passages)
+        return {"taken": True}
 
 
 class _Converter(DenseBuilder):

@@ -43,7 +43,7 @@ def load(
     card: LuceneCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> LuceneRetriever:
     """Opens the part, memory-mapped."""
-    return LuceneRetriever(folder, card, passages, sha256, in_order=True)
+    return LuceneRetriever(folder, card, passages, sha256, in_order=not facts.get("taken"))
 
 
 def is_lucene(folder: FilePath) -> bool:

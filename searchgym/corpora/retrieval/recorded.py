@@ -31,8 +31,7 @@ class RecordedRetriever:
     Without a question it gives what was recorded for the query, if that is the same for all questions. Two records
     that differ, as those of a training with noise do, are refused when they are asked for.
 
-    A batch with one such query fails as a whole, as with any retriever: episodes that may leave the record are run one
-    at a time.
+    Queries of several episodes share no call, so that one that is not in the record fails its own episode only.
 
     Fewer hits than `k` may mean that no more were found. Where `top_k` is known, a larger k is refused, since more
     could have been found; where it is not, as in training runs, what was recorded is given.
@@ -46,6 +45,7 @@ class RecordedRetriever:
     """
 
     in_process = True
+    queries_at_once = 1  # a query that is not in the record is not the others' fault
     tries_again = True  # it does not, and need not be asked again: the record stays the same
 
     def __init__(

@@ -28,8 +28,8 @@ class Retriever(Protocol):
 
     A retriever whose calls cannot hang may set ``in_process = True``: it is then called in the caller's thread, which
     saves a thread per call. One that answers several calls at the same time, as the client of a server does, may say
-    how many with ``calls_at_once``; else episodes send it one after the other. One that tries again by itself says
-    ``tries_again = True``.
+    how many with ``calls_at_once``; else episodes send it one after the other. One whose queries fail one by one says
+    ``queries_at_once = 1``, so that they share no call. One that tries again by itself says ``tries_again = True``.
     """
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -50,6 +50,10 @@ class CorpusRetriever(Retriever, Protocol):
 
     def passages(self) -> Iterator[Passage]:
         """Yields all passages in corpus order."""
+        ...
+
+    def passage(self, position: int) -> Passage:
+        """Returns the passage at a position, 0 to len - 1."""
         ...
 
 

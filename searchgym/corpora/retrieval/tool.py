@@ -49,6 +49,8 @@ class ToolRetriever:
         if calls < 1:
             raise UsageError(f"calls is at least 1, got {calls}")
         self.function, self.batched, self.calls_at_once = function, batched, calls
+        if not batched:
+            self.queries_at_once = 1  # a fault of one query is not the others'
         self._free = threading.BoundedSemaphore(calls)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()

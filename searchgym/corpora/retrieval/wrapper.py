@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Self, cast
 
@@ -35,6 +36,7 @@ class Wrapper:
                 raise UsageError(f"{type(self).__name__} stands on retrievers with search(), got {type(one).__name__}")
         self.inner = inner
         self.calls_at_once = min(int(getattr(one, "calls_at_once", 1)) for one in inner)
+        self.queries_at_once = min(int(getattr(one, "queries_at_once", sys.maxsize)) for one in inner)
         again = [bool(getattr(one, "tries_again", False)) for one in inner]
         local = [bool(getattr(one, "in_process", False)) for one in inner]
         self.in_process = all(local)
@@ -43,9 +45,7 @@ class Wrapper:
         """Whether the same query can find something else in another step of training."""
         if (corpus := self._corpus) is not None:
             self.passages = corpus.passages
-            by_position: Any = getattr(corpus, "passage", None)
-            if by_position is not None:
-                self.passage = by_position
+            self.passage = corpus.passage
 
     @property
     def _corpus(self) -> CorpusRetriever | None:

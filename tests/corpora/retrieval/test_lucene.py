@@ -26,7 +26,8 @@ from searchgym.corpora.questions import read_queries
 from searchgym.corpora.retrieval import java, lucene, lucene_build, wire
 from searchgym.corpora.retrieval.build import build_index
 from searchgym.corpora.retrieval.cards import LuceneCard, find_retriever
-from searchgym.corpora.retrieval.index import build_in_memory, load_index
+from searchgym.corpora.retrieval.convert import convert_index
+from searchgym.corpora.retrieval.index import build_in_memory, inspect_index, load_index
 from searchgym.corpora.retrieval.lucene import LuceneRetriever, is_lucene, open_lucene
 from searchgym.corpora.retrieval.parts import quiet
 from searchgym.corpora.store import PassageStore
@@ -380,6 +381,29 @@ def test_without_stored_documents_the_corpus_is_asked_for(made: Made, tmp_path: 
         open_lucene(made.bare, PassageStore(tmp_path / "ends")).search(["number"], 50)
 
 
+@pytest.mark.parametrize(("name", "with_corpus"), [("bare", True), ("raw", True), ("raw", False), ("contents", False)])
+def test_an_index_of_pyserini_becomes_an_index_folder(made: Made, tmp_path: Path, name: str, with_corpus: bool) -> None:
+    source: Path = getattr(made, name)
+    corpus = made.raw.parent / "documents" / "all.jsonl" if with_corpus else None
+    convert_index(source, tmp_path / "out", CARD, corpus)
+    found = load_index(tmp_path / "out")
+    queries = ["number", "zebra café", *questions(20)]
+    assert found.search(queries, 7) == open_lucene(source, made.store).search(queries, 7)
+    assert list(found.passages()) == made.passages
+    inspect_index(tmp_path / "out", verify=True)
+
+
+def test_an_index_of_another_corpus_does_not_become_a_folder(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text('{"id": "x", "contents": "other"}\n')
+    with pytest.raises(IndexMismatchError, match="which is no passage of the corpus given"):
+        convert_index(made.bare, tmp_path / "out", CARD, tmp_path / "other.jsonl")
+    with pytest.raises(UsageError, match="--storeRaw"):
+        convert_index(made.bare, tmp_path / "out", CARD)
+    with pytest.raises(UsageError, match="has no such part"):
+        convert_index(made.raw, tmp_path / "out", "bm25")
+    assert not (tmp_path / "out").exists()
+
+
 def test_cards_that_stand_on_lucene(made: Made) -> None:
     noisy = open_lucene(made.raw, None, {"kind": "noise", "of": CARD, "start": 0.0})
     assert noisy.search(["zebra"], 2) == open_lucene(made.raw).search(["zebra"], 2)
@@ -473,7 +497,7 @@ def test_java_starts_once_whoever_asks() -> None:
 
 APART = """
 import gc, os, signal, sys, threading
-from searchgym.corpora.retrieval.index import load_index
+from searchgym.corpora.retrieval.index import inspect_index, load_index
 from searchgym.corpora.retrieval.build import build_index
 from searchgym.errors import RetrieverError
 from searchgym.records import Passage

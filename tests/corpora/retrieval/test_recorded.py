@@ -66,7 +66,7 @@ def test_a_question_that_was_not_asked_ends_in_a_retriever_error(tmp_path):
     evaluate(load_task(CARD, questions=QUESTIONS[:2], retriever=TitleRetriever()), load_agent("oracle"), tmp_path / "a")
     recorded = RecordedRetriever.of_run(tmp_path / "a")
     task = load_task(CARD, questions=QUESTIONS, retriever=recorded)
-    scores = evaluate(task, load_agent("oracle"), tmp_path / "b", concurrency=1)
+    scores = evaluate(task, load_agent("oracle"), tmp_path / "b")
     assert scores["retriever_errors"] == 1
     errors = [episode.error for episode in read_episodes(tmp_path / "b" / "episodes.jsonl") if episode.error]
     assert len(errors) == 1
