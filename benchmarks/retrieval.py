@@ -1,17 +1,23 @@
-"""BM25 in process beside Lucene (pyserini's own searcher, called directly), and FAISS indexes, on generated data.
+"""BM25 in process beside Lucene (pyserini's own searcher, called directly), and FAISS indexes.
 
-Each engine builds in one process and searches in another, so that memory is its own; both engines of BM25 index title
+Passages and questions are generated, or real ones; vectors are drawn from 1,000 Gaussian clusters: for time and size
+only, recall on such vectors says nothing (see retrieval_quality.py).
+
+Each engine builds in one process and searches in another, so that memory is its own; all engines of BM25 index title
 and text of the same passages with the same analysis, k1 0.9 and b 0.4, and answer the same questions. What is timed
-ends with passages on one side and with document ids on the other. Resident memory is read after 1,000 questions and
-holds the pages of mapped files. Vectors are drawn from 1,000 Gaussian clusters: for time and size only, recall on such
-vectors says nothing (see retrieval_quality.py). Needs the extras `lucene` and `dense`, and a JDK:
+ends with passages for the retriever cards `bm25` and `lucene`, and with document ids for `pyserini`. Resident memory is
+read after all questions were asked once, and holds the pages of mapped files. Needs the extras `lucene` and `dense`,
+and a JDK:
 
     python benchmarks/retrieval.py --sizes 100000 1000000 --vectors 1000000
+    python benchmarks/retrieval.py --corpus wiki.jsonl --questions questions.jsonl --vectors 0
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import json
 import math
 import multiprocessing
@@ -24,23 +30,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import generated
 import numpy as np
 
+from searchgym.cards import EncoderCard
 from searchgym.cli.output import emit_rows
+from searchgym.corpora.documents import open_corpus
+from searchgym.corpora.questions import read_queries
 from searchgym.corpora.retrieval.bm25 import contents
 from searchgym.corpora.retrieval.build import build_index
-from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.corpora.retrieval.cards import DenseCard
 from searchgym.corpora.retrieval.index import load_index
+from searchgym.corpora.retrieval.retriever import CorpusRetriever
+from searchgym.records import Passage
 
 T = TypeVar("T")
+Source = int | str
+"""Of passages: so many generated ones, or a corpus."""
 Search = Callable[[Sequence[str], int], list[list[str]]]
 """From queries and a number of threads to the ids of each one's first hits."""
+ENGINES: Final = ("bm25", "pyserini", "lucene")
 K: Final = 10
 BATCHES: Final = (1, 16, 256)
 THREADS: Final = (1, 2)
+BLOCK: Final = 10_000
+"""Vectors drawn at once."""
 WIKIPEDIA: Final = 21_015_324
 """Passages of the corpus that search agents are usually trained on."""
 
@@ -50,11 +66,13 @@ def main() -> None:
     args = parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        for size in args.sizes:
-            rows += text_rows(size, Path(folder), args)
-            show(rows[-3:], args, f"BM25, {size} passages")
+        sources: list[Source] = [args.corpus] if args.corpus else args.sizes
+        for source in sources:
+            own = text_rows(source, Path(folder), args)
+            show(own, args, f"BM25, {args.corpus or 'generated'}, {own[0]['passages']} passages")
+            rows += own
         dense = [vector_row(kind, args, Path(folder)) for kind in args.kinds] if args.vectors else []
-    projected = projections(rows)
+    projected = [] if args.corpus else projections(rows)
     if args.json:
         print(json.dumps({"bm25": rows, "vectors": dense, "projection": projected}))
     else:
@@ -71,15 +89,21 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=projection, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=int, nargs="*", default=[100_000, 1_000_000], help="passages")
-    parser.add_argument("--queries", type=int, default=1024, help="questions of a timed run; memory needs 1,000")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[100_000, 1_000_000], help="generated passages")
+    parser.add_argument("--corpus", help="passages in the place of generated ones: a corpus file or folder")
+    parser.add_argument("--questions", help="questions on that corpus: a file")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--queries", type=int, default=1024, help="questions asked, the first; memory needs 1,000")
     parser.add_argument("--runs", type=int, default=3, help="timed runs, after one that is not counted")
     parser.add_argument("--vectors", type=int, default=1_000_000, help="0 leaves FAISS out")
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--kinds", nargs="*", default=["flat", "ivf-sq8", "hnsw"])
     parser.add_argument("--folder", help="where to put corpora and indexes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if (args.corpus is None) != (args.questions is None):
+        parser.error("--corpus and --questions belong together")
+    return args
 
 
 def show(rows: Sequence[dict[str, Any]], args: argparse.Namespace, title: str) -> None:
@@ -89,49 +113,60 @@ def show(rows: Sequence[dict[str, Any]], args: argparse.Namespace, title: str) -
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """Calls a function in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    """Calls a function in a fresh process, where what Java prints goes to standard error."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=os.dup2, initargs=(2, 1)) as pool:
         return pool.submit(function, *arguments).result()
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
 
 
-def text_rows(size: int, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+def text_rows(source: Source, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Returns a row for each engine."""
-    questions = generated.queries(args.queries, size)
+    size = source if isinstance(source, int) else sum(1 for _ in passages(source))
+    questions = generated.queries(args.queries, size) if isinstance(source, int) else asked(args)
     found: dict[str, list[list[str]]] = {}
     rows = []
-    for name, build, search in (
-        ("searchgym bm25", build_ours, search_ours),
-        ("pyserini", build_lucene, search_lucene),
-        ("searchgym lucene", build_ours, search_ours),
-    ):
-        index = folder / f"{name.replace(' ', '-')}-{size}"
-        print(f"{name}, {size}: building ...", file=sys.stderr)
-        built = apart(build, name, size, index)
-        print(f"{name}, {size}: searching ...", file=sys.stderr)
+    for name in args.engines:
+        build, search = (build_lucene, search_lucene) if name == "pyserini" else (build_ours, search_ours)
+        index = folder / f"{name}-{size}"
+        print(f"{name}, {size} passages: building ...", file=sys.stderr)
+        built = apart(build, name, source, index)
+        print(f"{name}, {size} passages: searching ...", file=sys.stderr)
         found[name], measured = apart(search, name, index, questions, args)
-        rows.append({"engine": name, "passages": size, **built, "overlap": 1.0, **measured})
-    for row in rows:
-        row["overlap"] = round(overlap(found[row["engine"]], found["pyserini"]), 4)
-    return rows
+        rows.append({"engine": name, "passages": size, "questions": len(questions), **built, **measured})
+    if "pyserini" not in found:
+        return rows
+    return [row | agreement(found[row["engine"]], found["pyserini"]) for row in rows]
 
 
-def overlap(ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]]) -> float:
-    """Returns the mean share of the first hits in common."""
-    shares = [len(set(a) & set(b)) / max(len(a), len(b), 1) for a, b in zip(ours, theirs, strict=True)]
-    return statistics.mean(shares)
+def passages(source: Source) -> Iterator[Passage]:
+    """Yields the passages to index."""
+    return generated.passages(source) if isinstance(source, int) else open_corpus(source)
 
 
-def build_ours(name: str, size: int, index: Path) -> dict[str, Any]:
+def asked(args: argparse.Namespace) -> list[str]:
+    """Returns the questions of a file, the first of them."""
+    return list(read_queries(args.questions).values())[: args.queries]
+
+
+def agreement(ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Returns the mean share of hits in common with pyserini's, and of questions whose first hit is the same."""
+    pairs = list(zip(ours, theirs, strict=True))
+    common = [len(set(a) & set(b)) / max(len(a), len(b)) if a or b else 1.0 for a, b in pairs]
+    same = [float(a[:1] == b[:1]) for a, b in pairs]
+    return {"overlap": round(statistics.mean(common), 4), "same_first": round(statistics.mean(same), 4)}
+
+
+def build_ours(name: str, source: Source, index: Path) -> dict[str, Any]:
     """Builds an index folder."""
     started = time.perf_counter()
-    build_index(generated.passages(size), index, name.split()[1])
+    build_index(passages(source), index, name)
     return built(started, index)
 
 
-def build_lucene(name: str, size: int, index: Path) -> dict[str, Any]:
+def build_lucene(name: str, source: Source, index: Path) -> dict[str, Any]:
     """Builds by pyserini's own indexer, on every core."""
     from searchgym.corpora.retrieval.java import start_java
 
@@ -142,7 +177,7 @@ def build_lucene(name: str, size: int, index: Path) -> dict[str, Any]:
     started = time.perf_counter()
     indexer = LuceneIndexer(str(index), threads=os.cpu_count() or 1)
     batch: list[dict[str, str]] = []
-    for passage in generated.passages(size):
+    for passage in passages(source):
         batch.append({"id": passage.id, "contents": contents(passage)})
         if len(batch) == 10_000:
             indexer.add_batch_dict(batch)
@@ -165,13 +200,13 @@ def built(started: float, index: Path) -> dict[str, Any]:
 
 def search_ours(name: str, index: Path, questions: Sequence[str], args: argparse.Namespace) -> Any:
     """Measures a retriever over an index folder."""
-    kind = name.split()[1]
-    opened = {n: load_index(index, card=find_retriever({"kind": kind, "threads": n})) for n in THREADS[-1:]}
-    one = load_index(index, card=find_retriever({"kind": kind, "threads": 1}))
+
+    @functools.cache  # opened when they are used: the memory is that of one
+    def opened(threads: int) -> CorpusRetriever:
+        return load_index(index, card={"kind": name, "threads": threads})
 
     def search(batch: Sequence[str], threads: int) -> list[list[str]]:
-        retriever = one if threads == 1 else opened[threads]
-        return [[hit.passage.id for hit in hits] for hits in retriever.search(batch, K)]
+        return [[hit.passage.id for hit in hits] for hits in opened(threads).search(batch, K)]
 
     return measure(search, questions, args.runs)
 
@@ -255,9 +290,9 @@ def vector_row(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, A
 def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
     """Yields blocks of unit vectors around 1,000 centres."""
     centres = np.random.default_rng(0).standard_normal((1000, dimension), np.float32)
-    for block in range(0, count, 10_000):
+    for block in range(0, count, BLOCK):
         draw = np.random.default_rng([seed, block])
-        size = min(10_000, count - block)
+        size = min(BLOCK, count - block)
         drawn = centres[draw.integers(0, 1000, size)] + 0.7 * draw.standard_normal((size, dimension), np.float32)
         yield drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
@@ -265,39 +300,43 @@ def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
 def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[str, Any]:
     """Builds an index file as an index folder has it."""
     from searchgym.corpora.retrieval.parts import quiet
-    from searchgym.corpora.retrieval.vectors import build_faiss
+    from searchgym.corpora.retrieval.vectors import finish_vectors, write_index, write_vectors
 
-    raw = folder / "vectors.f32"
-    with raw.open("wb") as file:
-        for block in vectors(count, dimension, 1):
-            file.write(block.astype(np.float32).tobytes())
+    drawn = folder / "vectors.faiss"
+    for number, block in enumerate(vectors(count, dimension, 1)):
+        write_vectors(drawn, number * BLOCK, block)
+    finish_vectors(drawn, count, dimension)
     started = time.perf_counter()
-    build_faiss(raw, count, dense_card(kind, dimension), folder / "index.faiss", quiet)
-    raw.unlink()
+    write_index(dense_card(kind, dimension), drawn, folder / "index.faiss", quiet)
+    drawn.unlink()
     return built(started, folder)
 
 
-def dense_card(kind: str, dimension: int) -> Any:
+def dense_card(kind: str, dimension: int) -> DenseCard:
     """Returns a card whose encoder is not asked."""
-    return find_retriever(
-        {"kind": "dense", "index": kind, "encoder": {"name": "none", "model": "none", "dimension": dimension}}
-    )
+    encoder = EncoderCard(name="none", model="none", dimension=dimension)
+    return DenseCard(index=cast(Any, kind), encoder=encoder)
 
 
 def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures FAISS's search as a retriever calls it, without the encoder."""
-    import faiss
+    faiss: Any = importlib.import_module("faiss")
+    from searchgym.corpora.retrieval.vectors import open_index
 
-    from searchgym.corpora.retrieval.vectors import open_faiss
-
-    index = open_faiss(folder / "index.faiss", dense_card(folder.name, args.dimension))
-    asked = np.concatenate(list(vectors(args.queries, args.dimension, 2)))
-    names = [str(i) for i in range(len(asked))]
+    card = dense_card(folder.name, args.dimension)
+    index: Any = open_index(folder / "index.faiss")
+    parameters = None
+    if card.index == "ivf-sq8":
+        index.nprobe = card.nprobe
+    elif card.index == "hnsw":
+        parameters = faiss.SearchParametersHNSW(efSearch=card.ef_search)
+    questions = np.concatenate(list(vectors(args.queries, args.dimension, 2)))
+    names = [str(i) for i in range(len(questions))]
 
     def search(batch: Sequence[str], threads: int) -> list[list[str]]:
         faiss.omp_set_num_threads(threads)
         first = int(batch[0])
-        _, found = index.search(asked[first : first + len(batch)], K)
+        _, found = index.search(questions[first : first + len(batch)], K, params=parameters)
         return [[str(i) for i in row] for row in found]
 
     return measure(search, names, args.runs)[1]

@@ -7,7 +7,9 @@ do the clients, whose processor time is stated: on few cores they take their sha
 - `null`: the same server over a retriever that finds nothing: what HTTP and JSON cost;
 - `in process`: the retriever called directly with 256 queries at a time, on every core;
 - `loop`: a server that answers one query after the other in FastAPI's threads, as Search-R1's does (rebuilt from its
-  description), over the same retriever; `loop, Lucene`: the same over pyserini's searcher, which is Search-R1's own.
+  description), over the same retriever; `loop, Lucene`: the same over pyserini's searcher, which is Search-R1's own;
+- `flat`: both servers over a flat FAISS index of made vectors, the encoder replaced by made vectors too: there one
+  query at a time reads every vector for itself.
 
     python benchmarks/serving.py --passages 1000000 --requests 20000
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import multiprocessing
 import os
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import generated
+import numpy as np
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.retrieval.build import build_index
@@ -43,6 +47,9 @@ from searchgym.corpora.retrieval.wire import document
 K: Final = 3
 DISTINCT: Final = 8192
 """Different queries; they are asked again and again."""
+DIMENSION: Final = 384
+ROLES: Final = {"ours": "bytes", "null": "", "loop": "json", "lucene": "", "flat": "ids", "flat-loop": "ids"}
+"""What is compared of a server's answers."""
 HEAD: Final = "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
@@ -50,7 +57,7 @@ def main() -> None:
     """Measures and prints."""
     args = parse_args()
     if args.role:
-        serve(args.role, Path(args.index), args.port)
+        serve(args.role, Path(args.index), Path(args.data), args.port)
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         index = Path(args.index or Path(folder) / "index")
@@ -62,7 +69,19 @@ def main() -> None:
             lucene = Path(folder) / "lucene"
             print("building by Lucene ...", file=sys.stderr)
             build_index(generated.passages(args.passages), lucene, "lucene")
-            rows.append(load("loop, Lucene", "lucene", lucene, index, 32, args.requests // 20, args))
+            rows.append(load("loop, Lucene", "lucene", lucene, lucene, 32, args.requests // 20, args))
+            rows[-1]["of_loop"] = round(rows[2]["queries_per_s"] / rows[-1]["queries_per_s"], 2)
+        if args.vectors:
+            flat = Path(folder) / "vectors.faiss"
+            write_flat(flat, args.vectors)
+            few = args.requests // 20
+            for size in (32, 1):
+                ours = load("served, flat", "flat", index, flat, size, few, args)
+                loop = load("loop, flat", "flat-loop", index, flat, size, max(few // 10, args.clients), args)
+                ours["of_loop"] = round(ours["queries_per_s"] / loop["queries_per_s"], 2)
+                rows += [ours, loop]
+    names = dict.fromkeys(name for row in rows for name in row)
+    rows = [{name: row.get(name) for name in names} for row in rows]
     emit_rows(rows, args.json, "rows", f"{args.passages} passages, {args.clients} clients, {os.cpu_count()} cores")
 
 
@@ -74,9 +93,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--lucene", action="store_true", help="measure the loop over pyserini's searcher too")
+    parser.add_argument("--vectors", type=int, default=0, help="measure a flat index of so many vectors too")
     parser.add_argument("--folder", help="where to put indexes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--role", choices=("ours", "null", "loop", "lucene"), help=argparse.SUPPRESS)
+    parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
+    parser.add_argument("--data", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -94,8 +115,7 @@ def measure(index: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         ours["of_parts"] = round(ours["queries_per_s"] / allowed, 3)
         ours["of_loop"] = round(ours["queries_per_s"] / loop["queries_per_s"], 2)
         rows += [null, ours, loop]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in names} for row in rows]
+    return rows
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -119,18 +139,61 @@ def in_process(index: str, passages: int) -> dict[str, Any]:
 # -- servers -------------------------------------------------------------------------------------------------------
 
 
-def serve(role: str, index: Path, port: int) -> None:
+def serve(role: str, index: Path, data: Path, port: int) -> None:
     """Runs a server until it is ended."""
     import uvicorn
 
-    if role in ("ours", "null"):
+    app: Any
+    if role == "lucene":
+        app = loop_app(lucene_search(data))
+    elif role in ("loop", "flat-loop"):
+        app = loop_app(our_search(opened(role, index, data)))
+    else:
         from searchgym.serving.app import make_app
         from searchgym.serving.service import Service
 
-        app = make_app(Service(lambda _: NullRetriever() if role == "null" else load_index(index)))
-    else:
-        app = loop_app(lucene_search(index) if role == "lucene" else our_search(load_index(index)))
+        app = make_app(Service(lambda _: opened(role, index, data)))
     uvicorn.run(app, port=port, log_level="warning", access_log=False, backlog=2048)
+
+
+def opened(role: str, index: Path, data: Path) -> Retriever:
+    """Returns the retriever behind a server."""
+    if role == "null":
+        return NullRetriever()
+    return flat_retriever(index, data) if role.startswith("flat") else load_index(index)
+
+
+class MadeEncoder:
+    """Gives a vector for a text at once."""
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """Returns (Q, D) float32."""
+        seeds = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
+        drawn = [np.random.Generator(np.random.SFC64(seed)).standard_normal(DIMENSION, np.float32) for seed in seeds]
+        return np.stack(drawn) / DIMENSION**0.5
+
+
+def write_flat(path: Path, count: int) -> None:
+    """Writes a flat index of random vectors."""
+    import faiss
+
+    index = faiss.IndexFlatIP(DIMENSION)
+    for block in range(0, count, 100_000):
+        draw = np.random.default_rng([3, block])
+        index.add(draw.standard_normal((min(100_000, count - block), DIMENSION), np.float32) / DIMENSION**0.5)
+    faiss.write_index(index, str(path))
+
+
+def flat_retriever(index: Path, data: Path) -> Retriever:
+    """Returns a retriever over made vectors; the passages are those of an index folder."""
+    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.corpora.retrieval.dense import DenseRetriever
+    from searchgym.corpora.retrieval.vectors import open_index
+    from searchgym.corpora.store import PassageStore
+
+    card: Any = find_retriever({"kind": "dense", "encoder": {"name": "made", "model": "none", "dimension": DIMENSION}})
+    encoder: Any = MadeEncoder()
+    return DenseRetriever(open_index(data), encoder, PassageStore(index), None, card)
 
 
 def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]]]:
@@ -186,14 +249,14 @@ def loop_app(search: Callable[[str, int], list[dict[str, Any]]]) -> Any:
 
 
 @contextmanager
-def running(role: str, index: Path) -> Iterator[str]:
+def running(role: str, index: Path, data: Path) -> Iterator[str]:
     """Runs a server in a process of its own while the block runs; gives its address."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, __file__, "--role", role, "--index", str(index), "--port", str(port)]
-    with subprocess.Popen(command) as process:
+    command = [sys.executable, __file__, "--role", role, "--index", str(index), "--data", str(data)]
+    with subprocess.Popen([*command, "--port", str(port)]) as process:
         try:
             HttpRetriever(f"http://127.0.0.1:{port}").wait(300)
             yield f"127.0.0.1:{port}"
@@ -205,25 +268,25 @@ def running(role: str, index: Path) -> Iterator[str]:
 
 
 def load(
-    what: str, role: str, index: Path, truth: Path, size: int, requests: int, args: argparse.Namespace
+    what: str, role: str, index: Path, data: Path, size: int, requests: int, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Returns what clients saw of a server, with so many queries in each request."""
     print(f"{what}, {size} queries per request ...", file=sys.stderr)
-    exact = {"ours": "bytes", "loop": "hits", "lucene": "", "null": ""}[role]
-    with running(role, index) as address:
-        seen = apart(clients, address, str(truth), size, requests, args.clients, args.passages, exact)
+    with running(role, index, data) as address:
+        seen = apart(clients, address, role, str(index), str(data), size, requests, args.clients, args.passages)
     return {"what": what, "queries": size, **seen}
 
 
 def clients(
-    address: str, index: str, size: int, requests: int, count: int, passages: int, exact: str
+    address: str, role: str, index: str, data: str, size: int, requests: int, count: int, passages: int
 ) -> dict[str, Any]:
     """Sends requests and compares the answers; runs in a process of its own."""
+    exact = ROLES[role]
     asked = generated.queries(DISTINCT, passages)
     batches = [asked[at : at + size] for at in range(0, min(len(asked), size * requests), size)]
     sent = [request(batch) for batch in batches]
-    wanted = answers(load_index(index), batches) if exact else [b""] * len(batches)
-    warm = asyncio.run(run_clients(address, sent, wanted, 4 * count, count, exact))
+    wanted = answers(opened(role, Path(index), Path(data)), batches) if exact else [b""] * len(batches)
+    warm = asyncio.run(run_clients(address, sent, wanted, 2 * count, count, exact))
     before = resource.getrusage(resource.RUSAGE_SELF)
     started = time.perf_counter()
     seen = asyncio.run(run_clients(address, sent, wanted, requests, count, exact))
@@ -287,8 +350,12 @@ async def run_clients(
 
 
 def same(body: bytes, wanted: bytes, exact: str) -> bool:
-    """Returns whether an answer is the one; another server may write the same JSON in other bytes."""
-    return body == wanted or (exact == "hits" and json.loads(body) == json.loads(wanted))
+    """Returns whether an answer is the right one: in every byte, as JSON, or in the passages found."""
+    if exact == "ids":
+        lists = [json.loads(one)["result"] for one in (body, wanted)]
+        ids = [[[row["document"]["id"] for row in rows] for rows in one] for one in lists]
+        return bool(ids[0] == ids[1])
+    return body == wanted or (exact == "json" and json.loads(body) == json.loads(wanted))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,17 @@ def script(name, *args):
 
 
 def test_every_script_has_json():
-    for path in (ROOT / "benchmarks").glob("*.py"):
-        assert '"--json"' in path.read_text(), path.name
+    texts = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    scripts = [name for name, text in texts.items() if "__main__" in text]
+    assert {"retrieval.py", "serving.py"} < set(scripts) < texts.keys()
+    for name in scripts:
+        assert '"--json"' in texts[name], name
+
+
+@pytest.mark.parametrize("name", ["retrieval.py", "serving.py"])
+def test_help(name):
+    found = script(name, "--help")
+    assert (found.returncode, "--json" in found.stdout) == (0, True), found.stderr
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -37,3 +46,30 @@ def test_scripts_print_a_table_or_one_object(name):
     assert found.returncode == 0, found.stderr
     assert len(json.loads(found.stdout)["results"]) >= rows
     assert "..." in found.stderr
+
+
+def test_engines_of_retrieval():
+    """On generated passages and vectors; pyserini's own searcher takes longer to import than all else."""
+    text = ["--sizes", "200", "--queries", "16", "--engines", "bm25", "lucene"]
+    vectors = ["--vectors", "300", "--dimension", "8", "--kinds", "ivf-sq8"]
+    found = script("retrieval.py", *text, *vectors, "--runs", "1", "--json")
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    assert [(row["engine"], row["passages"], row["questions"]) for row in result["bm25"]] == [
+        ("bm25", 200, 16),
+        ("lucene", 200, 16),
+    ]
+    assert [(row["index"], row["vectors"]) for row in result["vectors"]] == [("ivf-sq8", 300)]
+    assert all(row[f"qps_b{b}_t{t}"] > 0 for row in result["bm25"] for b, t in ((1, 1), (16, 1), (256, 2)))
+    assert result["projection"] == []
+
+
+def test_retrieval_takes_real_passages_and_questions():
+    demo = ROOT / "searchgym" / "demo"
+    data = ["--corpus", str(demo / "corpus.jsonl"), "--questions", str(demo / "questions.json")]
+    found = script("retrieval.py", *data, "--engines", "bm25", "--runs", "1", "--vectors", "0", "--json")
+    assert found.returncode == 0, found.stderr
+    (row,) = json.loads(found.stdout)["bm25"]
+    assert (row["passages"], row["questions"]) == (25, 12)
+    alone = script("retrieval.py", *data[:2])
+    assert (alone.returncode, "belong together" in alone.stderr) == (2, True)

@@ -103,7 +103,7 @@ def _broken(package: Package, problem: str) -> Package:
 
 def draw(report: dict[str, Any]) -> None:
     """Prints the report for people."""
-    uses = {name: [part.name for part in PARTS if name in part.needs and part.here] for name in _needed()}
+    uses = {name: [part.name for part in PARTS if name in part.needs] for name in _needed()}
     rows = []
     for p in report["packages"]:
         used = uses.get(p["name"]) or (["environments"] if p["extra"] == CORE else ["nothing in this version"])

@@ -140,10 +140,13 @@ def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force:
         UsageError: There is too little memory or disk, and `force` is False.
     """
     from searchgym.cli.machine import free_disk, memory
+    from searchgym.corpora.retrieval.build import building_folder
     from searchgym.corpora.retrieval.size import Size, needs
 
     needed = needs(card, Size(passages=passages, bytes=size))
-    free = {"memory": memory()[1], "disk": free_disk(out.parent)}
+    begun = sum(file.stat().st_size for file in building_folder(out).rglob("*") if file.is_file())
+    disk = free_disk(out.parent)
+    free = {"memory": memory()[1], "disk": None if disk is None else disk + begun}
     short = []
     for name, amount in zip(("memory", "disk"), needed, strict=True):
         there = free[name]

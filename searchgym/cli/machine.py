@@ -20,11 +20,11 @@ from typing import Any
 
 from searchgym.cards import CorpusCard, EnvCard, list_cards, load_card
 from searchgym.cli.installed import JAVA, Package, Status
+from searchgym.corpora.retrieval.java import JDK, find_jdk
 from searchgym.envs.data import home
+from searchgym.errors import UsageError
 
-JAVA_OLDEST = 21
-"""Lucene 10, which pyserini 1 brings, is compiled for it."""
-JAVA_COMMAND = "conda install -c conda-forge openjdk=21"
+JAVA_COMMAND = f"conda install -c conda-forge openjdk={JDK}"
 IMPORT_SECONDS = 120.0
 """How long an import may take; DeepSpeed and vLLM take tens of seconds on a cold disk."""
 PROGRAM_SECONDS = 20.0
@@ -95,23 +95,34 @@ def last_line(text: str) -> str:
 
 
 def look_at_java() -> Package:
-    """Looks at the Java that pyserini would start: ``JAVA_HOME``'s, else the one on the path."""
-    asked = f">={JAVA_OLDEST}"
-    own = os.environ.get("JAVA_HOME")
-    program = str(Path(own) / "bin" / "java") if own else shutil.which("java")
+    """Looks at the Java that the Lucene back end would start; where none is fit, at the one that is there."""
+    asked = f">={JDK}"
+    program: Path | None
+    unfit = None
+    try:
+        program = find_jdk() / "bin" / "java"
+    except UsageError as error:
+        program, unfit = _any_java(), str(error)
     if program is None:
         return Package(name=JAVA, version=None, asked=asked, extra=None, status="missing", command=JAVA_COMMAND)
-    _, _, said = run([program, "-version"], 20.0)  # Java says its version on standard error
-    found = re.search(r'version "(?:1\.)?(\d+)([^"]*)"', said)
-    version = found.group(1) + found.group(2) if found else None
+    _, _, said = run([str(program), "-version"], PROGRAM_SECONDS)  # Java says its version on standard error
+    found = re.search(r'version "(?:1\.)?([^"]+)"', said)
+    version = found[1] if found else None
     status: Status = "ok"
     problem = None
-    if found is None:
+    if version is None:
         status, problem = "broken", f"{program} does not start: {last_line(said) or 'it says nothing'}"
-    elif int(found.group(1)) < JAVA_OLDEST:
-        status, problem = "outside", f"{program} is Java {version}, Lucene needs {JAVA_OLDEST} or newer"
+    elif unfit:
+        status, problem = "outside", f"{program} is Java {version}; {unfit}"
     command = JAVA_COMMAND if problem else None
     return Package(name=JAVA, version=version, asked=asked, extra=None, status=status, problem=problem, command=command)
+
+
+def _any_java() -> Path | None:
+    """Returns ``JAVA_HOME``'s program, else the one on the path; None if there is neither."""
+    own = os.environ.get("JAVA_HOME")
+    program = str(Path(own) / "bin" / "java") if own else shutil.which("java")
+    return Path(program) if program else None
 
 
 # -- GPUs ----------------------------------------------------------------------------------------------------------

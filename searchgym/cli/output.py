@@ -128,15 +128,15 @@ class _Lines:
     """Says how far a stage is, not too often."""
 
     def __init__(self) -> None:
-        self._stage, self._began, self._said = "", 0.0, 0.0
+        self._stage, self._first, self._began, self._said = "", 0, 0.0, 0.0
 
     def report(self, stage: str, done: int, whole: int) -> None:
         now = time.monotonic()
         if stage != self._stage:
-            self._stage, self._began, self._said = stage, now, now
+            self._stage, self._first, self._began, self._said = stage, done, now, now
             return
         if now - self._said >= EVERY:
             self._said = now
-            rate = done / max(now - self._began, 1e-9)
+            rate = (done - self._first) / max(now - self._began, 1e-9)  # a stage may go on where it was
             left = (whole - done) / rate if rate else 0.0
             say(f"{stage}: {done} of {whole}, {rate:.0f}/s, {left:.0f} s left")

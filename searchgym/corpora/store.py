@@ -57,8 +57,10 @@ class PassageWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lines.close()
-        self._ends.close()
+        try:
+            self._lines.close()  # which may write
+        finally:
+            self._ends.close()
 
     def cut(self, passages: int, bytes: int) -> None:
         """Takes back all but the first passages, which have so many bytes."""

@@ -152,7 +152,11 @@ def _k(body: Mapping[str, Any], name: str, limits: Limits) -> int:
 
 
 def _json(body: Any, status: int = 200) -> Response:
-    return Response(json.dumps(body, ensure_ascii=False).encode(), status, media_type="application/json")
+    try:
+        data = json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON has as an escape only
+        data = json.dumps(body).encode()
+    return Response(data, status, media_type="application/json")
 
 
 def _error(reason: str, status: int, after: int | None = None) -> Response:

@@ -33,6 +33,7 @@ from searchgym.corpora.retrieval.bm25_kernels import (
     search_all,
     search_within,
 )
+from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 
@@ -184,10 +185,7 @@ class BM25Retriever:
 
     def _prepare(self, queries: Sequence[str], k: int) -> tuple[Ragged, Floats, Found]:
         """Returns the known terms of each query, how often each occurs, and room for the hits."""
-        if isinstance(queries, str):
-            raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
-        if k < 1:
-            raise UsageError(f"k must be at least 1, got {k}")
+        check_request(queries, k)
         known = self._vocabulary
         bags = [Counter([known[term] for term in analyse(query) if term in known]) for query in queries]
         counts = np.array([count for bag in bags for count in bag.values()], np.float32)

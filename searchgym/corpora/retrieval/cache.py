@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from searchgym.corpora.retrieval.retriever import Retriever, checked
+from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
 from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit
@@ -39,7 +39,12 @@ class CacheRetriever(Wrapper):
         self._lock = threading.Lock()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, as `inner` found them."""
+        """Returns at most k hits per query, as `inner` found them.
+
+        Raises:
+            UsageError: `queries` is a single string, or `k` is below 1.
+        """
+        check_request(queries, k)
         found: dict[str, tuple[Hit, ...]] = {}
         with self._lock:
             kept = self._kept

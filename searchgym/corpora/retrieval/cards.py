@@ -8,6 +8,7 @@ folder. ``hybrid``, ``rerank``, ``noise`` and ``cache`` stand on other cards (``
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,14 +211,14 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         CardError: It cannot be read, or holds what does not fit.
         UnknownNameError: No card has this name; no such kind.
     """
-    if not isinstance(given, (str, dict)):
-        _check(given, f"retriever card {given.name or given.kind!r}")
-        return given
-    if isinstance(given, dict):
-        return _read(given, "retriever")
-    if given.startswith(("http://", "https://")):
+    if isinstance(given, str) and given.startswith(("http://", "https://")):
         return HttpCard(kind="http", url=given)
-    return _read(_yaml(find_card("retrievers", given)), given)
+    try:
+        if isinstance(given, str):
+            return _read(_yaml(find_card("retrievers", given)), given)
+        return _read(given if isinstance(given, dict) else plain(given), "retriever")
+    except RecursionError:
+        raise CardError(f"{given!r:.80}: the card stands on itself") from None
 
 
 def parts_of(card: RetrieverCard) -> list[PartCard]:
@@ -290,7 +291,7 @@ def _read(data: Any, where: str) -> RetrieverCard:
     """Reads a card, and the cards within."""
     if not isinstance(data, dict) or "kind" not in data:
         raise CardError(f"{where}: a retriever card names its kind, one of {', '.join(KINDS)}; got {data!r:.80}")
-    if data["kind"] not in KINDS:
+    if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
         raise UnknownNameError(f"kind of retriever in {where}:", str(data["kind"]), KINDS)
     data = dict(data)
     if "of" in data:
@@ -340,6 +341,8 @@ _RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
     (NoiseCard, "steps", 1, 1e9),
     (CacheCard, "size", 1, 1e9),
     (HttpCard, "connections", 1, 4096),
+    (HttpCard, "deadline", 0, 1e6),
+    (NoiseCard, "base", 1e-6, 1e6),
     (ToolCard, "calls", 1, 4096),
 )
 
@@ -354,5 +357,5 @@ def _check(card: RetrieverCard, where: str) -> None:
         raise CardError(f"{where}: hybrid joins two retrievers or more, got {len(card.of)}")
     if isinstance(card, RerankCard) and (card.encoder is None) == (card.cross_encoder is None):
         raise CardError(f"{where}: rerank takes either encoder or cross_encoder")
-    if isinstance(card, NoiseCard) and not card.base > 0:
-        raise CardError(f"{where}: base is above 0, got {card.base!r}")
+    if isinstance(card, LuceneCard) and not re.fullmatch(r"[1-9]\d*[kmgtKMGT]?", card.memory):
+        raise CardError(f"{where}: memory is a number of bytes such as 512m or 4g, got {card.memory!r}")

@@ -7,11 +7,12 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import urllib3
 from urllib3.util import parse_url
 
+from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.corpora.retrieval.wire import read_contents, scored
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit
@@ -39,8 +40,9 @@ class _Fault:
 class HttpRetriever:
     """Asks a server that speaks Search-R1's ``/retrieve`` or the M-ASK family's ``/search``.
 
-    Threads may share it: each connection is kept for the next call. Faults (no connection, a late or cut reply, a
-    status such as 503, no JSON) are tried again, with growing pauses of random length, until the deadline.
+    Threads may share it: each connection is kept for the next call. A copy is the retriever itself. Faults (no
+    connection, a late or cut reply, a status such as 503, no JSON) are tried again, with growing pauses of random
+    length, until the deadline.
 
     Args:
         url: ``http://host:port``, or the whole address of the end point.
@@ -72,7 +74,9 @@ class HttpRetriever:
 
         Raises:
             RetrieverError: What the server, or the connection, said last.
+            UsageError: `queries` is a single string, or `k` is below 1.
         """
+        check_request(queries, k)
         if not queries:
             return []
         if self.schema == "retrieve":
@@ -129,6 +133,9 @@ class HttpRetriever:
         except (urllib3.exceptions.HTTPError, ValueError):
             return {}
         return dict(found) if isinstance(found, dict) else {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def _attempt(self, body: dict[str, Any], expected: int, k: int, seconds: float) -> list[list[Hit]] | _Fault:
         """Asks once."""

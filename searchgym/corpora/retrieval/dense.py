@@ -20,6 +20,7 @@ from searchgym.corpora.retrieval.bm25 import Passages
 from searchgym.corpora.retrieval.cards import DenseCard
 from searchgym.corpora.retrieval.encoders import Encoder
 from searchgym.corpora.retrieval.parts import Needs, Progress
+from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.corpora.retrieval.vectors import (
     Floats,
     describe,
@@ -229,10 +230,7 @@ class DenseRetriever:
         Raises:
             UsageError: `queries` is a single string, `k` is below 1, or above 2048 on a GPU.
         """
-        if isinstance(queries, str):
-            raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
-        if k < 1:
-            raise UsageError(f"k must be at least 1, got {k}")
+        check_request(queries, k)
         k = min(k, len(self._passages))
         if k > _MOST_ON_GPU and self._card.device != "cpu":
             raise UsageError(f"FAISS finds at most {_MOST_ON_GPU} hits on a GPU, got k={k}: search with device cpu")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from searchgym.corpora.retrieval.retriever import Retriever, checked
+from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
 from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
@@ -39,7 +39,12 @@ class HybridRetriever(Wrapper):
             raise UsageError(f"a hybrid joins retrievers over one corpus, got {', '.join(sorted(map(str, corpora)))}")
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, best first."""
+        """Returns at most k hits per query, best first.
+
+        Raises:
+            UsageError: `queries` is a single string, or `k` is below 1.
+        """
+        check_request(queries, k)
         depth = max(self.depth, k)
         lists = [checked(one.search(queries, depth), len(queries), depth) for one in self.inner]
         return [fuse(own, k, self.constant) for own in zip(*lists, strict=True)]

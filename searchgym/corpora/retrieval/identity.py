@@ -16,6 +16,8 @@ def identify(retriever: AnyRetriever) -> dict[str, Any]:
     own = getattr(retriever, "identity", None)
     said = dict(own()) if callable(own) else {}
     found: dict[str, Any] = {"retriever": type(retriever).__name__} | said
-    if isinstance(retriever, CorpusRetriever):
+    # `passages` alone tells: a look at all members, as isinstance takes it, would have a server asked for one.
+    if callable(getattr(retriever, "passages", None)):
+        assert isinstance(retriever, CorpusRetriever)
         found |= {"passages": len(retriever), "corpus": retriever.corpus_sha256}
     return found

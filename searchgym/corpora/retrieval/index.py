@@ -119,7 +119,7 @@ def load_index(
             raise _mismatch(folder, f"passages and {MANIFEST} count {len(store)} and {manifest.passages} passages")
         own = find_retriever(manifest.retriever)
         built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
-    except (OSError, ValueError, DataError, CardError, UsageError) as error:
+    except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
     wanted = own if card is None else find_retriever(card)
     opened: list[tuple[PartCard, CorpusRetriever]] = []

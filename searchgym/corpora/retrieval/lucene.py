@@ -22,7 +22,7 @@ from searchgym.corpora.retrieval.compose import compose
 from searchgym.corpora.retrieval.java import Java, java_said, java_text, jnius, leaves_java, start_java
 from searchgym.corpora.retrieval.lucene_build import ANALYSER, INDEX, LuceneBuilder, directory, needs
 from searchgym.corpora.retrieval.parts import Progress
-from searchgym.corpora.retrieval.retriever import CorpusRetriever
+from searchgym.corpora.retrieval.retriever import CorpusRetriever, check_request
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
@@ -179,10 +179,7 @@ class LuceneRetriever:
             UsageError: `queries` is a single string, or `k` is below 1.
             RetrieverError: Lucene failed.
         """
-        if isinstance(queries, str):
-            raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
-        if k < 1:
-            raise UsageError(f"k must be at least 1, got {k}")
+        check_request(queries, k)
         if os.getpid() != self._process:
             raise RetrieverError(
                 "Java does not live on in a forked process: open the index there, or start processes by spawn"

@@ -11,7 +11,6 @@ from searchgym.corpora.retrieval.cards import LuceneCard
 from searchgym.corpora.retrieval.java import Java, heap_bytes, java_said, java_text, jnius, leaves_java, start_java
 from searchgym.corpora.retrieval.parts import Needs, Progress
 from searchgym.corpora.store import PassageStore
-from searchgym.errors import DataError
 from searchgym.records import Passage
 
 COMMIT: Final = 100_000
@@ -43,7 +42,7 @@ class LuceneBuilder:
         """Indexes what is not indexed yet.
 
         Raises:
-            DataError: Lucene cannot write, or not read what an interrupted build left.
+            OSError: Lucene cannot write, or not read what an interrupted build left.
         """
         try:
             writer = self._writer()
@@ -52,8 +51,9 @@ class LuceneBuilder:
             finally:
                 writer.rollback()  # of what is not committed; closes
         except jnius().JavaException as error:
-            raise DataError(
-                f"Lucene cannot index: {java_said(error)}; to begin anew: --restart", self._folder
+            # no DataError: nothing is wrong with the corpus, and what other parts have made of it is of use
+            raise OSError(
+                f"{self._folder}: Lucene cannot index: {java_said(error)}; to begin anew: --restart"
             ) from error
         (self._folder / "write.lock").unlink(missing_ok=True)
         version = self._java("org.apache.lucene.util.Version").LATEST.toString()

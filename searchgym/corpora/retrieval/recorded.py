@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from searchgym.corpora.files import FilePath, iter_jsonl, read_json, sha256_file
+from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.errors import DataError, RetrieverError
 from searchgym.records import Hit, Passage
 
@@ -92,8 +93,9 @@ class RecordedRetriever:
 
         Raises:
             RetrieverError: Nothing was, or not the same each time, or `k` is larger than in the recorded run.
+            UsageError: `queries` is a single string, or `k` is below 1.
         """
-        self._check(k)
+        self._check(queries, k)
         return [
             self._found(self._of_question, (id, query), query, f"for question {id!r}", k)
             for id, query in zip(question_ids, queries, strict=True)
@@ -103,9 +105,9 @@ class RecordedRetriever:
         """Returns what was recorded for each query, whatever the question.
 
         Raises:
-            RetrieverError: As `search_for`.
+            RetrieverError, UsageError: As `search_for`.
         """
-        self._check(k)
+        self._check(queries, k)
         return [self._found(self._of_query, query, query, "for any question", k) for query in queries]
 
     def identity(self) -> dict[str, Any]:
@@ -115,7 +117,8 @@ class RecordedRetriever:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def _check(self, k: int) -> None:
+    def _check(self, queries: Sequence[str], k: int) -> None:
+        check_request(queries, k)
         if self.top_k is not None and k > self.top_k:
             raise RetrieverError(
                 f"{self.source} holds the first {self.top_k} hits of each query, not {k}: ask for at most {self.top_k}"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from searchgym.corpora.hub import hub_answers
 from searchgym.corpora.retrieval.cards import RerankCard
-from searchgym.corpora.retrieval.retriever import Retriever, checked
+from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
 from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import DataMissingError, ModelError, UsageError
 from searchgym.records import Hit, Passage
@@ -47,7 +47,9 @@ class RerankRetriever(Wrapper):
 
         Raises:
             ModelError: A score is not finite, or there is not one for each passage.
+            UsageError: `queries` is a single string, or `k` is below 1.
         """
+        check_request(queries, k)
         most = max(self.first, k)
         lists = checked(self.inner[0].search(queries, most), len(queries), most)
         passages = [[hit.passage for hit in hits] for hits in lists]

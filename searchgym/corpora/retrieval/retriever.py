@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from searchgym.errors import RetrieverError
+from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage, Question
 
 MAX_ATTEMPTS = 4
@@ -182,6 +182,18 @@ def _call_within(call: Callable[[], list[list[Hit]]], seconds: float) -> list[li
     if isinstance(box[0], BaseException):  # such as SystemExit: a fault of the retriever, not an order to this program
         raise RuntimeError(f"{type(box[0]).__name__}: {box[0]}") from box[0]
     return box[0]
+
+
+def check_request(queries: Sequence[str], k: int) -> None:
+    """Refuses what no retriever can answer; a string is a sequence of strings too, and never meant.
+
+    Raises:
+        UsageError: `queries` is a single string, or `k` is below 1.
+    """
+    if isinstance(queries, str):
+        raise UsageError(f"queries must be a list of strings, got the string {queries[:80]!r}")
+    if k < 1:
+        raise UsageError(f"k must be at least 1, got {k}")
 
 
 def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:

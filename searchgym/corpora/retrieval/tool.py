@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar
 
+from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.corpora.retrieval.wire import read_contents
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
@@ -74,7 +75,9 @@ class ToolRetriever:
 
         Raises:
             RetrieverError: The function returned something else, or says that it failed.
+            UsageError: `queries` is a single string, or `k` is below 1.
         """
+        check_request(queries, k)
         if not queries:
             return []
         if not self.batched:

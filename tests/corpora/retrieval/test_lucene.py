@@ -31,7 +31,7 @@ from searchgym.corpora.retrieval.index import build_in_memory, inspect_index, lo
 from searchgym.corpora.retrieval.lucene import LuceneRetriever, is_lucene, open_lucene
 from searchgym.corpora.retrieval.parts import quiet
 from searchgym.corpora.store import PassageStore
-from searchgym.errors import DataError, DataMissingError, IndexMismatchError, RetrieverError, UsageError
+from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
 CARD = {"kind": "lucene", "memory": "256m", "threads": 2}
@@ -288,7 +288,7 @@ def test_an_interrupted_build_goes_on(
 def test_what_was_left_broken_is_told(made: Made, tmp_path: Path) -> None:
     (tmp_path / "segments_1").write_bytes(b"no segments")
     maker = lucene_build.LuceneBuilder(LuceneCard(), tmp_path, tmp_path, quiet)
-    with pytest.raises(DataError, match=r"Lucene cannot index: .*--restart"):
+    with pytest.raises(OSError, match=r"Lucene cannot index: .*--restart"):
         maker.finish(1, made.store)
 
 

@@ -1,0 +1,73 @@
+"""What commands print while they work."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from searchgym.cli import output
+from searchgym.cli.output import stages
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is set by hand."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_a_stage_has_a_line_every_thirty_seconds(clock, capsys):
+    with stages() as report:
+        for second in range(95):
+            clock.now = 1000.0 + second
+            report("encoding passages", 100 * second, 10_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "encoding passages: 3000 of 10000, 100/s, 70 s left",
+        "encoding passages: 6000 of 10000, 100/s, 40 s left",
+        "encoding passages: 9000 of 10000, 100/s, 10 s left",
+    ]
+
+
+def test_a_short_stage_has_no_line_and_the_next_begins_anew(clock, capsys):
+    with stages() as report:
+        for seconds, stage, done in [
+            (0, "reading", 0),
+            (29, "reading", 2900),
+            (31, "merging", 0),
+            (60, "merging", 29),
+            (61, "merging", 30),
+        ]:
+            clock.now = 1000.0 + seconds
+            report(stage, done, 60)
+    assert capsys.readouterr().err == "merging: 30 of 60, 1/s, 30 s left\n"
+
+
+def test_a_stage_that_goes_on_has_the_rate_of_now(clock, capsys):
+    """Shard by shard two stages take turns, and an interrupted build begins with what it has."""
+    with stages() as report:
+        for shard in range(2):
+            report("reading", 1000 * (shard + 1), 2000)
+            for step in range(4):
+                report("encoding", 1000 * shard + 250 * step, 2000)
+                clock.now += 10
+    assert capsys.readouterr().err.splitlines() == [
+        "encoding: 750 of 2000, 25/s, 50 s left",
+        "encoding: 1750 of 2000, 25/s, 10 s left",
+    ]
+
+
+def test_a_whole_that_is_not_known_is_what_was_expected(clock, capsys):
+    for expected, whole in ((500, 500), (0, 60)):
+        with stages(expected) as report:
+            report("reading", 0, 0)
+            clock.now += 30
+            report("reading", 60, 0)
+        assert f"reading: 60 of {whole}, 2/s, {(whole - 60) // 2} s left" in capsys.readouterr().err
+
+
+def test_what_goes_nowhere_has_a_line_too(clock, capsys):
+    with stages() as report:
+        report("waiting", 0, 10)
+        clock.now += 30
+        report("waiting", 0, 10)
+    assert capsys.readouterr().err.startswith("waiting: 0 of 10, 0/s")
