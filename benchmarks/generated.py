@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -28,32 +28,40 @@ def vocabulary() -> list[str]:
     return [*sorted(STOP_WORDS), *(words[i] + "x" for i in order[: WORDS - len(STOP_WORDS)])]
 
 
+class Text:
+    """Generated passages, by blocks that do not depend on each other."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._words = np.array(vocabulary(), object)
+        shares = np.arange(1, len(self._words) + 1) ** -EXPONENT
+        self._totals = np.cumsum(shares / shares.sum())
+
+    def passages(self, block: int, chosen: Iterable[int]) -> Iterator[Passage]:
+        """Yields some passages of a block, by their numbers in it."""
+        draw = np.random.default_rng([self._seed, block * BLOCK])
+        sizes = draw.integers(MEAN // 2, MEAN * 3 // 2, BLOCK)
+        ids = np.searchsorted(self._totals, draw.random(int(sizes.sum())))
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        for i in chosen:
+            own = self._words[np.minimum(ids[starts[i] : starts[i + 1]], len(self._words) - 1)]
+            yield Passage(str(block * BLOCK + i), " ".join(own[:2]), " ".join(own[2:]))
+
+
 def passages(count: int, seed: int = 0) -> Iterator[Passage]:
     """Yields passages whose ids are their positions; a smaller number gives the first of a larger one."""
-    words = np.array(vocabulary(), object)
-    shares = np.arange(1, len(words) + 1) ** -EXPONENT
-    totals = np.cumsum(shares / shares.sum())
-    for block in range(0, count, BLOCK):
-        draw = np.random.default_rng([seed, block])
-        sizes = draw.integers(MEAN // 2, MEAN * 3 // 2, BLOCK)
-        ids = np.searchsorted(totals, draw.random(int(sizes.sum())))
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        for i in range(min(BLOCK, count - block)):
-            own = words[np.minimum(ids[starts[i] : starts[i + 1]], len(words) - 1)]
-            yield Passage(str(block + i), " ".join(own[:2]), " ".join(own[2:]))
+    text = Text(seed)
+    for block in range(-(-count // BLOCK)):
+        yield from text.passages(block, range(min(BLOCK, count - block * BLOCK)))
 
 
 def queries(count: int, corpus: int, seed: int = 0) -> list[str]:
     """Returns questions: 8 to 16 words out of a passage of the first `corpus`, in another order."""
-    draw = np.random.default_rng([seed, 7])
-    asked = sorted(draw.choice(corpus, count, replace=corpus < count).tolist())
-    wanted, found = iter(asked), []
-    goal = next(wanted, None)
-    for number, passage in enumerate(passages(corpus, seed)):
-        while goal == number:
+    draw, text = np.random.default_rng([seed, 7]), Text(seed)
+    asked = np.sort(draw.choice(corpus, count, replace=corpus < count))
+    found = []
+    for block in np.unique(asked // BLOCK).tolist():
+        for passage in text.passages(block, (asked[asked // BLOCK == block] % BLOCK).tolist()):
             words = passage.text.split()
             found.append(" ".join(draw.choice(words, draw.integers(8, 17), replace=False)))
-            goal = next(wanted, None)
-        if goal is None:
-            break
     return [found[i] for i in draw.permutation(len(found))]

@@ -22,6 +22,8 @@ AGAIN: Final = {408, 429, 500, 502, 503, 504}
 """Statuses that may be another one a moment later."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
+MOST: Final = 512
+"""Queries of one request; servers of this project take 1,024 at most, unless told otherwise."""
 SHOWN: Final = 300
 """Characters of a server's reply in a message."""
 
@@ -49,6 +51,7 @@ class HttpRetriever:
         schema: Which of the two; as `url` ends where it names one.
         connections: Calls under way at once.
         deadline: Seconds for one call of `search`, pauses included.
+        most: Queries of one request; more are asked in several, one after the other.
 
     Raises:
         UsageError: The URL is not one.
@@ -56,14 +59,16 @@ class HttpRetriever:
 
     tries_again = True
 
-    def __init__(self, url: str, schema: Schema | None = None, *, connections: int = 8, deadline: float = 30.0) -> None:
+    def __init__(
+        self, url: str, schema: Schema | None = None, *, connections: int = 8, deadline: float = 30.0, most: int = MOST
+    ) -> None:
         base, _, last = url.rstrip("/").rpartition("/")
         named: Schema | None = "retrieve" if last == "retrieve" else "search" if last == "search" else None
         self.url = base if named else url.rstrip("/")
         self.schema: Schema = schema or named or "retrieve"
         if parse_url(self.url).scheme not in ("http", "https"):
             raise UsageError(f"{url}: the address of a retrieval server begins with http:// or https://")
-        self.calls_at_once, self.deadline = connections, deadline
+        self.calls_at_once, self.deadline, self.most = connections, deadline, most
         self.tried_again = 0
         """Attempts that came after another one had failed."""
         self._pool = urllib3.PoolManager(maxsize=connections, block=True, retries=False)
@@ -77,13 +82,18 @@ class HttpRetriever:
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         check_request(queries, k)
-        if not queries:
-            return []
+        found: list[list[Hit]] = []
+        end = time.monotonic() + self.deadline
+        for start in range(0, len(queries), self.most):
+            found += self._ask(queries[start : start + self.most], k, end)
+        return found
+
+    def _ask(self, queries: Sequence[str], k: int, end: float) -> list[list[Hit]]:
+        """Asks one request's queries, until there is an answer."""
         if self.schema == "retrieve":
             body: dict[str, Any] = {"queries": list(queries), "topk": k, "return_scores": True}
         else:
             body = {"questions": list(queries), "N": k}
-        end = time.monotonic() + self.deadline
         pause, attempts = FIRST_PAUSE, 0
         while True:
             found = self._attempt(body, len(queries), k, end - time.monotonic())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,13 @@ READ: Final = 1_000
 _SEARCH: Final = "org.apache.lucene.search"
 _STORED: Final = ("raw", "contents")
 """Fields in which pyserini stores a document, as JSON or as its contents alone."""
+
+_turn = threading.RLock()
+"""For whoever has Lucene do something. pyjnius keeps the object that a method is called on in the method, which all
+objects of a class share: two threads that search two indexes could both search the one. A search's own threads are let
+through, as they call methods of the same objects; where they do not, they take `_reading`."""
+_reading = threading.Lock()
+"""For stored documents, of which each call has its own."""
 
 __all__ = ["LuceneRetriever", "builder", "is_lucene", "load", "needs", "open_lucene"]
 builder = LuceneBuilder
@@ -85,7 +93,7 @@ def open_lucene(
 
 
 class LuceneRetriever:
-    """Searches a Lucene index. Safe to use from several threads; a copy is the retriever itself.
+    """Searches a Lucene index. Safe to use from several threads, which take turns; a copy is the retriever itself.
 
     A hit always has a score above 0: a query without known words has no hits. Ties are broken by passage order where
     documents are in that order, else as pyserini does, by id as a string; at the boundary too. A query is taken as
@@ -117,7 +125,8 @@ class LuceneRetriever:
         self.folder, self.card, self.corpus_sha256 = folder, card, corpus_sha256
         self._passages, self._in_order, self._process = passages, in_order, os.getpid()
         self._java = start_java(card.memory)
-        self._open()
+        with _turn:
+            self._open()
 
     @leaves_java
     def _open(self) -> None:
@@ -132,7 +141,8 @@ class LuceneRetriever:
             self._analyser = java(ANALYSER).newDefaultInstance()
             self._generator = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
             self._size = int(self._reader.numDocs())
-            self._check()
+            with _reading:
+                self._check()
             self._sort = None if self._in_order else _by_id(java, self._reader)
         except jnius().JavaException as error:
             raise IndexMismatchError(f"{self.folder.name} cannot be read: {java_said(error)}") from error
@@ -186,8 +196,10 @@ class LuceneRetriever:
             )
         k = max(1, min(k, self._size))
         threads = min(self.card.threads or os.cpu_count() or 1, len(queries))
-        if threads <= 1:
-            return self._block(queries, k)
+        with _turn:
+            return self._in_threads(queries, k, threads) if threads > 1 else self._block(queries, k)
+
+    def _in_threads(self, queries: Sequence[str], k: int, threads: int) -> list[list[Hit]]:
         size = min(BLOCK, -(-len(queries) // threads))
         blocks = [queries[start : start + size] for start in range(0, len(queries), size)]
         pool = ThreadPoolExecutor(threads, "searchgym-lucene")
@@ -217,10 +229,12 @@ class LuceneRetriever:
     def _passage(self, number: int, documents: Any) -> Passage:
         """Returns the passage of a document."""
         if self._passages is None:
-            return _read_stored(documents.document(number), self.folder)
+            with _reading:
+                return _read_stored(documents.document(number), self.folder)
         if self._in_order:
             return self._passages[number]
-        id = documents.document(number).get("id")
+        with _reading:
+            id = documents.document(number).get("id")
         try:
             return self._passages[self._passages.position(id)]
         except KeyError:
@@ -230,8 +244,9 @@ class LuceneRetriever:
     def _stored(self, start: int, end: int) -> list[Passage]:
         """Returns stored documents, by Lucene's numbers."""
         try:
-            documents = self._reader.storedFields()
-            return [_read_stored(documents.document(number), self.folder) for number in range(start, end)]
+            with _turn, _reading:
+                documents = self._reader.storedFields()
+                return [_read_stored(documents.document(number), self.folder) for number in range(start, end)]
         except jnius().JavaException as error:
             raise RetrieverError(f"Lucene failed in {self.folder}: {java_said(error)}") from error
 
@@ -296,4 +311,5 @@ def _read_stored(document: Any, folder: Path) -> Passage:
 def _close(reader: Any, process: int) -> None:
     """Closes a reader that nobody uses any more, unless it is a forked process's."""
     if os.getpid() == process:
-        reader.close()
+        with _turn:
+            reader.close()

@@ -32,6 +32,7 @@ except ImportError as error:  # pragma: no cover: tests need it
 
 Floats = npt.NDArray[np.float32]
 
+_FAISS: Any = faiss  # with the names that its stubs lack
 KINDS: Final = {b"IxFI": "flat", b"IwSq": "ivf-sq8", b"IHNf": "hnsw"}
 """What FAISS's files begin with."""
 # How FAISS (1.15) reads each. It maps flat indexes by the newer way only, inverted lists by both, but looks whether the
@@ -198,11 +199,19 @@ def write_index(card: DenseCard, source: Path, target: Path, progress: Progress)
             progress("adding vectors", done, len(vectors))
             index.add(chunk)
         progress("adding vectors", len(vectors), len(vectors))
-        faiss.write_index(index, str(part))
+        _write(index, part)
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(target)
     return facts
+
+
+def _write(index: Any, path: Path) -> None:
+    """Writes an index by Python's file: FAISS's own does not say when there was no room for the last bytes."""
+    with path.open("wb") as file:
+        faiss.write_index(index, _FAISS.PyCallbackIOWriter(file.write))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def link(source: Path, target: Path) -> None:
