@@ -14,7 +14,7 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build
-from searchgym.corpora.retrieval.cards import CARD_CLASSES, HttpCard, RetrieverCard, find_retriever, stands_outside
+from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
 from searchgym.corpora.retrieval.compose import open_outside
 from searchgym.corpora.retrieval.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
 from searchgym.envs.core import Rules, State
@@ -260,7 +260,7 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
 def _has_corpus(retriever: object) -> bool:
     """Returns whether a user's retriever needs no corpus from the environment."""
-    if isinstance(retriever, CARD_CLASSES):
+    if is_card(retriever):
         return stands_outside(retriever)
     return retriever is not None and not _is_function(retriever)
 
@@ -323,11 +323,11 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return DistractorRetriever(questions)
     if _is_retriever(given):
         return given
-    if isinstance(given, CARD_CLASSES) and stands_outside(given):
+    if is_card(given) and stands_outside(given):
         return open_outside(given)
     path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
-    if given is None or isinstance(given, CARD_CLASSES):
-        return load_corpus(path, given)
+    if given is None or is_card(given):
+        return load_corpus(path, given if is_card(given) else None)
     if not callable(given):
         raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
     from searchgym.corpora.documents import open_corpus

@@ -217,7 +217,7 @@ def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
 
 
 @kernel
-def _keep(scratch: Scratch, count: int, least: float) -> int:
+def _keep(scratch: Scratch, count: int, least: Scalar) -> int:
     """Drops the candidates whose sum is below `least`; returns how many are left, in the same order."""
     kept = 0
     for i in range(count):
@@ -231,7 +231,7 @@ def _keep(scratch: Scratch, count: int, least: float) -> int:
 
 
 @kernel
-def _add_all(postings: Postings, first: int, last: int, weight: Scalar, scratch: Scratch, count: int) -> int:
+def _add_all(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> int:
     """Adds a term to the sum of every passage that holds it; returns the number of candidates."""
     for at in range(first, last):
         passage = postings.passages[at]
@@ -244,7 +244,7 @@ def _add_all(postings: Postings, first: int, last: int, weight: Scalar, scratch:
 
 
 @kernel
-def _add_known(postings: Postings, first: int, last: int, weight: Scalar, scratch: Scratch) -> None:
+def _add_known(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch) -> None:
     """Adds a term to the sums of candidates by going through its postings."""
     for at in range(first, last):
         passage = postings.passages[at]
@@ -253,7 +253,7 @@ def _add_known(postings: Postings, first: int, last: int, weight: Scalar, scratc
 
 
 @kernel
-def _add_each(postings: Postings, first: int, last: int, weight: Scalar, scratch: Scratch, count: int) -> None:
+def _add_each(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> None:
     """Adds a term to the sums of candidates, ascending, by looking for each in its postings."""
     at = first
     for i in range(count):

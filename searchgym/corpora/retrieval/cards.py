@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeGuard, TypeVar
 
 import yaml
 
@@ -228,6 +228,11 @@ def parts_of(card: RetrieverCard) -> list[PartCard]:
         if not any(same_part(part, other) for other in found):
             found.append(part)
     return found
+
+
+def is_card(given: object) -> TypeGuard[RetrieverCard]:
+    """Returns whether this is a retriever card."""
+    return isinstance(given, CARD_CLASSES)
 
 
 def stands_outside(card: RetrieverCard) -> bool:

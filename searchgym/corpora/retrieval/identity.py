@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever
@@ -13,9 +14,10 @@ def identify(retriever: AnyRetriever) -> dict[str, Any]:
     Two retrievers of the same identity give the same hits, as far as they can know: a user's own class, or a tool,
     says no more than its name.
     """
-    own = getattr(retriever, "identity", None)
-    said = dict(own()) if callable(own) else {}
-    found: dict[str, Any] = {"retriever": type(retriever).__name__} | said
+    own: Callable[[], dict[str, Any]] | None = getattr(retriever, "identity", None)
+    found: dict[str, Any] = {"retriever": type(retriever).__name__}
+    if own is not None:
+        found |= own()
     # `passages` alone tells: a look at all members, as isinstance takes it, would have a server asked for one.
     if callable(getattr(retriever, "passages", None)):
         assert isinstance(retriever, CorpusRetriever)
