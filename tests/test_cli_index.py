@@ -131,13 +131,13 @@ def test_the_plan_is_printed_and_what_does_not_fit_is_refused(cli, room):
     build = ["index", "build", CORPUS, "--out", "new/idx", "--json"]
     room(2 * GIB, 3 * GIB)
     status, out, err = cli(*build)
-    # a shard's 300 MB and the builder's 700 MB are 0.93 GiB; 25 passages are nothing beside them
-    assert "memory: about 0.93 GiB, free 2.00 GiB\ndisk: about 0.00 GiB, free 3.00 GiB\n" in err
+    # the program's 300 MB and the builder's 100 MB are 0.37 GiB; 25 passages are nothing beside them
+    assert "memory: about 0.37 GiB, free 2.00 GiB\ndisk: about 0.00 GiB, free 3.00 GiB\n" in err
     assert (status, json.loads(out)["passages"]) == (0, 25)
     for memory, disk, short in [
-        (GIB // 2, 3 * GIB, "memory"),
+        (GIB // 4, 3 * GIB, "memory"),
         (2 * GIB, 100, "disk"),
-        (GIB // 2, 100, "memory and disk"),
+        (GIB // 4, 100, "memory and disk"),
     ]:
         shutil.rmtree("new", ignore_errors=True)
         room(memory, disk)
@@ -158,7 +158,7 @@ def test_a_dense_index_needs_its_encoder_in_memory(cli, room):
 def test_there_is_no_plan_where_sizes_are_not_known(cli, room, tmp_path):
     room(None, None)
     err = cli("index", "build", CORPUS, "--out", "idx")[2]
-    assert "memory: about 0.93 GiB, free unknown\ndisk: about 0.00 GiB, free unknown\n" in err
+    assert "memory: about 0.37 GiB, free unknown\ndisk: about 0.00 GiB, free unknown\n" in err
     room(0, 0)
     Path("notes").mkdir()
     Path("notes/a.md").write_text("# Herring\n\nSmoked over beech wood.\n")

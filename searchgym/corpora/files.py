@@ -301,6 +301,8 @@ def _try_lock(folder: Path) -> BinaryIO | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("ab")
+    except FileNotFoundError:  # moved away by the one who held it, between the two lines
+        return None
     except OSError as error:
         raise UsageError(f"{folder} cannot be made a folder to write to: {error.strerror}") from error
     try:

@@ -104,8 +104,11 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     if folder.exists():
         with contextlib.suppress(IndexMismatchError):
             return load_index(folder, card=found, progress=progress)
-    with contextlib.suppress(RunExistsError):  # another process has built the same index meanwhile
+    try:
         build_index(open_corpus(path), folder, found, overwrite=folder.exists(), wait=WAIT, progress=progress)
+    except RunExistsError:
+        if not folder.exists():  # else another process has built the same index meanwhile
+            raise
     return load_index(folder, card=found, progress=progress)
 
 

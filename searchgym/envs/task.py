@@ -191,7 +191,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     given = options.get("retriever")
     if isinstance(given, (str, dict)):
         found = find_retriever(given)
-        if isinstance(found, HttpCard) and isinstance(given, str):
+        if isinstance(given, str) and given.startswith(("http://", "https://")) and isinstance(found, HttpCard):
             found = dataclasses.replace(found, deadline=card.retriever_deadline)
         options["retriever"] = found
     options = _generate(card, options)

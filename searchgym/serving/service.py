@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -143,19 +144,25 @@ class Service:
         self.metrics.waiting.set(self._waiting)
 
     def _batcher(self, retriever: Retriever, k: int) -> Batcher[Queries, list[list[Hit]]]:
-        counted = _Counted(retriever, self.metrics, self._slots, self.limits.calls)
+        counted = _Counted(retriever, self.metrics, self._slots, self.limits)
         return retrieval_batcher(counted, k, self.limits.seconds, self.limits.batch)
 
 
 class _Counted:
     """A retriever whose calls are counted: only so many are under way, whatever their k."""
 
-    def __init__(self, retriever: Retriever, metrics: Metrics, slots: threading.Semaphore, calls: int) -> None:
+    def __init__(self, retriever: Retriever, metrics: Metrics, slots: threading.Semaphore, limits: Limits) -> None:
         self._retriever, self._metrics, self._slots = retriever, metrics, slots
-        self.calls_at_once = calls
+        self.calls_at_once, self._seconds = limits.calls, limits.seconds
         self.in_process = bool(getattr(retriever, "in_process", False))
+        self.tries_again = bool(getattr(retriever, "tries_again", False))
+        self.queries_at_once = int(getattr(retriever, "queries_at_once", sys.maxsize))
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        with self._slots:
+        if not self._slots.acquire(timeout=self._seconds):
+            raise BusyError(f"no call of the retriever has ended within {self._seconds:g} s")
+        try:
             self._metrics.calls.inc()
             return self._retriever.search(queries, k)
+        finally:
+            self._slots.release()

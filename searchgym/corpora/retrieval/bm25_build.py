@@ -2,13 +2,15 @@
 
 A shard holds the postings of some passages, by term. The merge knows how often each term occurs in all of them, lays
 each term's postings out one shard after the other, and weighs them as Lucene does: the index does not depend on how
-the passages were cut into shards. bm25s's own `index` holds the tokens of all passages at once, some 60 GB for the
+the passages were cut into shards. (Lucene leaves passages without a word out of their number and mean length; here, as
+in bm25s, they count.) bm25s's own `index` holds the tokens of all passages at once, some 60 GB for the
 21 million of Wikipedia.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -215,7 +217,10 @@ def in_folder(folder: Path) -> Make:
     """Returns what makes arrays that are files of a folder, as numpy saves them."""
 
     def make(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
+        array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
+        with (folder / name).open("r+b") as file:  # a page that finds no room later would end the process
+            os.posix_fallocate(file.fileno(), 0, (folder / name).stat().st_size)
+        return array
 
     return make
 

@@ -28,10 +28,10 @@ BYTES_PER_POSTING: Final = 9.0
 
 
 def needs(card: BM25Card, passages: int, text: int) -> Needs:
-    """Returns what a build takes: shards and index on disk; a shard, the vocabulary and some arrays in memory."""
+    """Returns what a build takes: shards and index on disk; the vocabulary and some arrays in memory."""
     postings = text / BYTES_PER_POSTING
     words = 60 * passages**0.75  # distinct ones, by Heaps' law
-    return Needs(int(700e6 + 250 * words), int(16 * postings + 4 * passages + 60 * words))
+    return Needs(int(100e6 + 250 * words), int(16 * postings + 4 * passages + 60 * words))
 
 
 class Bm25Builder:

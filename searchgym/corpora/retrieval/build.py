@@ -1,6 +1,6 @@
 """Building index folders: the corpus is read once as a stream, by shards; an interrupted build goes on where it was.
 
-Until it is complete, a build stands in the hidden folder ``.NAME.building`` beside its name: ``build.json`` says which
+Until it is complete, a build stands in the hidden folder ``.NAME.building`` beside its name: ``.build.json`` says which
 shards are done. The next build of the same name reads the corpus again, finds by the shards' checksums what it need
 not do again, and goes on from the first shard that is new or another.
 """
@@ -23,8 +23,9 @@ from typing import Any, Final
 import searchgym
 from searchgym.cards import build
 from searchgym.corpora.files import FilePath, lock_folder, write_atomic
-from searchgym.corpora.passages import passage_line
-from searchgym.corpora.retrieval.cards import DEFAULT, PartCard, RetrieverCard, find_retriever, plain
+from searchgym.corpora.passages import corpus_sha256, passage_line
+from searchgym.corpora.retrieval import analysis
+from searchgym.corpora.retrieval.cards import DEFAULT, PartCard, RetrieverCard, built_of, find_retriever, plain
 from searchgym.corpora.retrieval.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
 from searchgym.corpora.retrieval.parts import Builder, Progress, back_end, quiet
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
@@ -33,7 +34,7 @@ from searchgym.records import Passage
 
 SHARD: Final = 100_000
 """Passages of a shard: what is lost at most when a build is interrupted, and what is in memory at once."""
-STATE: Final = "build.json"
+STATE: Final = ".build.json"
 _SHARDS: Final = ".shards"
 _LIBRARIES: Final = ("bm25s", "numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
 
@@ -53,9 +54,12 @@ class DoneShard:
 class BuildState:
     """How far a build is."""
 
-    format: int
+    format: str
+    """Of the folder and of BM25's analysis."""
     parts: dict[str, dict[str, Any]]
-    """Card of each part, by its folder."""
+    """What each part's build depends on, by its folder."""
+    source: str
+    """What is taken instead of being built; empty where all is."""
     shard: int
     """Passages of a shard."""
     shards: list[DoneShard] = field(default_factory=list)
@@ -76,6 +80,7 @@ def build_index(
     shard: int = SHARD,
     wait: float = 0.0,
     make: Callable[[PartCard, Path, Path, Progress], Builder] = make_builder,
+    source: str = "",
     progress: Progress = quiet,
 ) -> Manifest:
     """Builds an index folder. Until it is complete, nothing stands under its name.
@@ -89,6 +94,7 @@ def build_index(
         shard: Passages of a shard.
         wait: Seconds to wait for another process that builds the same.
         make: Gives what builds each part.
+        source: What that takes from elsewhere: a build from another source does not go on with this one.
         progress: Told of each stage's progress.
 
     Raises:
@@ -107,13 +113,17 @@ def build_index(
     with lock_folder(building, wait):
         if not (building / STATE).exists():
             _check_still_free(out, overwrite, building)
-        wanted = BuildState(format=FORMAT, parts={n: _comparable(c) for n, c in parts.items()}, shard=shard)
-        state = _state(building, wanted, restart)
+        if (building / MANIFEST).exists() and not restart:
+            return _put_in_place(building, out, overwrite, card, passages)
+        built = {name: _comparable(built_of(part)) for name, part in parts.items()}
+        form = f"{FORMAT}.{analysis.VERSION}"
+        state = _state(building, BuildState(format=form, parts=built, source=source, shard=shard), restart)
         try:
             builders = {name: make(part, *_part_folders(building, name), progress) for name, part in parts.items()}
             store = _write_shards(_counted(unique(passages), progress), building, state, builders)
             facts = _finish(state, builders, store)
             manifest = _complete(building, card, facts, store)
+            _clean(building)
             _move(building, out, overwrite)
         except BaseException:
             if not state.shards:  # nothing is lost
@@ -142,13 +152,27 @@ def _check_still_free(out: Path, overwrite: bool, building: Path) -> None:
     try:
         check_free(out, overwrite)
     except RunExistsError:
-        shutil.rmtree(building)
+        shutil.rmtree(building, ignore_errors=True)
         raise
 
 
-def _comparable(card: Any) -> dict[str, Any]:
-    """Returns a part's card as JSON has it."""
-    return dict(json.loads(json.dumps(plain(card))))
+def _put_in_place(
+    building: Path, out: Path, overwrite: bool, card: RetrieverCard, passages: Iterable[Passage]
+) -> Manifest:
+    """Gives its name to a build that was interrupted when all was done but that; returns its manifest."""
+    manifest = build(Manifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
+    if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
+        raise RunExistsError(
+            f"{building} holds a finished build of another card or corpus: pass --restart to throw it away"
+        )
+    _clean(building)
+    _move(building, out, overwrite)
+    return manifest
+
+
+def _comparable(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns plain data as JSON has it."""
+    return dict(json.loads(json.dumps(data)))
 
 
 def _part_folders(building: Path, name: str) -> tuple[Path, Path]:
@@ -256,19 +280,16 @@ def _cut(writer: PassageWriter, state: BuildState, shards: int) -> None:
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
     """Takes back all but the first shards, and what parts have made of all of them."""
-    del state.shards[shards:]
-    _save(state, building)
-    _cut(writer, state, shards)
     for name in state.parts:
         shutil.rmtree(building / name)
         (building / name).mkdir()
+    del state.shards[shards:]
+    _save(state, building)
+    _cut(writer, state, shards)
 
 
 def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore) -> Manifest:
-    """Writes the manifest and removes what was needed for building only."""
-    shutil.rmtree(building / _SHARDS)
-    for name in (STATE, ENDS):
-        (building / name).unlink()
+    """Writes the manifest: from then on the build is complete, whatever else lies there."""
     files = describe_files(building)
     parts = {name: Part(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
     manifest = Manifest(
@@ -283,6 +304,14 @@ def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, An
     with write_atomic(building / MANIFEST) as file:
         file.write((json.dumps(dataclasses.asdict(manifest), indent=2) + "\n").encode())
     return manifest
+
+
+def _clean(building: Path) -> None:
+    """Removes what was needed for building only."""
+    if (building / _SHARDS).exists():
+        shutil.rmtree(building / _SHARDS)
+    for name in (STATE, ENDS):
+        (building / name).unlink(missing_ok=True)
 
 
 def _versions() -> dict[str, str]:
@@ -300,7 +329,6 @@ def _move(building: Path, out: Path, overwrite: bool) -> None:
     """Gives a finished folder its name."""
     check_free(out, overwrite)
     old = building.with_name(f"{building.name}-old-{time.time_ns()}")
-    (building / ".lock").unlink()
     if (out / MANIFEST).exists():
         out.rename(old)
     try:
@@ -308,4 +336,5 @@ def _move(building: Path, out: Path, overwrite: bool) -> None:
     except OSError:
         check_free(out, overwrite=False)  # another process was quicker after all
         raise
+    (out / ".lock").unlink()  # not before: whoever waits for it would take what is moved for a new build
     shutil.rmtree(old, ignore_errors=True)

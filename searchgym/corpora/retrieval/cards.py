@@ -118,7 +118,7 @@ class NoiseCard(_Card):
     kind: Literal["noise"]
     of: RetrieverCard
     start: float = 0.0
-    """Probability, by query, at step 0 of training; validation and evaluation have none."""
+    """Probability, by query, at step 0 of training; outside of training there is none."""
     end: float = 0.5
     """Probability from step `steps` on."""
     base: float = 4.0
@@ -186,6 +186,8 @@ RetrieverCard = (
 PartCard = BM25Card | LuceneCard | DenseCard
 """What is built from a corpus."""
 
+PART_CLASSES: Final = (BM25Card, LuceneCard, DenseCard)
+
 KINDS: Final[dict[str, type[Any]]] = {
     "bm25": BM25Card,
     "lucene": LuceneCard,
@@ -224,7 +226,9 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
 def parts_of(card: RetrieverCard) -> list[PartCard]:
     """Returns what an index folder must hold for a card, in order, each once."""
     found: list[PartCard] = []
-    for part in _leaves(card):
+    for part in leaves(card):
+        if not isinstance(part, PART_CLASSES):
+            continue
         if not any(same_part(part, other) for other in found):
             found.append(part)
     return found
@@ -267,14 +271,15 @@ def built_of(card: PartCard) -> dict[str, Any]:
     return plain
 
 
-def _leaves(card: RetrieverCard) -> Iterator[PartCard]:
-    if isinstance(card, (BM25Card, LuceneCard, DenseCard)):
-        yield card
-    elif isinstance(card, HybridCard):
+def leaves(card: RetrieverCard) -> Iterator[RetrieverCard]:
+    """Yields the cards that a card stands on in the end; itself where it stands on none."""
+    if isinstance(card, HybridCard):
         for inner in card.of:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     elif isinstance(card, (RerankCard, NoiseCard, CacheCard)):
-        yield from _leaves(card.of)
+        yield from leaves(card.of)
+    else:
+        yield card
 
 
 def plain(card: RetrieverCard) -> dict[str, Any]:

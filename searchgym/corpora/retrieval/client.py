@@ -21,6 +21,7 @@ Schema = Literal["retrieve", "search"]
 AGAIN: Final = {408, 429, 500, 502, 503, 504}
 """Statuses that may be another one a moment later."""
 FIRST_PAUSE: Final = 0.1
+LEAST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 5.0
 MOST: Final = 512
 """Queries of one request; servers of this project take 1,024 at most, unless told otherwise."""
@@ -100,7 +101,7 @@ class HttpRetriever:
             attempts += 1
             if not isinstance(found, _Fault):
                 return found
-            wait = pause * self._random.uniform(0.5, 1.0) if found.after is None else found.after
+            wait = pause * self._random.uniform(0.5, 1.0) if found.after is None else max(found.after, LEAST_PAUSE)
             if found.final or time.monotonic() + wait >= end:
                 raise RetrieverError(
                     f"{self.url}/{self.schema}: {found.reason} (attempt {attempts}, deadline {self.deadline:g} s)"
@@ -157,6 +158,7 @@ class HttpRetriever:
                 body=json.dumps(body).encode(),
                 headers={"Content-Type": "application/json"},
                 timeout=timeout,
+                pool_timeout=max(seconds, 0.001),
             )
         except urllib3.exceptions.HTTPError as error:
             return _Fault(f"{type(error).__name__}: {error}")

@@ -5,7 +5,8 @@ For one, the files of Search-R1: ``e5_Flat.index``, the vectors of ``wiki-18.jso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from searchgym.corpora.retrieval.vectors import describe, link, open_index, writ
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, UsageError
 from searchgym.records import Passage
+
+Make = Callable[[PartCard, Path, Path, Progress], Builder]
 
 
 def convert_index(
@@ -66,7 +69,7 @@ def convert_index(
         make = _taking(source, card)
         check_free(out, overwrite)
         passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
-        return build_index(passages, out, card, overwrite=overwrite, restart=restart, make=make, progress=progress)
+        return _build(make, source, passages, out, card, overwrite, restart, progress)
     wanted = [part for part in parts_of(card) if isinstance(part, DenseCard)]
     if not wanted:
         raise UsageError(
@@ -88,10 +91,33 @@ def convert_index(
         return make_builder(part, folder, shards, progress)
 
     passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
-    return build_index(passages, out, card, overwrite=overwrite, restart=restart, make=convert, progress=progress)
+    return _build(convert, source, passages, out, card, overwrite, restart, progress)
 
 
-def _taking(source: Path, card: RetrieverCard) -> Callable[[PartCard, Path, Path, Progress], Builder]:
+def _build(
+    make: Make,
+    source: Path,
+    passages: Iterable[Passage],
+    out: Path,
+    card: RetrieverCard,
+    overwrite: bool,
+    restart: bool,
+    progress: Progress,
+) -> Manifest:
+    """Builds with parts that are taken from a source."""
+    return build_index(
+        passages,
+        out,
+        card,
+        overwrite=overwrite,
+        restart=restart,
+        make=make,
+        source=str(source.resolve()),
+        progress=progress,
+    )
+
+
+def _taking(source: Path, card: RetrieverCard) -> Make:
     """Returns what builds the parts of a card, that of Lucene by taking another's index as it is."""
     if not any(isinstance(part, LuceneCard) for part in parts_of(card)):
         raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
@@ -115,9 +141,10 @@ class _Taker:
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Gives the files a second name here, and looks whether the index is of these passages."""
+        shutil.rmtree(self._folder)  # of an interrupted build
+        self._folder.mkdir()
         for file in sorted(self._source.iterdir()):
             if file.is_file() and file.name != "write.lock":
-                (self._folder / file.name).unlink(missing_ok=True)  # of an interrupted build
                 link(file, self._folder / file.name)
         LuceneRetriever(self._folder, self._card, passages)
         return {"taken": True}

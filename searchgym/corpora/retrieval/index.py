@@ -23,7 +23,15 @@ from searchgym.cards import build
 from searchgym.corpora.files import FilePath, sha256_file
 from searchgym.corpora.retrieval.bm25 import BM25Retriever, contents
 from searchgym.corpora.retrieval.bm25_build import K1, B, build_model
-from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, find_retriever, parts_of, same_part
+from searchgym.corpora.retrieval.cards import (
+    OUTSIDE,
+    PartCard,
+    RetrieverCard,
+    find_retriever,
+    leaves,
+    parts_of,
+    same_part,
+)
 from searchgym.corpora.retrieval.compose import compose
 from searchgym.corpora.retrieval.parts import Progress, back_end, quiet
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
@@ -121,6 +129,8 @@ def load_index(
         built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
+    if card is None and any(isinstance(leaf, OUTSIDE) for leaf in leaves(own)):  # a tool would be code of another's
+        raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
     wanted = own if card is None else find_retriever(card)
     opened: list[tuple[PartCard, CorpusRetriever]] = []
 
@@ -180,7 +190,7 @@ def describe_files(folder: Path) -> dict[str, IndexFile]:
             bytes=path.stat().st_size, fingerprint=_fingerprint(path), sha256=sha256_file(path)
         )
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
+        if path.is_file() and not any(name.startswith(".") for name in path.relative_to(folder).parts)
     }
 
 
@@ -206,6 +216,11 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
     if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:
         raise _mismatch(folder, f"{MANIFEST} contradicts itself about {PASSAGES}")
+    named = [Path(name) for name in (*manifest.files, *manifest.parts)]
+    if any(path.is_absolute() or ".." in path.parts for path in named):
+        raise _mismatch(folder, f"{MANIFEST} names files outside of the folder")
+    if missing := [name for name in manifest.parts if not any(Path(f).parts[0] == name for f in manifest.files)]:
+        raise _mismatch(folder, f"{MANIFEST} names no files of {missing[0]}")
     for name, file in manifest.files.items():
         _check_file(folder, name, file, verify)
     return manifest

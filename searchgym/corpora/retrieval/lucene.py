@@ -310,6 +310,9 @@ def _read_stored(document: Any, folder: Path) -> Passage:
 
 def _close(reader: Any, process: int) -> None:
     """Closes a reader that nobody uses any more, unless it is a forked process's."""
-    if os.getpid() == process:
-        with _turn:
+    # It may run in a search's own thread: better left open than waited for.
+    if os.getpid() == process and _turn.acquire(blocking=False):
+        try:
             reader.close()
+        finally:
+            _turn.release()

@@ -33,7 +33,7 @@ class NoiseRetriever(Wrapper):
 
     Args:
         inner: A retriever over a corpus that is at hand.
-        start: Probability at step 0, and outside training: at 0, as it is by default, evaluations have no noise.
+        start: Probability at step 0; outside of training, in evaluations say, there is none.
         end: Probability from step `steps` on.
         base: Steepness, above 0: over 1 the probability grows late; 1 is a straight line.
         steps: Step that has `end`; where None it is the number of steps of the training, whose last step, counted
@@ -68,7 +68,7 @@ class NoiseRetriever(Wrapper):
         """Queries so far."""
         self.noisy = 0
         """Those of them whose hits were replaced."""
-        self._now: tuple[int, float] = (-1, start)  # step, -1 outside training, and probability
+        self._now: tuple[int, float] = (-1, 0.0)  # step, -1 outside training, and probability
         self._lock = threading.Lock()
 
     def at_step(self, step: int | None, steps: int) -> None:

@@ -56,6 +56,7 @@ from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.index import MANIFEST, describe_files, load_index
 from searchgym.corpora.retrieval.lucene import open_lucene
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever, retrieve
+from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.corpora.store import PassageStore
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
@@ -142,6 +143,7 @@ def open_it(folder: Path, server: str, recorded: str) -> Iterator[Open]:
         if name not in _opened:
             found = find_retriever(card)
             _opened[name] = open_outside(found) if stands_outside(found) else load_index(folder, card=found)
+            at_step(_opened[name], 0, 10)  # of a training: there is no noise outside
         return BackEnd(name, card, _opened[name], folder)
 
     open_it("bm25")

@@ -23,7 +23,7 @@ from searchgym.corpora.retrieval.bm25_part import Bm25Builder
 from searchgym.corpora.retrieval.build import build_index
 from searchgym.corpora.retrieval.cards import BM25Card
 from searchgym.corpora.retrieval.index import build_in_memory, inspect_index, load_index
-from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError
+from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 
 BIRDS = [
@@ -393,6 +393,66 @@ def test_a_build_interrupted_while_it_writes_goes_on(
     assert not (tmp_path / "out").exists()
     build_index(pages(50), tmp_path / "out", shard=10)
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("where", ["_clean", "_move"])
+def test_a_build_interrupted_when_it_was_complete_is_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    build_index(pages(50), tmp_path / "whole", shard=10)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"searchgym.corpora.retrieval.build.{where}", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(pages(50), tmp_path / "out", shard=10)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(RunExistsError, match="a finished build of another card or corpus"):
+        build_index(pages(49), tmp_path / "out", shard=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Bm25Builder, "add", stop)  # nothing is done again
+        build_index(pages(50), tmp_path / "out", shard=10)
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_build_that_takes_from_elsewhere_does_not_go_on_with_one_that_does_not(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(stopping(pages(100), 65), tmp_path / "out", shard=10)
+    with pytest.raises(RunExistsError, match="with other settings"):
+        build_index(pages(100), tmp_path / "out", shard=10, source="elsewhere")
+
+
+def test_a_card_that_differs_in_words_only_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(stopping(pages(100), 65), tmp_path / "out", shard=10)
+    build_index(pages(100), tmp_path / "out", BM25Card(name="mine", threads=2), shard=10)
+    assert len(load_index(tmp_path / "out")) == 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parts": {"../bm25": {"card": {"kind": "bm25"}, "facts": {}}}}, "names files outside of the folder"),
+        ({"parts": {"other": {"card": {"kind": "bm25"}, "facts": {}}}}, "names no files of other"),
+    ],
+)
+def test_a_manifest_cannot_point_elsewhere(folder: Path, changes: dict[str, Any], message: str) -> None:
+    edit(folder, **changes)
+    with pytest.raises(IndexMismatchError, match=message):
+        load_index(folder)
+
+
+def test_a_folder_s_own_card_cannot_have_code_run(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("open('ran', 'w')")
+    tool = {"kind": "tool", "function": "evil:main"}
+    edit(folder, retriever={"kind": "hybrid", "of": [{"kind": "bm25"}, tool]})
+    with pytest.raises(UsageError, match="its own card searches elsewhere too: name one that you trust"):
+        load_index(folder)
+    assert load_index(folder, card="bm25").search(["heron"], 1)[0]
 
 
 def test_a_corpus_that_changed_meanwhile_is_built_as_it_is_now(tmp_path: Path) -> None:

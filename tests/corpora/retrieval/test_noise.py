@@ -30,6 +30,12 @@ def is_noise(query, hits):
     return [hit.passage.title for hit in hits] != ["T" + query.split()[0].removeprefix("word")]
 
 
+def training(noise: NoiseRetriever) -> NoiseRetriever:
+    """At the first step of a training."""
+    noise.at_step(0, 10)
+    return noise
+
+
 @pytest.mark.parametrize(
     ("step", "base", "expected"),
     [
@@ -60,14 +66,14 @@ def test_the_schedule_is_that_of_the_training_unless_the_card_has_steps(bm25):
             seen.append(retriever.probability)
         assert seen == pytest.approx(expected)
     assert NoiseRetriever(bm25).probability == 0.0  # outside training
-    assert NoiseRetriever(bm25, start=0.2).probability == 0.2
+    assert NoiseRetriever(bm25, start=0.2).probability == 0.0
     short.at_step(None, 20)
     assert short.probability == 0.0  # validation
 
 
 @pytest.mark.parametrize("p", [0.0, 0.03, 0.3, 1.0])
 def test_queries_are_replaced_with_the_probability(bm25, p):
-    noise = NoiseRetriever(bm25, start=p, end=p, seed=11)
+    noise = training(NoiseRetriever(bm25, start=p, end=p, seed=11))
     noise.at_step(3, 9)
     found = noise.search(QUERIES, 1)
     noisy = sum(map(is_noise, QUERIES, found))
@@ -76,7 +82,7 @@ def test_queries_are_replaced_with_the_probability(bm25, p):
 
 
 def test_every_other_passage_is_drawn_alike_and_none_twice(bm25):
-    noise = NoiseRetriever(bm25, start=1.0)
+    noise = training(NoiseRetriever(bm25, start=1.0))
     queries = [f"all {n}" for n in range(3000)]  # every passage has the word: the first three are found
     replaced = {hit.passage.id for hit in bm25.search(["all"], 3)[0]}
     counts = Counter()
@@ -92,18 +98,18 @@ def test_every_other_passage_is_drawn_alike_and_none_twice(bm25):
 
 
 def test_noise_has_the_scores_and_the_number_of_what_it_replaces(bm25):
-    noise = NoiseRetriever(bm25, start=1.0)
+    noise = training(NoiseRetriever(bm25, start=1.0))
     for query, k in (("word3 word4 word5", 5), ("all", 60), ("unknown", 5)):
         (clean,), (hits,) = bm25.search([query], k), noise.search([query], k)
         assert [hit.score for hit in hits] == [hit.score for hit in clean][: 60 - len(clean)]
-    small = NoiseRetriever(build_in_memory(PASSAGES), start=1.0)
+    small = training(NoiseRetriever(build_in_memory(PASSAGES), start=1.0))
     (hits,) = small.search(["Alpha Beta founded capital"], 3)  # three of five: two are left
     assert len(hits) == 2
 
 
 def test_what_is_drawn_depends_on_seed_step_and_query_alone(bm25):
     def drawn(batch, step=4, seed=0):
-        noise = NoiseRetriever(bm25, start=0.5, end=0.5, seed=seed)
+        noise = training(NoiseRetriever(bm25, start=0.5, end=0.5, seed=seed))
         noise.at_step(step, 9)
         return [hits for at in range(0, 400, batch) for hits in noise.search(QUERIES[at : min(at + batch, 400)], 3)]
 
@@ -115,7 +121,7 @@ def test_what_is_drawn_depends_on_seed_step_and_query_alone(bm25):
 
 def test_the_draws_are_blake2b_in_counter_mode(bm25):
     """So that a run that is resumed, by another version or on another machine, has the same noise."""
-    noise = NoiseRetriever(bm25, start=0.5, end=0.5, seed=7)
+    noise = training(NoiseRetriever(bm25, start=0.5, end=0.5, seed=7))
     noise.at_step(2, 9)
     for query in QUERIES[:50]:
         key = hashlib.blake2b(f"7 2 {query}".encode(), digest_size=32).digest()
@@ -128,8 +134,8 @@ def test_the_draws_are_blake2b_in_counter_mode(bm25):
 
 
 def test_threads_and_their_order_change_nothing(bm25):
-    noise = NoiseRetriever(bm25, start=0.5)
-    expected = NoiseRetriever(bm25, start=0.5).search(QUERIES[:400], 3)
+    noise = training(NoiseRetriever(bm25, start=0.5))
+    expected = training(NoiseRetriever(bm25, start=0.5)).search(QUERIES[:400], 3)
     found = {}
 
     def work(part):
@@ -147,7 +153,7 @@ def test_threads_and_their_order_change_nothing(bm25):
 
 
 def test_a_text_that_is_not_unicode_has_its_noise_too(bm25):
-    assert NoiseRetriever(bm25, start=1.0).search(["all \ud800"], 2) != bm25.search(["all \ud800"], 2)
+    assert training(NoiseRetriever(bm25, start=1.0)).search(["all \ud800"], 2) != bm25.search(["all \ud800"], 2)
 
 
 def test_a_cache_above_does_not_carry_noise_to_another_step(bm25):
@@ -165,6 +171,8 @@ def test_a_card_makes_it_over_an_index_folder(tmp_path):
     build_index(CORPUS, tmp_path / "index", {"kind": "noise", "of": "bm25", "start": 1.0, "seed": 3})
     noise = load_index(tmp_path / "index")
     assert isinstance(noise, NoiseRetriever)
+    assert not any(map(is_noise, QUERIES[:50], noise.search(QUERIES[:50], 1)))  # an evaluation
+    training(noise)
     assert all(map(is_noise, QUERIES[:50], noise.search(QUERIES[:50], 1)))
     clean = load_index(tmp_path / "index", card={"kind": "noise", "of": "bm25"})
     assert not any(map(is_noise, QUERIES[:50], clean.search(QUERIES[:50], 1)))
