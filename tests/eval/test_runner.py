@@ -127,7 +127,7 @@ def test_retriever_errors_are_tried_again_and_leave_no_old_scores(tmp_path):
 
 def test_a_run_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file/run cannot be made a run folder: Not a directory"):
+    with pytest.raises(UsageError, match="file/run cannot be made a folder to write to: Not a directory"):
         run(tmp_path / "file" / "run")
 
 
@@ -145,7 +145,7 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
     with pytest.raises(RunExistsError, match="not empty and holds no run"):
         run(tmp_path)
-    with pytest.raises(UsageError, match="cannot be made a run folder: File exists"):
+    with pytest.raises(UsageError, match="cannot be made a folder to write to: File exists"):
         run(tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
