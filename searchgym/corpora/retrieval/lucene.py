@@ -20,6 +20,7 @@ from searchgym.corpora.files import FilePath
 from searchgym.corpora.retrieval import wire
 from searchgym.corpora.retrieval.cards import LuceneCard, PartCard, RetrieverCard, find_retriever
 from searchgym.corpora.retrieval.compose import compose
+from searchgym.corpora.retrieval.index import over_corpus
 from searchgym.corpora.retrieval.java import Java, java_said, java_text, jnius, leaves_java, start_java
 from searchgym.corpora.retrieval.lucene_build import ANALYSER, INDEX, LuceneBuilder, directory, needs
 from searchgym.corpora.retrieval.parts import Progress
@@ -86,10 +87,7 @@ def open_lucene(
             raise UsageError(f"{folder} is an index of Lucene alone: it has no part of kind {card.kind!r}")
         return LuceneRetriever(folder, card, passages)
 
-    retriever = compose(LuceneCard() if card is None else find_retriever(card), part)
-    if not isinstance(retriever, CorpusRetriever):
-        raise UsageError(f"{type(retriever).__name__} searches elsewhere: it needs no index folder")
-    return retriever
+    return over_corpus(compose(LuceneCard() if card is None else find_retriever(card), part), folder)
 
 
 class LuceneRetriever:
