@@ -33,13 +33,15 @@ from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Deliver, Pull
-from searchgym.rollout.transformers_sampler import TransformersSampler
-from searchgym.train.draw import Drawer
-from searchgym.train.loop import Trainer
-from searchgym.train.recipe import Recipe, load_recipe
-from searchgym.train.run import EngineRollout, Parts, load_parts, trainer_of
-from searchgym.train.run_folder import Row
-from searchgym.train.samples import Sample
+from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.draw import Drawer
+from searchgym.train.run.folder import Row
+from searchgym.train.run.parts import Parts, load_parts, trainer_of
+from searchgym.train.run.rollout import EngineRollout
+from searchgym.train.run.trainer import Trainer
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from gpu import SHAPES, random_model
 
 from searchgym.cli.output import emit
 from searchgym.rollout.loading import load_tokenizer
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import train
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.parts import train
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_questions
-from searchgym.corpora.retrieval.index import build_in_memory
+from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.retrieval.retriever import NullRetriever, Retriever
 from searchgym.envs.data import bundled_file
 from searchgym.envs.task import Task, load_task

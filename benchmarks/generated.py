@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.corpora.retrieval.analysis import STOP_WORDS
+from searchgym.corpora.retrieval.bm25.analysis import STOP_WORDS
 from searchgym.records import Passage
 
 WORDS: Final = 300_000

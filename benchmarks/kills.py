@@ -23,9 +23,9 @@ import numpy as np
 
 from searchgym.cli.output import emit
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts, trainer_of
-from searchgym.train.samples import Sample
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.parts import load_parts, trainer_of
 
 STEP = 128
 """Episodes of a step."""

@@ -32,9 +32,10 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.intervals import bootstrap_ci, t_interval
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.keys import models_by_role
-from searchgym.train.recipe import Recipe, load_recipe
-from searchgym.train.run import train
+from searchgym.train.recipe.keys import models_by_role
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.parts import train
 
 TEAM = [
     "tiny-grpo",

@@ -39,10 +39,10 @@ from searchgym.cards import EncoderCard
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.questions import read_queries
-from searchgym.corpora.retrieval.bm25 import contents
-from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.bm25.search import contents
 from searchgym.corpora.retrieval.cards import DenseCard
-from searchgym.corpora.retrieval.index import load_index
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import load_index
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.records import Passage
 
@@ -168,7 +168,7 @@ def build_ours(name: str, source: Source, index: Path) -> dict[str, Any]:
 
 def build_lucene(name: str, source: Source, index: Path) -> dict[str, Any]:
     """Builds by pyserini's own indexer, on every core."""
-    from searchgym.corpora.retrieval.java import start_java
+    from searchgym.corpora.retrieval.lucene.java import start_java
 
     start_java("4g")
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # pyserini does not import without one
@@ -213,7 +213,7 @@ def search_ours(name: str, index: Path, questions: Sequence[str], args: argparse
 
 def search_lucene(name: str, index: Path, questions: Sequence[str], args: argparse.Namespace) -> Any:
     """Measures pyserini's own searcher."""
-    from searchgym.corpora.retrieval.java import start_java
+    from searchgym.corpora.retrieval.lucene.java import start_java
 
     start_java("4g")
     os.environ.setdefault("OPENAI_API_KEY", "unused")  # pyserini does not import without one
@@ -299,8 +299,8 @@ def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
 
 def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[str, Any]:
     """Builds an index file as an index folder has it."""
-    from searchgym.corpora.retrieval.parts import quiet
-    from searchgym.corpora.retrieval.vectors import finish_vectors, write_index, write_vectors
+    from searchgym.corpora.retrieval.backends import quiet
+    from searchgym.corpora.retrieval.dense.vectors import finish_vectors, write_index, write_vectors
 
     drawn = folder / "vectors.faiss"
     for number, block in enumerate(vectors(count, dimension, 1)):
@@ -321,7 +321,7 @@ def dense_card(kind: str, dimension: int) -> DenseCard:
 def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures FAISS's search as a retriever calls it, without the encoder."""
     faiss: Any = importlib.import_module("faiss")
-    from searchgym.corpora.retrieval.vectors import open_index
+    from searchgym.corpora.retrieval.dense.vectors import open_index
 
     card = dense_card(folder.name, args.dimension)
     index: Any = open_index(folder / "index.faiss")

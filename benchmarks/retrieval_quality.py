@@ -24,8 +24,8 @@ import numpy as np
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_questions
-from searchgym.corpora.retrieval.build import build_index
-from searchgym.corpora.retrieval.index import load_index
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import load_index
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.retrieval import Qrels, qrels_from_titles, recall, retrieve_run
 from searchgym.records import Passage
@@ -87,7 +87,7 @@ def together(own: Sequence[Passage], more: Sequence[Passage]) -> Iterator[Passag
 
 def search_all(passages: Sequence[Passage], texts: Mapping[str, str], folder: str | None) -> dict[str, Any]:
     """Returns the run of each retriever; passages are encoded once."""
-    from searchgym.corpora.retrieval.convert import convert_index
+    from searchgym.corpora.retrieval.foreign.convert import convert_index
 
     runs = {}
     with tempfile.TemporaryDirectory(dir=folder) as place:

@@ -38,8 +38,8 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Deliver, Pull, Sampled, Sampler, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
-from searchgym.train.demonstrations import AGENT, ROLE
+from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
+from searchgym.train.tiny.demonstrations import AGENT, ROLE
 
 ENV = "searchgym/World-v0"
 

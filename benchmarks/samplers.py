@@ -35,10 +35,10 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, VllmOptions
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import BATCH_TOKENS, TransformersSampler, load_sampler
-from searchgym.rollout.vllm_sampler import VllmSampler
-from searchgym.rollout.vllm_start import start_engine
-from searchgym.train.demonstrations import AGENT, ROLE
+from searchgym.rollout.transformers.sampler import BATCH_TOKENS, TransformersSampler, load_sampler
+from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.start import start_engine
+from searchgym.train.tiny.demonstrations import AGENT, ROLE
 
 ENV = "searchgym/World-v0"
 NEAR = 1e-3

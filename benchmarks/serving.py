@@ -38,11 +38,11 @@ import generated
 import numpy as np
 
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.retrieval.build import build_index
-from searchgym.corpora.retrieval.client import HttpRetriever
-from searchgym.corpora.retrieval.index import load_index
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import load_index
+from searchgym.corpora.retrieval.remote.client import HttpRetriever
+from searchgym.corpora.retrieval.remote.wire import document
 from searchgym.corpora.retrieval.retriever import NullRetriever, Retriever
-from searchgym.corpora.retrieval.wire import document
 
 K: Final = 3
 DISTINCT: Final = 8192
@@ -185,8 +185,8 @@ def write_flat(path: Path, count: int) -> None:
 def flat_retriever(index: Path, data: Path) -> Retriever:
     """Returns a retriever over made vectors; the passages are those of an index folder."""
     from searchgym.corpora.retrieval.cards import find_retriever
-    from searchgym.corpora.retrieval.dense import DenseRetriever
-    from searchgym.corpora.retrieval.vectors import open_index
+    from searchgym.corpora.retrieval.dense.backend import DenseRetriever
+    from searchgym.corpora.retrieval.dense.vectors import open_index
     from searchgym.corpora.store import PassageStore
 
     card: Any = find_retriever({"kind": "dense", "encoder": {"name": "made", "model": "none", "dimension": DIMENSION}})
@@ -206,7 +206,7 @@ def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]
 
 def lucene_search(index: Path) -> Callable[[str, int], list[dict[str, Any]]]:
     """Returns a search of one query by pyserini's own searcher, the passages from the index folder."""
-    from searchgym.corpora.retrieval.java import start_java
+    from searchgym.corpora.retrieval.lucene.java import start_java
     from searchgym.corpora.store import PassageStore
 
     start_java("4g")

@@ -32,15 +32,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from searchgym.cli.output import emit_rows
 from searchgym.records import Episode
 from searchgym.rollout.loading import load_model
-from searchgym.train.advantages import assign_advantages
-from searchgym.train.batching import MicroBatch
-from searchgym.train.options import AdvantageOptions, LossOptions
-from searchgym.train.policy import Policy
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts
-from searchgym.train.samples import Sample, samples_from
-from searchgym.train.trained import Metrics
-from searchgym.train.updater import Updater
+from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.learner.batching import MicroBatch
+from searchgym.train.learner.policy import Policy
+from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.learner.updater import Updater
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import AdvantageOptions, LossOptions
+from searchgym.train.run.parts import load_parts
 
 LOSS = LossOptions(clip_low=0.2, clip_high=0.28)
 RATE = 1e-6

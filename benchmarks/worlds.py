@@ -13,6 +13,7 @@ from typing import Any
 from searchgym.cards import WorldSpec, build
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.report import report_of
 from searchgym.corpora.worlds.schema import LEVELS, SPLITS
 
 
@@ -38,7 +39,7 @@ def measure(spec: WorldSpec) -> dict[str, Any]:
     started = time.perf_counter()
     world = build_world(spec)
     seconds = round(time.perf_counter() - started, 2)
-    report = world.report()
+    report = report_of(world)
     floors, found = report["floors"]["multi_hop_unnamed"], report["retrieval"]
     return {
         "level": spec.level,

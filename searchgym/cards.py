@@ -222,9 +222,13 @@ CARD_KINDS: dict[str, type[Any]] = {
     "encoders": EncoderCard,
 }
 
-CARD_FOLDERS = (*CARD_KINDS, "retrievers", "train")
-"""Top-level folders of YAML files; ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, what stands in
-``train`` by `searchgym.train.recipe`."""
+CARD_FOLDERS = {kind: kind for kind in CARD_KINDS} | {
+    "encoders": "corpora/encoders",
+    "retrievers": "corpora/retrievers",
+    "train": "train",
+}
+"""Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, recipes in ``train`` by
+`searchgym.train.recipe.load`."""
 
 SINGULAR = {
     "envs": "environment",
@@ -240,8 +244,8 @@ SINGULAR = {
 def cards_folder(kind: str) -> Path:
     """Returns the folder of a kind of card: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).parent
-    shipped = package / "_cards" / kind
-    return shipped if shipped.is_dir() else package.parent / kind
+    shipped = package / "_cards" / CARD_FOLDERS[kind]
+    return shipped if shipped.is_dir() else package.parent / CARD_FOLDERS[kind]
 
 
 def list_cards(kind: str) -> dict[str, Path]:

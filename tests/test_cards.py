@@ -16,7 +16,7 @@ from searchgym.corpora.retrieval.cards import (
     plain,
     stands_outside,
 )
-from searchgym.corpora.retrieval.index import part_names
+from searchgym.corpora.retrieval.index.index import part_names
 from searchgym.errors import CardError, UnknownNameError
 
 GOOD = {

@@ -11,14 +11,15 @@ import pytest
 import urllib3
 
 from searchgym.cards import EncoderCard, list_cards, load_card
-from searchgym.cli import machine, main
+from searchgym.cli import main
+from searchgym.cli.doctor import machine
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval import dense
-from searchgym.corpora.retrieval.bm25_part import Bm25Builder
-from searchgym.corpora.retrieval.build import build_index, building_folder
-from searchgym.corpora.retrieval.client import HttpRetriever
-from searchgym.corpora.retrieval.index import MANIFEST, build_in_memory, load_index
+from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
+from searchgym.corpora.retrieval.dense.backend import backend as dense
+from searchgym.corpora.retrieval.index.build import build_index, building_folder
+from searchgym.corpora.retrieval.index.index import MANIFEST, build_in_memory, load_index
+from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.envs.data import bundled_file, load_corpus
 
 QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")

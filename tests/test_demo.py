@@ -11,7 +11,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import RunExistsError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.recipe import load_recipe
+from searchgym.train.recipe.load import load_recipe
 
 QUICK = [
     "steps=2",

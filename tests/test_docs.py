@@ -13,9 +13,9 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.envs.task import load_task
 from searchgym.rollout.engine import Engine
-from searchgym.train.explain import explain_run
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import train
+from searchgym.train.inspect.explain import explain_run
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.parts import train
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,9 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from searchgym.cli import doctor, installed, machine, main
-from searchgym.cli.installed import PARTS, Package, faults, look_at, look_at_packages, look_at_parts, requirements
-from searchgym.corpora.retrieval import java
+from searchgym.cli import main
+from searchgym.cli.doctor import command as doctor
+from searchgym.cli.doctor import installed, machine
+from searchgym.cli.doctor.installed import (
+    PARTS,
+    Package,
+    faults,
+    look_at,
+    look_at_packages,
+    look_at_parts,
+    requirements,
+)
+from searchgym.corpora.retrieval.lucene import java
 
 ROOT = Path(__file__).parent.parent
 GIB = 2**30
@@ -525,7 +535,7 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
 
 
 def test_here_it_is_quick_and_loads_no_torch():
-    script = "import sys; from searchgym.cli.doctor import diagnose; diagnose(); print(*sys.modules)"
+    script = "import sys; from searchgym.cli.doctor.command import diagnose; diagnose(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert "packaging" in loaded

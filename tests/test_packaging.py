@@ -68,7 +68,9 @@ def test_every_package_and_card_folder_is_listed(setup_cfg: configparser.ConfigP
     found = setuptools.find_namespace_packages(
         str(ROOT), include=["searchgym", "searchgym.*"], exclude=["*__pycache__"]
     )
-    assert sorted(listed) == sorted(found + [f"searchgym._cards.{kind}" for kind in CARD_FOLDERS])
+    assert sorted(listed) == sorted(
+        found + ["searchgym._cards." + folder.replace("/", ".") for folder in CARD_FOLDERS.values()]
+    )
 
 
 def test_one_version_everywhere(setup_cfg: configparser.ConfigParser) -> None:
@@ -80,7 +82,11 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     package = {str(file.relative_to(ROOT)) for file in files_under(ROOT / "searchgym")}
-    cards = {f"searchgym/_cards/{file.relative_to(ROOT)}" for kind in CARD_FOLDERS for file in files_under(ROOT / kind)}
+    cards = {
+        f"searchgym/_cards/{file.relative_to(ROOT)}"
+        for folder in CARD_FOLDERS.values()
+        for file in files_under(ROOT / folder)
+    }
     assert cards
     assert "searchgym/py.typed" in package
     missing = sorted((package | cards) - names)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 import searchgym
-from searchgym.cli import data, doctor, index, models, run, serve, train, world
+from searchgym.cli import data, index, models, run, serve, train, world
+from searchgym.cli.doctor.command import doctor
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -29,7 +30,7 @@ app.command("show")(train.show_episode)
 app.command("demo")(train.demo)
 app.command("retrieval")(data.retrieval)
 app.command("serve")(serve.serve)
-app.command("doctor")(doctor.doctor)
+app.command("doctor")(doctor)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(index.index, name="index")
 app.add_typer(world.world, name="world")

@@ -25,11 +25,11 @@ from searchgym.eval.runner import evaluate
 from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import load_sampler
-from searchgym.train.recipe import Recipe
-from searchgym.train.run import train
-from searchgym.train.run_folder import Row
-from searchgym.train.tiny_exam import ReadingTest, by_hops
+from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.folder import Row
+from searchgym.train.run.parts import train
+from searchgym.train.tiny.exam import ReadingTest, by_hops
 
 ENV: Final = "searchgym/World-v0"
 FLOORS: Final = ("closed-book", "single-search")

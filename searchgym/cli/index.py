@@ -14,7 +14,7 @@ from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
     from searchgym.corpora.retrieval.cards import RetrieverCard
-    from searchgym.corpora.retrieval.index import Manifest
+    from searchgym.corpora.retrieval.index.index import Manifest
 
 index = typer.Typer(help="Indexes: build, convert, inspect, search.", no_args_is_help=True)
 Card = Annotated[str, typer.Option("--retriever", help="Retriever card, by name or path: what to build.")]
@@ -37,9 +37,9 @@ def index_build(
     json: Json = False,
 ) -> None:
     """Build an index folder; an interrupted build goes on where it was."""
-    from searchgym.corpora.retrieval.build import build_index, check_free
     from searchgym.corpora.retrieval.cards import find_retriever
-    from searchgym.corpora.retrieval.size import estimate
+    from searchgym.corpora.retrieval.index.build import build_index, check_free
+    from searchgym.corpora.retrieval.index.size import estimate
 
     card = _weighed(find_retriever(retriever), k1, b)
     check_free(out, overwrite)
@@ -66,7 +66,7 @@ def index_convert(
     json: Json = False,
 ) -> None:
     """Make an index folder of vectors or a Lucene index that are there, without encoding or indexing again."""
-    from searchgym.corpora.retrieval.convert import convert_index
+    from searchgym.corpora.retrieval.foreign.convert import convert_index
 
     started = time.perf_counter()
     with stages() as progress:
@@ -83,7 +83,7 @@ def index_inspect(
     json: Json = False,
 ) -> None:
     """Show and check an index folder."""
-    from searchgym.corpora.retrieval.index import inspect_index
+    from searchgym.corpora.retrieval.index.index import inspect_index
 
     emit(inspect_index(folder, verify=verify), json, str(folder))
 
@@ -139,9 +139,9 @@ def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force:
     Raises:
         UsageError: There is too little memory or disk, and `force` is False.
     """
-    from searchgym.cli.machine import free_disk, memory
-    from searchgym.corpora.retrieval.build import building_folder
-    from searchgym.corpora.retrieval.size import Size, needs
+    from searchgym.cli.doctor.machine import free_disk, memory
+    from searchgym.corpora.retrieval.index.build import building_folder
+    from searchgym.corpora.retrieval.index.size import Size, needs
 
     needed = needs(card, Size(passages=passages, bytes=size))
     begun = sum(file.stat().st_size for file in building_folder(out).rglob("*") if file.is_file())

@@ -27,10 +27,10 @@ def engine(
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
         from searchgym.rollout.loading import model_folder
-        from searchgym.rollout.vllm_server import serve_command
-        from searchgym.rollout.vllm_start import samples_by_vllm
-        from searchgym.train.recipe import load_recipe
-        from searchgym.train.samplers import sampled_in
+        from searchgym.rollout.vllm.server import serve_command
+        from searchgym.rollout.vllm.start import samples_by_vllm
+        from searchgym.train.recipe.load import load_recipe
+        from searchgym.train.run.samplers import sampled_in
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
         samples_by_vllm("vllm")

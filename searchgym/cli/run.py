@@ -44,7 +44,7 @@ def load(name: str, options: dict[str, Any], wait: float = 0.0) -> Any:
         options: `TaskOptions`.
         wait: Seconds to wait for a retrieval server.
     """
-    from searchgym.corpora.retrieval.client import HttpRetriever
+    from searchgym.corpora.retrieval.remote.client import HttpRetriever
     from searchgym.envs.registration import env_options, find_env
     from searchgym.envs.task import load_task
 
@@ -162,7 +162,7 @@ def evaluate(
     """Evaluate an agent on an environment's questions."""
     from searchgym.agents.base import load_agent
     from searchgym.rollout.models import Loading, load_models, parse_models
-    from searchgym.train.keys import in_checkpoints
+    from searchgym.train.recipe.keys import in_checkpoints
 
     loaded = load_agent(agent)
     if model and not loaded.roles:

@@ -13,7 +13,7 @@ from searchgym.cli.output import say
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.parts import Progress
+    from searchgym.corpora.retrieval.backends import Progress
     from searchgym.corpora.retrieval.retriever import Retriever
 
 
@@ -71,7 +71,7 @@ def serve(
 def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Retriever]:
     """Returns what opens a retriever, after a look at the arguments."""
     from searchgym.corpora.retrieval.cards import find_retriever, stands_outside
-    from searchgym.corpora.retrieval.compose import open_outside
+    from searchgym.corpora.retrieval.wrappers.compose import open_outside
     from searchgym.envs.data import find_corpus, load_corpus
 
     card = None if retriever is None else find_retriever(retriever)

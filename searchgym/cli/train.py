@@ -16,8 +16,8 @@ import typer
 from searchgym.cli.output import Json, emit, say, show, table
 
 if TYPE_CHECKING:
-    from searchgym.train.plan import Part
-    from searchgym.train.recipe import Recipe
+    from searchgym.train.inspect.plan import Part
+    from searchgym.train.recipe.recipe import Recipe
 
 
 def train(
@@ -42,8 +42,8 @@ def train(
     """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.errors import UsageError
-        from searchgym.train.recipe import load_recipe
-        from searchgym.train.run import train as run
+        from searchgym.train.recipe.load import load_recipe
+        from searchgym.train.run.parts import train as run
 
         if resume and out is None:
             raise UsageError("--resume needs --out: the folder of the run")
@@ -85,7 +85,7 @@ def train(
 def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: bool) -> None:
     """Prints the calls of an episode, with the parts of their rewards and their advantages."""
     with contextlib.redirect_stdout(sys.stderr):
-        from searchgym.train.explain import explain_new, explain_run
+        from searchgym.train.inspect.explain import explain_new, explain_run
 
         episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id)
     if as_json:
@@ -115,7 +115,7 @@ def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool)
     """Prints what a recipe needs of each device; raises if that is more than there is."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
-        from searchgym.train.plan import PHASES, check_plan, memory_here, plan
+        from searchgym.train.inspect.plan import PHASES, check_plan, memory_here, plan
 
         parts = plan(recipe, gpus, gpu_gib)
         memory = memory_here() | {f"cuda:{number}": gpu_gib for number in range(gpus or 0)}
@@ -149,8 +149,8 @@ def selfcheck(
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.recipe import load_recipe
-        from searchgym.train.selfcheck import selfcheck as run
+        from searchgym.train.inspect.selfcheck import selfcheck as run
+        from searchgym.train.recipe.load import load_recipe
 
         with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
             checks = run(load_recipe(recipe, overrides or []), Path(folder), say)
@@ -173,7 +173,7 @@ def demo(
     """Train the shipped tiny model to search, with its scores before and after."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import run_demo
-        from searchgym.train.recipe import load_recipe
+        from searchgym.train.recipe.load import load_recipe
 
         summary = run_demo(load_recipe(recipe, overrides or []), out, say, report_row, questions)
     if json:
@@ -199,8 +199,8 @@ def show_episode(
         from searchgym.errors import DataError, UnknownNameError
         from searchgym.rollout.loading import load_tokenizer
         from searchgym.rollout.storage import read_episodes
-        from searchgym.train.run_folder import read_advantages
-        from searchgym.train.view import draw, tokens_of
+        from searchgym.train.inspect.view import draw, tokens_of
+        from searchgym.train.run.folder import read_advantages
 
         path = episodes / "episodes.jsonl" if episodes.is_dir() else episodes
         tokenizer = load_tokenizer(model)

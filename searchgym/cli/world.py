@@ -31,6 +31,7 @@ def world_build(
     json: Json = False,
 ) -> None:
     """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
+    from searchgym.corpora.files import read_json
     from searchgym.corpora.worlds import build_world, write_world
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.errors import UsageError
@@ -43,7 +44,7 @@ def world_build(
     started = time.perf_counter()
     ranks = tuple(strata.split(",")) if strata else ()
     built = build_world(WorldSpec(level, size, seed, split, asked, ranks))  # type: ignore[arg-type]  # it checks
-    report = built.report()
-    write_world(built, out)
+    written = write_world(built, out)
+    report = read_json(written / "report.json")
     summary = {"seconds": round(time.perf_counter() - started, 3), "out": str(out)}
     emit({name: value for name, value in report.items() if name != "shapes"} | summary, json, "world")

@@ -13,8 +13,8 @@ from searchgym.cards import CorpusCard, find_card, list_cards, load_card
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 
 if TYPE_CHECKING:
+    from searchgym.corpora.retrieval.backends import Progress
     from searchgym.corpora.retrieval.cards import RetrieverCard
-    from searchgym.corpora.retrieval.parts import Progress
     from searchgym.corpora.retrieval.retriever import CorpusRetriever
 
     RetrieverGiven = str | dict[str, Any] | RetrieverCard | None
@@ -87,11 +87,11 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
     from searchgym.corpora.passages import corpus_file, corpus_sha256
-    from searchgym.corpora.retrieval.build import build_index
+    from searchgym.corpora.retrieval.backends import quiet
     from searchgym.corpora.retrieval.cards import DEFAULT, find_retriever
-    from searchgym.corpora.retrieval.index import MANIFEST, load_index
-    from searchgym.corpora.retrieval.lucene import is_lucene, open_lucene
-    from searchgym.corpora.retrieval.parts import quiet
+    from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
+    from searchgym.corpora.retrieval.index.build import build_index
+    from searchgym.corpora.retrieval.index.index import MANIFEST, load_index
 
     progress = progress or quiet
     if (path / MANIFEST).exists():
@@ -118,9 +118,9 @@ WAIT: Final = 3600.0
 
 def _made_of(card: RetrieverCard) -> str:
     """Returns a name for what is built for a card. Versions are in it: what this code cannot read is built anew."""
-    from searchgym.corpora.retrieval import analysis
+    from searchgym.corpora.retrieval.bm25 import analysis
     from searchgym.corpora.retrieval.cards import built_of
-    from searchgym.corpora.retrieval.index import FORMAT, part_names
+    from searchgym.corpora.retrieval.index.index import FORMAT, part_names
 
     parts = part_names(card)
     made = json.dumps([built_of(part) for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)

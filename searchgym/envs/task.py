@@ -15,8 +15,8 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast
 from searchgym import scoring
 from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build
 from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
-from searchgym.corpora.retrieval.compose import open_outside
-from searchgym.corpora.retrieval.retriever import AnyRetriever, DistractorRetriever, QuestionRetriever, Retriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
+from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, home, load_corpus
 from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
@@ -320,6 +320,8 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     if options.get("distractors"):
         if given is not None:
             raise UsageError("distractors=True searches each question's own paragraphs: leave out retriever=")
+        from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+
         return DistractorRetriever(questions)
     if _is_retriever(given):
         return given

@@ -144,9 +144,9 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
     if not models:
         return {}
     from searchgym.rollout.loading import DTYPES, device_of, model_folder
-    from searchgym.rollout.transformers_sampler import load_sampler
-    from searchgym.rollout.vllm_engine import vllm_version
-    from searchgym.rollout.vllm_start import load_vllm, samples_by_vllm
+    from searchgym.rollout.transformers.sampler import load_sampler
+    from searchgym.rollout.vllm.engine import vllm_version
+    from searchgym.rollout.vllm.start import load_vllm, samples_by_vllm
 
     if how.dtype not in DTYPES:
         raise UnknownNameError("dtype", how.dtype, DTYPES)

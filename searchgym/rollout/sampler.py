@@ -101,7 +101,7 @@ class VllmOptions:
     """Numbers of the GPUs that the engines take, in this order; all that there are if not given."""
     servers: list[str] | None = None
     """Addresses of servers that sample, in the place of engines of this process: ``http://127.0.0.1:8000``; see
-    `searchgym.rollout.vllm_server`."""
+    `searchgym.rollout.vllm.server`."""
     sleep: int = 0
     """Give the GPU to the learner while it learns: 1 keeps the weights in the machine's memory, 2 drops them."""
     eager: bool = False

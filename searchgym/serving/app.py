@@ -14,7 +14,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from searchgym.corpora.retrieval.wire import contents, document
+from searchgym.corpora.retrieval.remote.wire import contents, document
 from searchgym.errors import BusyError, RetrieverError
 from searchgym.serving.service import Limits, Service
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from searchgym.corpora.retrieval.parts import Progress
+from searchgym.corpora.retrieval.backends import Progress
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import BusyError
 from searchgym.records import Hit

@@ -13,7 +13,7 @@ import pytest
 from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.retrieval.index import build_in_memory
+from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import WorldSpec, build_world, cached_world, read_world, write_world
 from searchgym.corpora.worlds.build import LANGUAGES
 from searchgym.corpora.worlds.full import FRAMES
@@ -21,6 +21,7 @@ from searchgym.corpora.worlds.generate import NOTES, PATTERNS
 from searchgym.corpora.worlds.graph import Entity, Graph, evaluate, magnitude, starts
 from searchgym.corpora.worlds.names import HEADS
 from searchgym.corpora.worlds.questions import Drafter
+from searchgym.corpora.worlds.report import card_of, report_of
 from searchgym.corpora.worlds.schema import INFERENCES, MIX, RELATIONS, SPLITS, counts_of
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, DataMissingError, RunExistsError, UnknownNameError, UsageError
@@ -154,7 +155,7 @@ def test_shapes_are_what_their_names_say(world, level):
     for question in built.questions:
         counts[question.kind, question.metadata["hops"]] += 1
     assert counts == counts_of(built.spec)
-    assert [part["questions"] for part in built.card["mix"]] == list(counts.values())
+    assert [part["questions"] for part in card_of(built)["mix"]] == list(counts.values())
     assert len({question.text for question in built.questions}) == SIZE
 
 
@@ -224,12 +225,12 @@ def test_scripted_agents_and_floors(world, level):
         scores = run(task, name)
         assert sum(scores[i] for i in unnamed) / len(unnamed) <= 0.05
         assert sum(scores[i] for i in named) / len(named) == pytest.approx(0.5, abs=0.05)
-        reported = built.report()["floors"]
+        reported = report_of(built)["floors"]
         assert reported["multi_hop_unnamed"][floor] == pytest.approx(
             sum(scores[i] for i in unnamed) / len(unnamed), abs=1e-4
         )
         assert reported["named"][floor] == pytest.approx(sum(scores[i] for i in named) / len(named), abs=1e-4)
-    assert built.report()["floors"]["multi_hop_unnamed"]["majority_of_type"] <= 0.05
+    assert report_of(built)["floors"]["multi_hop_unnamed"]["majority_of_type"] <= 0.05
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -279,7 +280,7 @@ def test_a_world_reads_back_equal(world, level, tmp_path):
     built = world(level)
     again = read_world(write_world(built, tmp_path / "a" / "world"))
     assert again == built
-    assert again.card == built.card
+    assert card_of(again) == card_of(built)
     assert world(level, seed=1).triples != built.triples
 
 
@@ -383,7 +384,7 @@ def test_rare_cases_of_large_worlds(world, level):
             assert graph.display(answer) not in named
     years = [magnitude(triple.object) for triple in built.triples if triple.relation == "opened"]
     assert level == "full" or len(set(years)) < len(years)
-    assert built.report()["retrieval"]["title_finds_gold@3"] == 1.0
+    assert report_of(built)["retrieval"]["title_finds_gold@3"] == 1.0
 
 
 def patterns(clauses):

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from searchgym.corpora.retrieval.analysis import analyse
-from searchgym.corpora.retrieval.index import build_in_memory
+from searchgym.corpora.retrieval.bm25.analysis import analyse
+from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import WorldSpec, build_world
 from searchgym.corpora.worlds.full import ALIAS, FRAMES, FULL, INTRO, MENTION_PERSON, MENTION_THING
-from searchgym.corpora.worlds.report import stratum
+from searchgym.corpora.worlds.report import card_of, report_of, stratum
 from searchgym.corpora.worlds.schema import RELATIONS
 
 PAGES_OF_TWO = ("compositional", "inference", "comparison")
@@ -73,7 +73,7 @@ def test_passages_are_as_long_as_real_ones(world):
 
 
 def test_retrieval_is_as_hard_as_on_hotpotqa(world):
-    retrieval = world.report()["retrieval"]
+    retrieval = report_of(world)["retrieval"]
     assert retrieval["recall@5"] == pytest.approx(0.755, abs=0.10)
     assert retrieval["recall@5_of_two_pages"] == pytest.approx(0.755, abs=0.10)
     assert retrieval["both_gold@5"] == pytest.approx(0.51, abs=0.10)
@@ -97,7 +97,7 @@ def test_ranks_and_strata_are_those_of_a_search(world):
 def test_a_stratum_can_be_asked_for():
     world = build_world(WorldSpec("full", 40, 1, hops=(2,), strata=("6-20", "reformulation")))
     assert {question.metadata["stratum"] for question in world.questions} == {"6-20", "reformulation"}
-    assert world.card["spec"]["strata"] == ["6-20", "reformulation"]
+    assert card_of(world)["spec"]["strata"] == ["6-20", "reformulation"]
 
 
 def test_namesakes_are_near_copies_and_some_leave_out_a_fact(world):

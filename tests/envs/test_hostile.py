@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
-from searchgym.corpora.retrieval.index import build_in_memory
+from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.single import SearchEnv
 
 PIECES = st.sampled_from(

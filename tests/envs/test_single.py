@@ -11,8 +11,8 @@ from gymnasium.utils.env_checker import check_env
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
+from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.retriever import NullRetriever, retrieve
-from searchgym.corpora.retrieval.tool import ToolRetriever
 from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import registered
 from searchgym.envs.single import SearchEnv
@@ -287,7 +287,7 @@ def test_a_packed_beir_folder_is_a_corpus(tmp_path, monkeypatch):
 def test_an_index_cached_by_other_code_is_built_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
     for version in (98, 99, 99):
-        monkeypatch.setattr("searchgym.corpora.retrieval.analysis.VERSION", version)
+        monkeypatch.setattr("searchgym.corpora.retrieval.bm25.analysis.VERSION", version)
         make(retriever=None, corpus=bundled_file("demo/corpus.jsonl"))
     assert len(list((tmp_path / "indexes").iterdir())) == 2
 

@@ -18,7 +18,7 @@ from searchgym.rollout.models import Model, load_models, parse_models
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import TransformersSampler
+from searchgym.rollout.transformers.sampler import TransformersSampler
 
 AGENT = load_agent("search-r1")
 

@@ -10,11 +10,11 @@ from made_models import save_tiny, tiny_qwen2, tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from searchgym.errors import DataError, DataMissingError, ModelError, UnknownNameError, UsageError
-from searchgym.rollout.choice import choose
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.prefix_store import PrefixStore
 from searchgym.rollout.sampler import SampleRequest, Sampling, StopMatcher, uniforms
-from searchgym.rollout.transformers_sampler import PREFILL_TOKENS, TransformersSampler, load_sampler
+from searchgym.rollout.transformers.choice import choose
+from searchgym.rollout.transformers.prefix_store import PrefixStore
+from searchgym.rollout.transformers.sampler import PREFILL_TOKENS, TransformersSampler, load_sampler
 
 VOCABULARY = 512
 

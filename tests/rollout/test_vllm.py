@@ -15,11 +15,11 @@ import torch
 from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler, VllmOptions
-from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
-from searchgym.rollout.vllm_sampler import VllmSampler
-from searchgym.rollout.vllm_start import start_engine
-from searchgym.train.lora import adapter_config, adapter_weights, add_adapter, merged
-from searchgym.train.options import LoraOptions
+from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
+from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.start import start_engine
+from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter, merged
+from searchgym.train.recipe.options import LoraOptions
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
@@ -179,7 +179,7 @@ def test_an_engine_does_not_outlive_who_started_it(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "from searchgym.rollout.sampler import VllmOptions\n"
-        "from searchgym.rollout.vllm_start import start_engine\n"
+        "from searchgym.rollout.vllm.start import start_engine\n"
         "if __name__ == '__main__':\n"
         "    options = VllmOptions(cache_gib=1, max_context=64, eager=True)\n"
         "    engine = start_engine('tiny', dtype='float32', requests=1, options=options)\n"

@@ -17,11 +17,11 @@ import torch
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.loading import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
-from searchgym.rollout.transformers_sampler import TransformersSampler, load_sampler
-from searchgym.rollout.vllm_engine import Asked
-from searchgym.rollout.vllm_sampler import VllmSampler
-from searchgym.rollout.vllm_server import ServedVllm, serve_command
-from searchgym.rollout.vllm_start import start_engine
+from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
+from searchgym.rollout.vllm.engine import Asked
+from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.server import ServedVllm, serve_command
+from searchgym.rollout.vllm.start import start_engine
 
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
 

@@ -13,7 +13,7 @@ import urllib3
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
-from searchgym.corpora.retrieval.client import HttpRetriever
+from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.corpora.worlds import cached_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task

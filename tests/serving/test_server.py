@@ -17,11 +17,11 @@ import pytest
 import urllib3
 import uvicorn
 
-from searchgym.corpora.retrieval.client import HttpRetriever
 from searchgym.corpora.retrieval.identity import identify
+from searchgym.corpora.retrieval.remote.client import HttpRetriever
+from searchgym.corpora.retrieval.remote.tool import ToolRetriever
+from searchgym.corpora.retrieval.remote.wire import document, read_contents, read_document
 from searchgym.corpora.retrieval.retriever import Retriever, retrieve
-from searchgym.corpora.retrieval.tool import ToolRetriever
-from searchgym.corpora.retrieval.wire import document, read_contents, read_document
 from searchgym.envs.data import load_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task

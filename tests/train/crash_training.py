@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from toy_training import toy_model, toy_recipe, toy_trainer
 
-from searchgym.train.checkpoint import list_checkpoints
-from searchgym.train.run_folder import RunFolder
+from searchgym.train.run.checkpoint import list_checkpoints
+from searchgym.train.run.folder import RunFolder
 
 RECIPE = toy_recipe(
     steps=20,

@@ -19,11 +19,11 @@ from test_learner import random_samples
 from toy_training import toy_recipe
 
 from searchgym.rollout.loading import DTYPES
-from searchgym.train.deepspeed_updater import DeepSpeedUpdater
-from searchgym.train.draw import with_advantages
-from searchgym.train.learner import LocalLearner
-from searchgym.train.ranks import ProcessRanks
-from searchgym.train.samples import Sample
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.distributed.deepspeed_updater import DeepSpeedUpdater
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.learner.ranks import ProcessRanks
+from searchgym.train.run.draw import with_advantages
 
 SGD = {"lr": 1e10, "betas": [0.0, 0.0], "eps": 1e8, "max_grad_norm": 0.0}
 """AdamW that moves weights by 100 times the gradient: its eps outweighs any of them."""

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from searchgym.errors import DataError
-from searchgym.train.advantages import assign_advantages, groups_with_signal, whiten_cells
-from searchgym.train.estimators import group_advantages, grpo, rloo, stratified
-from searchgym.train.options import AdvantageOptions
-from searchgym.train.samples import Sample, SampleCall
+from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal, whiten_cells
+from searchgym.train.algorithms.estimators import group_advantages, grpo, rloo, stratified
+from searchgym.train.algorithms.samples import Sample, SampleCall
+from searchgym.train.recipe.options import AdvantageOptions
 
 
 def sample(reward, group="g", question="q", episode="e", tokens=3):

@@ -9,10 +9,10 @@ import pytest
 from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, EngineLostError, RetrieverError
-from searchgym.train.ahead import Ahead
-from searchgym.train.draw import Draw
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts, train
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.ahead import Ahead
+from searchgym.train.run.draw import Draw
+from searchgym.train.run.parts import load_parts, train
 
 STALE = {"rollout": {"questions": 4, "attempts": 8, "staleness": 2}, "loss": {"importance_cap": 2.0}}
 

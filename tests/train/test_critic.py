@@ -10,13 +10,13 @@ from made_models import tiny_qwen2
 from test_learner import gradients, random_samples
 from toy_training import toy_recipe, toy_trainer
 
-from searchgym.train.critic import Critic, explained_variance, make_critic
-from searchgym.train.gae import assign_gae
-from searchgym.train.losses import token_weights, value_sums
-from searchgym.train.options import AdvantageOptions, CriticOptions, LossOptions, OptimizerOptions
-from searchgym.train.policy import Policy
-from searchgym.train.samples import VALUED
-from searchgym.train.updater import Updater
+from searchgym.train.algorithms.gae import assign_gae
+from searchgym.train.algorithms.losses import token_weights, value_sums
+from searchgym.train.algorithms.samples import VALUED
+from searchgym.train.learner.critic import Critic, explained_variance, make_critic
+from searchgym.train.learner.policy import Policy
+from searchgym.train.learner.updater import Updater
+from searchgym.train.recipe.options import AdvantageOptions, CriticOptions, LossOptions, OptimizerOptions
 
 GAE = AdvantageOptions(estimator="gae", gamma=0.98, lam=0.9, std="population", eps=1e-8)
 

@@ -10,8 +10,8 @@ import torch
 from rank_script import CASES, ROUGH, advance, make, steps_of
 from transformers import AutoModelForCausalLM
 
-from searchgym.train.deepspeed_updater import deepspeed_config
-from searchgym.train.options import LearnerOptions, OptimizerOptions
+from searchgym.train.distributed.deepspeed_updater import deepspeed_config
+from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 
 RANKS = 2
 

@@ -7,9 +7,9 @@ import pytest
 from test_learner import random_samples
 
 from searchgym.errors import DataError
-from searchgym.train.gae import assign_gae, gae
-from searchgym.train.options import AdvantageOptions
-from searchgym.train.samples import VALUED
+from searchgym.train.algorithms.gae import assign_gae, gae
+from searchgym.train.algorithms.samples import VALUED
+from searchgym.train.recipe.options import AdvantageOptions
 
 PLAIN = AdvantageOptions(estimator="gae", gamma=0.9, lam=0.8, whiten=False)
 

@@ -11,9 +11,9 @@ import pytest
 from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.errors import GuardError
-from searchgym.train.checkpoint import list_checkpoints
-from searchgym.train.guards import BOUNDS, HUNG, Watchdog, check_guards
-from searchgym.train.options import GuardOptions
+from searchgym.train.recipe.options import GuardOptions
+from searchgym.train.run.checkpoint import list_checkpoints
+from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards
 
 
 def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(tmp_path):
@@ -51,7 +51,7 @@ def test_a_phase_that_ends_late_does_not_go_on_while_its_checkpoint_is_written(t
         gone_on.wait(0.3)
         events.append("saved")
 
-    monkeypatch.setattr("searchgym.train.guards.os._exit", lambda status: events.append(status))
+    monkeypatch.setattr("searchgym.train.run.guards.os._exit", lambda status: events.append(status))
     with Watchdog(tmp_path, save).phase("learning", 1, 0.01):
         begun.wait()
     events.append("gone on")
@@ -66,8 +66,8 @@ def test_a_checkpoint_that_does_not_end_either_ends_the_run_all_the_same(tmp_pat
         codes.append(code)
         ended.set()
 
-    monkeypatch.setattr("searchgym.train.guards.RESCUE", 0.05)
-    monkeypatch.setattr("searchgym.train.guards.os._exit", leave)
+    monkeypatch.setattr("searchgym.train.run.guards.RESCUE", 0.05)
+    monkeypatch.setattr("searchgym.train.run.guards.os._exit", leave)
     (tmp_path / "stacks.txt").mkdir()  # stacks that cannot be written are no reason to stay
     Watchdog(tmp_path, ended.wait)._end("learning", 7, 1.0)
     assert codes == [HUNG, HUNG]  # the second one, once the save came back: a process that has left would not be there

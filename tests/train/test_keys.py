@@ -11,18 +11,19 @@ from searchgym.agents.base import load_agent
 from searchgym.errors import CardError, DataMissingError, GuardError, UnknownNameError, UsageError
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_model
-from searchgym.train.draw import with_advantages
-from searchgym.train.guards import check_guards
-from searchgym.train.keyed_learner import KeyedLearner
-from searchgym.train.keys import in_checkpoints, keys_of
-from searchgym.train.learner import LocalLearner
-from searchgym.train.losses import token_weights
-from searchgym.train.options import GuardOptions
-from searchgym.train.plan import plan
-from searchgym.train.recipe import dump_recipe, load_recipe, read_recipe
-from searchgym.train.run import load_parts, train
-from searchgym.train.samplers import load_keys
-from searchgym.train.samples import samples_from
+from searchgym.train.algorithms.losses import token_weights
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.inspect.plan import plan
+from searchgym.train.learner.keyed_learner import KeyedLearner
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.keys import in_checkpoints, keys_of
+from searchgym.train.recipe.load import load_recipe, read_recipe
+from searchgym.train.recipe.options import GuardOptions
+from searchgym.train.recipe.recipe import dump_recipe
+from searchgym.train.run.draw import with_advantages
+from searchgym.train.run.guards import check_guards
+from searchgym.train.run.parts import load_parts, train
+from searchgym.train.run.samplers import load_keys
 
 ROLES = list(load_agent("m-ask").roles)
 SMALL = [

@@ -9,13 +9,13 @@ from toy_training import toy_recipe
 from transformers import FalconConfig, FalconForCausalLM, OPTConfig, OPTForCausalLM
 
 from searchgym.errors import TrainingError, UsageError
-from searchgym.train.batching import collate, pack, run_lengths, trained_logits
-from searchgym.train.learner import _ready
-from searchgym.train.losses import token_weights
-from searchgym.train.options import LossOptions, OptimizerOptions
-from searchgym.train.policy import Policy
-from searchgym.train.samples import Sample, SampleCall, with_all_targets
-from searchgym.train.updater import Updater, lr_scale
+from searchgym.train.algorithms.losses import token_weights
+from searchgym.train.algorithms.samples import Sample, SampleCall, with_all_targets
+from searchgym.train.learner.batching import collate, pack, run_lengths, trained_logits
+from searchgym.train.learner.learner import _ready
+from searchgym.train.learner.policy import Policy
+from searchgym.train.learner.updater import Updater, lr_scale
+from searchgym.train.recipe.options import LossOptions, OptimizerOptions
 
 
 def model(seed=0):

@@ -16,8 +16,8 @@ from searchgym.cli import main
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.rollout.vllm_start import load_vllm
-from searchgym.train.learner import LocalLearner
+from searchgym.rollout.vllm.start import load_vllm
+from searchgym.train.learner.learner import LocalLearner
 
 LORA = {"rank": 4, "alpha": 8.0}
 

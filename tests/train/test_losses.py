@@ -5,7 +5,7 @@ import pytest
 import torch
 from test_advantages import sample
 
-from searchgym.train.losses import (
+from searchgym.train.algorithms.losses import (
     clipped_ratio_loss,
     importance_weight,
     kl_estimate,
@@ -16,7 +16,7 @@ from searchgym.train.losses import (
     token_logp,
     token_weights,
 )
-from searchgym.train.options import LossOptions
+from searchgym.train.recipe.options import LossOptions
 
 
 def test_log_probs_and_entropy_against_torch_distributions():

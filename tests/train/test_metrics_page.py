@@ -11,10 +11,10 @@ from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_tr
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
 from searchgym.records import Call, Episode, Hit, Searched
-from searchgym.train.metrics import rollout_metrics
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import train
-from searchgym.train.samples import samples_from
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.metrics import rollout_metrics
+from searchgym.train.run.parts import train
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model

@@ -5,10 +5,10 @@ from contextlib import closing
 
 import test_run
 
-from searchgym.corpora.retrieval.noise import NoiseRetriever
+from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts, trainer_of
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.parts import load_parts, trainer_of
 
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 

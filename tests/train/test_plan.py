@@ -9,8 +9,8 @@ from transformers import AutoConfig
 from searchgym.cards import list_cards
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
-from searchgym.train.plan import Part, adapter_parameters, check_plan, memory_here, model_shape, plan
-from searchgym.train.recipe import load_recipe
+from searchgym.train.inspect.plan import Part, adapter_parameters, check_plan, memory_here, model_shape, plan
+from searchgym.train.recipe.load import load_recipe
 
 QWEN = {  # as published; the parameters too
     "0.5B": (896, 4864, 24, 14, 2, 151936, True, 494_032_768),

@@ -5,7 +5,8 @@ import pytest
 
 from searchgym.cards import list_cards
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.train.recipe import Recipe, dump_recipe, load_recipe, read_recipe, recipe_keys
+from searchgym.train.recipe.load import load_recipe, read_recipe
+from searchgym.train.recipe.recipe import Recipe, dump_recipe, recipe_keys
 
 SMALL = "{name: n, summary: s, method: policy, model: m, env: e, agent: a, steps: 5}"
 
@@ -199,7 +200,7 @@ def test_unknown_recipes_and_unreadable_files_are_named(tmp_path):
 
 
 def test_every_limit_names_a_key():
-    from searchgym.train import recipe as module
+    from searchgym.train.recipe.recipe import recipe as module
 
     assert module._AT_LEAST.keys() <= set(recipe_keys())
     assert dataclasses.is_dataclass(Recipe)

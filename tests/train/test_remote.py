@@ -21,9 +21,9 @@ from toy_training import toy_recipe
 
 from searchgym.errors import HangError, TrainingError, UsageError
 from searchgym.rollout.loading import load_model
-from searchgym.train.learner import LocalLearner
-from searchgym.train.remote import RemoteLearner
-from searchgym.train.worker import KEY, send, stacks_file
+from searchgym.train.distributed.remote import RemoteLearner
+from searchgym.train.distributed.worker import KEY, send, stacks_file
+from searchgym.train.learner.learner import LocalLearner
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,9 @@ def test_a_rank_that_cannot_load_its_model_says_so(recipe, tmp_path):
 
 
 def test_what_one_rank_says_is_told_though_the_other_one_waits_for_it(learner, monkeypatch):
-    monkeypatch.setattr("searchgym.train.remote.APART", 1.0)
+    monkeypatch.setattr("searchgym.train.distributed.remote.APART", 1.0)
     learner._begin()
-    monkeypatch.setattr("searchgym.train.remote.send", lambda connection, message: None)
+    monkeypatch.setattr("searchgym.train.distributed.remote.send", lambda connection, message: None)
     own, theirs = multiprocessing.Pipe()
     learner._connections[0].close()
     learner._connections[0] = own
@@ -116,10 +116,10 @@ def test_an_interrupt_waits_for_the_answers_and_leaves_the_ranks_alive(learner, 
 
     def interrupted(connection, message):
         os.kill(os.getpid(), signal.SIGINT)
-        monkeypatch.setattr("searchgym.train.remote.send", real)
+        monkeypatch.setattr("searchgym.train.distributed.remote.send", real)
         real(connection, message)
 
-    monkeypatch.setattr("searchgym.train.remote.send", interrupted)
+    monkeypatch.setattr("searchgym.train.distributed.remote.send", interrupted)
     with pytest.raises(KeyboardInterrupt):
         learner.learn(random_samples(2), 0)
     assert learner.version == 1
@@ -137,13 +137,13 @@ def test_two_threads_do_not_ask_at_once(learner, monkeypatch, tmp_path):
         said.append(caught.value)
 
     def asked_meanwhile(connection, message):
-        monkeypatch.setattr("searchgym.train.remote.send", real)
+        monkeypatch.setattr("searchgym.train.distributed.remote.send", real)
         watchdog = threading.Thread(target=save)
         watchdog.start()
         watchdog.join()
         real(connection, message)
 
-    monkeypatch.setattr("searchgym.train.remote.send", asked_meanwhile)
+    monkeypatch.setattr("searchgym.train.distributed.remote.send", asked_meanwhile)
     assert len(learner.prepare(random_samples(2))) == 2
     assert len(said) == 1
     assert len(learner.prepare(random_samples(1))) == 1
@@ -163,7 +163,7 @@ def torchrun(address, folder, ranks, key):
     """Starts ranks as one does on each of several machines."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.Popen(
-        [sys.executable, *command, "-m", "searchgym.train.worker", address, str(folder)],
+        [sys.executable, *command, "-m", "searchgym.train.distributed.worker", address, str(folder)],
         env=os.environ | {KEY: key},
         stderr=subprocess.DEVNULL,
     )
@@ -232,7 +232,7 @@ def test_strangers_and_ranks_of_another_number_are_not_let_in(
 ):
     joined, address = listening(recipe)
     monkeypatch.setenv(KEY, "known to both")
-    monkeypatch.setattr("searchgym.train.remote.START", 2.0)
+    monkeypatch.setattr("searchgym.train.distributed.remote.START", 2.0)
     with ThreadPoolExecutor() as pool:
         knocked = pool.submit(knock, address, key, (0, ranks))
         with pytest.raises(TrainingError, match=message.format(address=address)):
@@ -243,8 +243,8 @@ def test_strangers_and_ranks_of_another_number_are_not_let_in(
 def test_who_says_nothing_does_not_hold_up_the_start(recipe, tmp_path, monkeypatch):
     joined, address = listening(recipe)
     monkeypatch.setenv(KEY, "known to both")
-    monkeypatch.setattr("searchgym.train.remote.START", 2.0)
-    monkeypatch.setattr("searchgym.train.remote.APART", 1.0)
+    monkeypatch.setattr("searchgym.train.distributed.remote.START", 2.0)
+    monkeypatch.setattr("searchgym.train.distributed.remote.APART", 1.0)
     host, port = address.split(":")
 
     def call_and_wait():

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts
-from searchgym.train.run_folder import VARYING
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.folder import VARYING
+from searchgym.train.run.parts import load_parts
 
 RECIPE = """
 name: tiny-test

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from searchgym.errors import DataError
 from searchgym.records import Call, Context, Episode, Searched, Span
-from searchgym.train.samples import is_overlong, retokenisation_mismatches, samples_from, with_all_targets
+from searchgym.train.algorithms.samples import is_overlong, retokenisation_mismatches, samples_from, with_all_targets
 
 
 def span(kind, *ids, logp=True):

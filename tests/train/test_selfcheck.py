@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from searchgym.rollout.transformers_sampler import TransformersSampler
-from searchgym.train import selfcheck as module
-from searchgym.train.learner import LocalLearner
-from searchgym.train.losses import token_logp
-from searchgym.train.recipe import load_recipe
-from searchgym.train.samples import samples_from
-from searchgym.train.selfcheck import selfcheck
-from searchgym.train.trained import TrainedModel
+from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.train.algorithms.losses import token_logp
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.inspect import selfcheck as module
+from searchgym.train.inspect.selfcheck import selfcheck
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.learner.trained_model import TrainedModel
+from searchgym.train.recipe.load import load_recipe
 
 SMALL = ["env_options={world: {split: train, size: 40, seed: 1}}", "rollout.questions=4"]
 
@@ -125,18 +125,18 @@ def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit
     def ignore(logits, targets, temperature, entropy_gradient=False):
         return token_logp(logits, targets, 1.0, entropy_gradient)
 
-    monkeypatch.setattr("searchgym.train.policy.token_logp", ignore)
+    monkeypatch.setattr("searchgym.train.learner.policy.token_logp", ignore)
     assert failed(tmp_path) == ["log-probs of sampler and trainer agree", "they agree after an update, too"]
 
 
 def test_a_learning_rate_that_is_not_0(monkeypatch, tmp_path, no_bandit):
-    monkeypatch.setattr("searchgym.train.updater.lr_scale", lambda step, steps, options: 1.0)
+    monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1.0)
     assert "learning rate 0 moves no weight" in failed(tmp_path)
 
 
 def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path):
-    monkeypatch.setattr("searchgym.train.updater.lr_scale", lambda step, steps, options: 1e-6)
-    monkeypatch.setattr("searchgym.train.updater.Updater.load", lambda self, folder: None)
+    monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1e-6)
+    monkeypatch.setattr("searchgym.train.learner.updater.Updater.load", lambda self, folder: None)
     assert failed(tmp_path)[-2:] == ["a bandit is learnt", "a resumed run ends at the same bits"]
 
 

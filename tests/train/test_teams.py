@@ -13,7 +13,7 @@ from searchgym.agents.base import load_agent
 from searchgym.agents.oracle_roles import OracleRoles, steps_of
 from searchgym.cards import WorldSpec, list_cards, load_card
 from searchgym.corpora.documents import open_corpus
-from searchgym.corpora.retrieval.index import build_in_memory
+from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
@@ -22,14 +22,14 @@ from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.rollout.transformers_sampler import load_sampler
-from searchgym.train.credit import Credit
-from searchgym.train.demonstrations import gold_sentences, world_task
-from searchgym.train.explain import explain_new
-from searchgym.train.options import CreditOptions
-from searchgym.train.recipe import load_recipe
-from searchgym.train.samples import retokenisation_mismatches, samples_from
-from searchgym.train.team_demonstrations import TEAMS, play_team, team_samples
+from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.train.algorithms.credit import Credit
+from searchgym.train.algorithms.samples import retokenisation_mismatches, samples_from
+from searchgym.train.inspect.explain import explain_new
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import CreditOptions
+from searchgym.train.tiny.demonstrations import gold_sentences, world_task
+from searchgym.train.tiny.team_demonstrations import TEAMS, play_team, team_samples
 
 MODEL = "tiny-teams"
 

@@ -15,14 +15,15 @@ from transformers import AutoTokenizer
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
-from searchgym.corpora.retrieval.index import build_in_memory
+from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Hop, Question, SupportingFact, Triple
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations import (
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.tiny.demonstrations import (
     demonstrate,
     demonstrate_all,
     demonstration_samples,
@@ -34,10 +35,9 @@ from searchgym.train.demonstrations import (
     world_task,
     worlds,
 )
-from searchgym.train.samples import samples_from
-from searchgym.train.tiny import Run, Trainer, batches, lessons, main, rate_scale, stage_at
-from searchgym.train.tiny_exam import Examiner, by_hops
-from searchgym.train.tiny_model import TAGS, Stage, TinySettings, make_model, train_tokenizer
+from searchgym.train.tiny.exam import Examiner, by_hops
+from searchgym.train.tiny.model import TAGS, Stage, TinySettings, make_model, train_tokenizer
+from searchgym.train.tiny.training import Run, Trainer, batches, lessons, main, rate_scale, stage_at
 
 TAGS_PROTOCOL = get_protocol("tags")
 MICRO = TinySettings(

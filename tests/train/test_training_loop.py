@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.checkpoint import list_checkpoints
-from searchgym.train.draw import batch_of
+from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.interrupts import interrupt_held_back
-from searchgym.train.recipe import read_recipe
-from searchgym.train.run_folder import read_advantages
-from searchgym.train.samples import samples_from
+from searchgym.train.recipe.load import read_recipe
+from searchgym.train.run.checkpoint import list_checkpoints
+from searchgym.train.run.draw import batch_of
+from searchgym.train.run.folder import read_advantages
 
 
 def weights(folder):
@@ -463,7 +463,7 @@ def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
             sample.ids[1] = (sample.ids[1] + 1) % 10
         return own
 
-    monkeypatch.setattr("searchgym.train.draw.samples_from", retokenised)
+    monkeypatch.setattr("searchgym.train.run.draw.samples_from", retokenised)
     result = toy_trainer(tmp_path / "run", toy_recipe(steps=1)).run()
     assert result.rows[1]["retokenisation_mismatch"] == 32
 

@@ -12,12 +12,12 @@ from quiet_trl import GRPOConfig, GRPOTrainer
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from searchgym.records import Call, Context, Episode, Span
-from searchgym.train.advantages import assign_advantages
-from searchgym.train.losses import token_weights
-from searchgym.train.options import AdvantageOptions, LossOptions, OptimizerOptions
-from searchgym.train.policy import Policy
-from searchgym.train.samples import samples_from
-from searchgym.train.updater import Updater
+from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.losses import token_weights
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.learner.policy import Policy
+from searchgym.train.learner.updater import Updater
+from searchgym.train.recipe.options import AdvantageOptions, LossOptions, OptimizerOptions
 
 ATTEMPTS = 4
 REWARDS = {"0": [1.0, 0.0, 0.25, 0.0], "1": [0.0, 1.0, 1.0, 0.5]}

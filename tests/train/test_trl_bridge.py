@@ -19,9 +19,9 @@ from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Search
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat, end_ids
-from searchgym.rollout.transformers_sampler import TransformersSampler
-from searchgym.train.trl_bridge import EnvironmentFactory, final_state, outcome
-from searchgym.train.trl_tags import IF_TOOLS, use_tags
+from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.train.bridges.trl import EnvironmentFactory, final_state, outcome
+from searchgym.train.bridges.trl_tags import IF_TOOLS, use_tags
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are using 'environment_factory', which is an experimental:UserWarning"),

@@ -14,11 +14,11 @@ from searchgym.cli import main
 from searchgym.errors import TrainingError
 from searchgym.rollout.loading import load_model
 from searchgym.rollout.storage import read_episodes
-from searchgym.rollout.vllm_engine import VllmEngine, vllm_version
-from searchgym.rollout.vllm_local import LocalVllm
-from searchgym.train.learner import LocalLearner
-from searchgym.train.recipe import load_recipe
-from searchgym.train.run import load_parts, train, trainer_of
+from searchgym.rollout.vllm.engine import VllmEngine, vllm_version
+from searchgym.rollout.vllm.local import LocalVllm
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.parts import load_parts, train, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
 SMALL = [

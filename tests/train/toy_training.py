@@ -1,4 +1,4 @@
-"""The bandit of `searchgym.train.bandit` with a recipe, a model and a trainer for tests."""
+"""The bandit of `searchgym.train.inspect.bandit` with a recipe, a model and a trainer for tests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cards import build
-from searchgym.train.bandit import QUESTIONS, VOCABULARY, BanditRollout
-from searchgym.train.learner import LocalLearner
-from searchgym.train.loop import Trainer
-from searchgym.train.recipe import Recipe
-from searchgym.train.run_folder import VARYING
+from searchgym.train.inspect.bandit import QUESTIONS, VOCABULARY, BanditRollout
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.folder import VARYING
+from searchgym.train.run.trainer import Trainer
 
 __all__ = ["QUESTIONS", "BanditRollout", "exact", "toy_model", "toy_recipe", "toy_trainer"]
 

@@ -20,9 +20,9 @@ from test_learner import random_samples
 from toy_training import toy_recipe
 
 from searchgym.corpora.files import write_atomic
-from searchgym.train.loop import Trainer
-from searchgym.train.recipe import Recipe
-from searchgym.train.remote import RemoteLearner
+from searchgym.train.distributed.remote import RemoteLearner
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.trainer import Trainer
 
 
 def recipe_of(out: Path) -> Recipe:

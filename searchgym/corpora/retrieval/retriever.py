@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.records import Hit, Passage, Question
+from searchgym.records import Hit, Passage
 
 MAX_ATTEMPTS = 4
 """Calls made for one retrieval before giving up, deadline permitting."""
@@ -77,43 +75,6 @@ class NullRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns an empty list per query."""
         return [[] for _ in queries]
-
-
-class DistractorRetriever:
-    """Each question searches only its own paragraphs: the official distractor setting of HotpotQA and 2Wiki.
-
-    One BM25 index holds the paragraphs of all questions (so that term statistics are those of the whole set); a query
-    is scored against its question's own paragraphs only.
-
-    Args:
-        questions: Questions with `paragraphs`.
-
-    Raises:
-        RetrieverError: A question has no paragraphs of its own.
-    """
-
-    in_process = True
-
-    def __init__(self, questions: Iterable[Question]) -> None:
-        from searchgym.corpora.retrieval.index import build_in_memory
-
-        positions: dict[tuple[str, str], int] = {}
-        own: dict[str, list[int]] = {}
-        for question in questions:
-            if not question.paragraphs:
-                raise RetrieverError(
-                    f"question {question.id!r} has no paragraphs of its own: distractors=True needs a question file "
-                    "with contexts (HotpotQA, 2WikiMultihopQA or MuSiQue format)"
-                )
-            pages = ((p.title, p.text) for p in question.paragraphs)
-            own[question.id] = [positions.setdefault(page, len(positions)) for page in pages]
-        self._own: Mapping[str, np.ndarray] = {i: np.unique(np.array(p, np.int64)) for i, p in own.items()}
-        passages = (Passage(str(n), title, text) for (title, text), n in positions.items())
-        self._index = build_in_memory(passages)
-
-    def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns hits among each question's own paragraphs."""
-        return self._index.search_within(queries, k, [self._own[i] for i in question_ids])
 
 
 def retrieve(

@@ -7,7 +7,8 @@ Results on worlds compare methods on this substrate; they are not evidence about
 """
 
 from searchgym.cards import WorldSpec
-from searchgym.corpora.worlds.build import World, build_world
+from searchgym.corpora.worlds.build import build_world
 from searchgym.corpora.worlds.storage import cached_world, read_world, write_world
+from searchgym.corpora.worlds.world import World
 
 __all__ = ["World", "WorldSpec", "build_world", "cached_world", "read_world", "write_world"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from searchgym.cards import WorldSpec
@@ -14,38 +12,15 @@ from searchgym.corpora.worlds.generate import generate
 from searchgym.corpora.worlds.graph import Entity, Graph
 from searchgym.corpora.worlds.language import Asker, Language, Page
 from searchgym.corpora.worlds.questions import Draft, Drafter, pages_of
-from searchgym.corpora.worlds.report import card_of, findable_titles, gold_ranks, report_of, stratum
+from searchgym.corpora.worlds.report import findable_titles, gold_ranks, stratum
 from searchgym.corpora.worlds.schema import SPLITS, VERSION, check_spec, counts_of
 from searchgym.corpora.worlds.simple import SIMPLE
+from searchgym.corpora.worlds.world import World
 from searchgym.records import Hop, Paragraph, Passage, Question, SupportingFact, Triple
 
 LANGUAGES: Final[dict[str, Language]] = {"simple": SIMPLE, "full": FULL}
 CONTEXT: Final = 10
 """Paragraphs of a question's own context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
-
-
-@dataclass(frozen=True)
-class World:
-    """A generated world: pages, questions and the graph behind them."""
-
-    spec: WorldSpec
-    passages: tuple[Passage, ...]
-    questions: tuple[Question, ...]
-    triples: tuple[Triple, ...]
-    """Every fact of every page."""
-
-    @property
-    def card(self) -> dict[str, Any]:
-        """What the world is, as plain data: spec, version, counts, mix."""
-        return card_of(self)
-
-    @cached_property
-    def _report(self) -> dict[str, Any]:
-        return report_of(self)
-
-    def report(self) -> dict[str, Any]:
-        """Returns what was measured: floors, retrieval strata and shapes, as plain data."""
-        return self._report
 
 
 def build_world(spec: WorldSpec) -> World:
@@ -102,7 +77,7 @@ class _Questions:
             for kind in dict.fromkeys(entity.kind for entity in graph.entities.values())
         }
         if spec.level == "full":
-            from searchgym.corpora.retrieval.index import build_in_memory
+            from searchgym.corpora.retrieval.index.index import build_in_memory
 
             self._index = build_in_memory(passages)
             self._findable = findable_titles(passages, self._index)

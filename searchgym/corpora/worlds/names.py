@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from searchgym.corpora.retrieval.analysis import analyse
+from searchgym.corpora.retrieval.bm25.analysis import analyse
 from searchgym.corpora.worlds.schema import SPLITS
 from searchgym.errors import UsageError
 

@@ -13,8 +13,8 @@ from searchgym.records import Hit, Passage, Question
 from searchgym.scoring import exact_match
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.bm25 import BM25Retriever
-    from searchgym.corpora.worlds.build import World
+    from searchgym.corpora.retrieval.bm25.search import BM25Retriever
+    from searchgym.corpora.worlds.world import World
 
 TOP_K: Final = 3
 """Hits of a search, as in the environments' cards."""
@@ -49,7 +49,7 @@ def card_of(world: World) -> dict[str, Any]:
 
 def report_of(world: World) -> dict[str, Any]:
     """Returns floors, retrieval and shapes of a world, as plain data; EM and recall in [0, 1]."""
-    from searchgym.corpora.retrieval.index import build_in_memory
+    from searchgym.corpora.retrieval.index.index import build_in_memory
 
     retriever = build_in_memory(world.passages)
     shapes = defaultdict(list)

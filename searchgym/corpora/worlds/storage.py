@@ -23,9 +23,10 @@ from searchgym.cards import WorldSpec, build
 from searchgym.corpora.files import FilePath, sha256_file
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
-from searchgym.corpora.worlds.build import World, build_world
-from searchgym.corpora.worlds.report import markdown
+from searchgym.corpora.worlds.build import build_world
+from searchgym.corpora.worlds.report import card_of, markdown, report_of
 from searchgym.corpora.worlds.schema import VERSION, check_spec
+from searchgym.corpora.worlds.world import World
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError
 from searchgym.records import Triple
 
@@ -58,11 +59,11 @@ def write_world(world: World, out: FilePath) -> Path:
         write_questions(building / QUESTIONS, world.questions)
         lines = ["\t".join((t.subject, t.relation, t.object)) + "\n" for t in world.triples]
         (building / TRIPLES).write_text("".join(lines), encoding="utf-8")
-        report = world.report()
+        report = report_of(world)
         (building / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         (building / "report.md").write_text(markdown(report), encoding="utf-8")
         sums = {name: sha256_file(building / name) for name in (CORPUS, QUESTIONS, TRIPLES)}
-        card = yaml.safe_dump(world.card | {"sha256": sums}, sort_keys=False)
+        card = yaml.safe_dump(card_of(world) | {"sha256": sums}, sort_keys=False)
         (building / CARD).write_text(card, encoding="utf-8")
         check_free(out)  # again: another process may have been quicker
         building.rename(out)

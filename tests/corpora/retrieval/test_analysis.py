@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.corpora.retrieval.analysis import STOP_WORDS, analyse
+from searchgym.corpora.retrieval.bm25.analysis import STOP_WORDS, analyse
 
 LUCENE = [
     (

@@ -47,16 +47,16 @@ from back_ends import (
 
 import searchgym
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.retrieval import encoders
-from searchgym.corpora.retrieval.build import build_index
 from searchgym.corpora.retrieval.cards import find_retriever, stands_outside
-from searchgym.corpora.retrieval.client import HttpRetriever
-from searchgym.corpora.retrieval.compose import open_outside
+from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval.foreign.lucene import open_lucene
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.index import MANIFEST, describe_files, load_index
-from searchgym.corpora.retrieval.lucene import open_lucene
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, load_index
+from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever, retrieve
-from searchgym.corpora.retrieval.wrapper import at_step
+from searchgym.corpora.retrieval.wrappers.compose import open_outside
+from searchgym.corpora.retrieval.wrappers.wrapper import at_step
 from searchgym.corpora.store import PassageStore
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from searchgym.corpora.passages import passage_line, read_passages
-from searchgym.corpora.retrieval import convert, encoders
-from searchgym.corpora.retrieval.build import build_index, building_folder
 from searchgym.corpora.retrieval.cards import BM25Card, DenseCard, HybridCard
-from searchgym.corpora.retrieval.convert import convert_index
-from searchgym.corpora.retrieval.index import describe_files, inspect_index, load_index
-from searchgym.corpora.retrieval.vectors import map_vectors
+from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval.dense.vectors import map_vectors
+from searchgym.corpora.retrieval.foreign import convert
+from searchgym.corpora.retrieval.foreign.convert import convert_index
+from searchgym.corpora.retrieval.index.build import build_index, building_folder
+from searchgym.corpora.retrieval.index.index import describe_files, inspect_index, load_index
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 from tests.corpora.retrieval.test_dense import (

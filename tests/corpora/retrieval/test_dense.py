@@ -20,11 +20,12 @@ import pytest
 
 from searchgym.cards import EncoderCard
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval import dense, encoders, vectors
-from searchgym.corpora.retrieval.build import build_index, building_folder
 from searchgym.corpora.retrieval.cards import DenseCard
-from searchgym.corpora.retrieval.dense import DenseRetriever
-from searchgym.corpora.retrieval.index import describe_files, load_index
+from searchgym.corpora.retrieval.dense import encoders, vectors
+from searchgym.corpora.retrieval.dense.backend import DenseRetriever
+from searchgym.corpora.retrieval.dense.backend import backend as dense
+from searchgym.corpora.retrieval.index.build import build_index, building_folder
+from searchgym.corpora.retrieval.index.index import describe_files, load_index
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.errors import IndexMismatchError, ModelError, RunExistsError, UsageError
 from searchgym.records import Passage
@@ -276,7 +277,7 @@ def test_an_opened_index_is_not_in_memory(tmp_path: Path, card: DenseCard) -> No
     code = f"""
 import numpy as np
 from pathlib import Path
-from searchgym.corpora.retrieval import vectors
+from searchgym.corpora.retrieval.dense import vectors
 def private():
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
 vectors.open_index(Path({str(source)!r})).search(np.ones((1, 512), np.float32), 3)

@@ -6,15 +6,16 @@ import math
 import pytest
 from support import PASSAGES
 
-from searchgym.corpora.retrieval.build import build_index
 from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.corpora.retrieval.client import HttpRetriever
-from searchgym.corpora.retrieval.compose import compose
-from searchgym.corpora.retrieval.fusion import HybridRetriever, fuse
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.index import build_in_memory, load_index
-from searchgym.corpora.retrieval.retriever import CorpusRetriever, DistractorRetriever, NullRetriever
-from searchgym.corpora.retrieval.wrapper import Wrapper, at_step
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+from searchgym.corpora.retrieval.index.index import build_in_memory, load_index
+from searchgym.corpora.retrieval.remote.client import HttpRetriever
+from searchgym.corpora.retrieval.retriever import CorpusRetriever, NullRetriever
+from searchgym.corpora.retrieval.wrappers.compose import compose
+from searchgym.corpora.retrieval.wrappers.fusion import HybridRetriever, fuse
+from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper, at_step
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Paragraph, Passage, Question
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from searchgym.corpora.passages import corpus_sha256, read_passages
-from searchgym.corpora.retrieval import analysis
-from searchgym.corpora.retrieval.bm25_part import Bm25Builder
-from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.bm25 import analysis
+from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
 from searchgym.corpora.retrieval.cards import BM25Card
-from searchgym.corpora.retrieval.index import build_in_memory, inspect_index, load_index
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 
@@ -382,9 +382,9 @@ def test_a_build_interrupted_while_it_writes_goes_on(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     where: Any = {
-        "add": "searchgym.corpora.retrieval.bm25_part.save_shard",
-        "finish": "searchgym.corpora.retrieval.bm25_part.save_rest",
-        "save": "searchgym.corpora.retrieval.build._complete",
+        "add": "searchgym.corpora.retrieval.bm25.backend.save_shard",
+        "finish": "searchgym.corpora.retrieval.bm25.backend.save_rest",
+        "save": "searchgym.corpora.retrieval.index.build._complete",
     }[broken]
     with monkeypatch.context() as patch:
         patch.setattr(where, stop)
@@ -405,7 +405,7 @@ def test_a_build_interrupted_when_it_was_complete_is_put_in_place(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"searchgym.corpora.retrieval.build.{where}", stop)
+        patch.setattr(f"searchgym.corpora.retrieval.index.build.{where}", stop)
         with pytest.raises(KeyboardInterrupt):
             build_index(pages(50), tmp_path / "out", shard=10)
     assert not (tmp_path / "out").exists()
@@ -477,8 +477,8 @@ def test_a_build_of_other_settings_is_not_thrown_away_unasked(tmp_path: Path) ->
 def test_a_killed_build_leaves_nothing_under_its_name_and_goes_on(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
-from searchgym.corpora.retrieval.bm25_part import Bm25Builder
-from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
+from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.records import Passage
 def source():
     for i in range(40):

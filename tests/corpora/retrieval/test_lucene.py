@@ -23,13 +23,17 @@ import pytest
 
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_queries
-from searchgym.corpora.retrieval import java, lucene, lucene_build, wire
-from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.backends import quiet
 from searchgym.corpora.retrieval.cards import LuceneCard, find_retriever
-from searchgym.corpora.retrieval.convert import convert_index
-from searchgym.corpora.retrieval.index import build_in_memory, inspect_index, load_index
-from searchgym.corpora.retrieval.lucene import LuceneRetriever, is_lucene, open_lucene
-from searchgym.corpora.retrieval.parts import quiet
+from searchgym.corpora.retrieval.foreign.convert import convert_index
+from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+from searchgym.corpora.retrieval.lucene import build as lucene_build
+from searchgym.corpora.retrieval.lucene import java
+from searchgym.corpora.retrieval.lucene.backend import LuceneRetriever
+from searchgym.corpora.retrieval.lucene.backend import backend as lucene
+from searchgym.corpora.retrieval.remote import wire
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
@@ -497,8 +501,8 @@ def test_java_starts_once_whoever_asks() -> None:
 
 APART = """
 import gc, os, signal, sys, threading
-from searchgym.corpora.retrieval.index import inspect_index, load_index
-from searchgym.corpora.retrieval.build import build_index
+from searchgym.corpora.retrieval.index.index import inspect_index, load_index
+from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.errors import RetrieverError
 from searchgym.records import Passage
 

@@ -6,13 +6,13 @@ import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import LoadedAgent, load_agent
-from searchgym.corpora.retrieval.cache import CacheRetriever
 from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.corpora.retrieval.compose import open_outside
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.index import build_in_memory
-from searchgym.corpora.retrieval.recorded import RecordedRetriever, Search
+from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.retrieval.remote.recorded import RecordedRetriever, Search
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, QuestionRetriever, retrieve
+from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
+from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, RetrieverError

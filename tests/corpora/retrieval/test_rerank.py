@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from support import PASSAGES
 
-from searchgym.corpora.retrieval.build import build_index
 from searchgym.corpora.retrieval.cards import RerankCard, find_encoder
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.index import build_in_memory, load_index
-from searchgym.corpora.retrieval.rerank import ByPairs, ByVectors, RerankRetriever, scorer_of
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import build_in_memory, load_index
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
+from searchgym.corpora.retrieval.wrappers.rerank import ByPairs, ByVectors, RerankRetriever, scorer_of
 from searchgym.errors import DataMissingError, ModelError, UsageError
 from searchgym.records import Hit, Passage
 

@@ -9,9 +9,9 @@ import random
 import pytest
 
 from searchgym.corpora.passages import read_passages, write_corpus
-from searchgym.corpora.retrieval import size
 from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.corpora.retrieval.size import Size, estimate, needs
+from searchgym.corpora.retrieval.index import size
+from searchgym.corpora.retrieval.index.size import Size, estimate, needs
 from searchgym.envs.data import bundled_file
 from searchgym.records import Passage
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.corpora.retrieval.compose import open_outside
 from searchgym.corpora.retrieval.identity import identify
+from searchgym.corpora.retrieval.remote.tool import ToolRetriever, in_threads
 from searchgym.corpora.retrieval.retriever import retrieve
-from searchgym.corpora.retrieval.tool import ToolRetriever, in_threads
+from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
@@ -215,7 +215,7 @@ def test_a_call_that_hangs_keeps_neither_the_caller_nor_the_program(kind):
     code = f"""
 import asyncio, time
 from searchgym.corpora.retrieval.retriever import retrieve
-from searchgym.corpora.retrieval.tool import ToolRetriever
+from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 {kind} hangs(query, k):
     {wait}
 try:

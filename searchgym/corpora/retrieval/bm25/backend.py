@@ -1,0 +1,80 @@
+"""BM25 as a part of an index folder: ``bm25/`` holds what bm25s saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.corpora.retrieval.backends import Needs, Progress
+from searchgym.corpora.retrieval.bm25 import analysis
+from searchgym.corpora.retrieval.bm25.build import (
+    in_folder,
+    load_model,
+    load_shard,
+    make_shard,
+    merge,
+    save_rest,
+    save_shard,
+)
+from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
+from searchgym.corpora.retrieval.cards import BM25Card
+from searchgym.corpora.store import PassageStore
+from searchgym.errors import IndexMismatchError
+from searchgym.records import Passage
+
+BYTES_PER_POSTING: Final = 9.0
+"""Bytes of text for one posting, seen in English; less text gives more of them."""
+
+
+def needs(card: BM25Card, passages: int, text: int) -> Needs:
+    """Returns what a build takes: shards and index on disk; the vocabulary and some arrays in memory."""
+    postings = text / BYTES_PER_POSTING
+    words = 60 * passages**0.75  # distinct ones, by Heaps' law
+    return Needs(int(100e6 + 250 * words), int(16 * postings + 4 * passages + 60 * words))
+
+
+class Bm25Builder:
+    """Builds by shards; see `bm25_build`."""
+
+    def __init__(self, card: BM25Card, folder: Path, shards: Path, progress: Progress) -> None:
+        self._card, self._folder, self._shards, self._progress = card, folder, shards, progress
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Writes a shard's postings."""
+        save_shard(make_shard(map(contents, passages)), self._shards, number)
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Merges the shards."""
+
+        def load(number: int) -> Any:
+            self._progress("merging postings", number, shards)
+            return load_shard(self._shards, number)
+
+        model = merge(shards, load, self._card.k1, self._card.b, in_folder(self._folder))
+        save_rest(model, self._folder)
+        self._progress("merging postings", shards, shards)
+        return {
+            "analyser": analysis.NAME,
+            "analyser_version": analysis.VERSION,
+            "stop_words": sorted(analysis.STOP_WORDS),
+        }
+
+
+builder = Bm25Builder
+
+
+def load(
+    card: BM25Card, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
+) -> BM25Retriever:
+    """Opens the part, memory-mapped."""
+    if (facts.get("analyser"), facts.get("analyser_version")) != (analysis.NAME, analysis.VERSION):
+        made = f"{facts.get('analyser')} {facts.get('analyser_version')}"
+        raise IndexMismatchError(f"was analysed by {made!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
+    try:
+        model = load_model(folder)
+    except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
+        raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
+    if model.scores["num_docs"] != len(passages):
+        raise IndexMismatchError(f"{folder.name} counts {model.scores['num_docs']} passages, not {len(passages)}")
+    return BM25Retriever(model, passages, sha256, card.threads)

@@ -1,0 +1,241 @@
+"""Building a BM25 index in bounded memory: shards of postings, then one merge.
+
+A shard holds the postings of some passages, by term. The merge knows how often each term occurs in all of them, lays
+each term's postings out one shard after the other, and weighs them as Lucene does: the index does not depend on how
+the passages were cut into shards. (Lucene leaves passages without a word out of their number and mean length; here, as
+in bm25s, they count.) bm25s's own `index` holds the tokens of all passages at once, some 60 GB for the
+21 million of Wikipedia.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import bm25s
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.corpora.retrieval.bm25.analysis import analyse
+from searchgym.corpora.retrieval.bm25.kernels import Floats, Ints, Longs, kernel
+from searchgym.errors import DataError, UsageError
+
+K1: Final = 0.9
+"""Default saturation of term frequency, as in pyserini."""
+B: Final = 0.4
+"""Default strength of length normalisation, as in pyserini."""
+DATA: Final = "data.csc.index.npy"
+INDICES: Final = "indices.csc.index.npy"
+STARTS: Final = "indptr.csc.index.npy"
+MAXIMA: Final = "maxima.npy"
+"""(V,) float32 largest score of each term: not bm25s's own."""
+
+Make = Callable[[str, int, npt.DTypeLike], npt.NDArray[Any]]
+"""Returns an empty array of a name, a length and a type: in memory, or a file."""
+
+
+class Shard(NamedTuple):
+    """The postings of D passages that hold T terms: those of term t are at ``starts[t] : starts[t + 1]``."""
+
+    terms: Sequence[str]
+    """In the order in which they first occur."""
+    starts: Longs
+    """(T + 1,) int64."""
+    passages: Ints
+    """(P,) int32 positions in the shard, ascending within a term."""
+    counts: Ints
+    """(P,) int32 how often the term occurs in the passage."""
+    lengths: Ints
+    """(D,) int32 terms of each passage, repeats included."""
+
+
+def make_shard(texts: Iterable[str]) -> Shard:
+    """Analyses texts, one per passage."""
+    known: dict[str, int] = {}
+    terms, lengths = array("i"), array("i")
+    for text in texts:
+        found = analyse(text)
+        terms.extend([known.setdefault(term, len(known)) for term in found])
+        lengths.append(len(found))
+    sizes = np.frombuffer(lengths, np.int32) if lengths else np.zeros(0, np.int32)
+    keys = np.frombuffer(terms, np.int32).astype(np.int64) if terms else np.zeros(0, np.int64)
+    keys = (keys << 32) | np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    pairs, counts = np.unique(keys, return_counts=True)
+    starts = np.searchsorted(pairs >> 32, np.arange(len(known) + 1))
+    return Shard(
+        list(known),
+        starts.astype(np.int64),
+        (pairs & 0xFFFFFFFF).astype(np.int32),
+        counts.astype(np.int32),
+        sizes.copy(),
+    )
+
+
+def save_shard(shard: Shard, folder: Path, number: int) -> None:
+    """Writes a shard's files; what was there under its number is replaced."""
+    for name in ("starts", "passages", "counts", "lengths"):
+        np.save(folder / f"{number:05d}.{name}.npy", getattr(shard, name))
+    (folder / f"{number:05d}.terms.json").write_text(json.dumps(shard.terms), encoding="ascii")
+
+
+def load_shard(folder: Path, number: int) -> Shard:
+    """Reads a shard, its arrays memory-mapped."""
+    names = ("starts", "passages", "counts", "lengths")
+    arrays = [np.load(folder / f"{number:05d}.{name}.npy", mmap_mode="r") for name in names]
+    return Shard(json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")), *arrays)
+
+
+def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: Make) -> bm25s.BM25:
+    """Returns the index of shards, which are read one at a time, twice.
+
+    Args:
+        shards: How many there are.
+        load: Returns a shard by its number.
+        k1: Saturation of term frequency, at least 0; usual 0.9 to 2.
+        b: Strength of length normalisation, 0 (none) to 1 (full).
+        make: Gives the arrays of the index.
+
+    Raises:
+        UsageError: `k1` or `b` is out of range.
+        DataError: There is no passage, or no passage holds a word.
+    """
+    if not (0 <= k1 < float("inf") and 0 <= b <= 1):
+        raise UsageError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}")
+    vocabulary: dict[str, int] = {}
+    frequencies, passages, words = np.zeros(0, np.int64), 0, 0
+    for number in range(shards):
+        shard = load(number)
+        own = _ids(shard.terms, vocabulary)
+        frequencies = np.concatenate([frequencies, np.zeros(len(vocabulary) - len(frequencies), np.int64)])
+        frequencies[own] += np.diff(shard.starts)
+        passages += len(shard.lengths)
+        words += int(shard.lengths.sum(dtype=np.int64))
+    if not vocabulary:
+        raise DataError(f"nothing to index: {passages} passages and no word in them")
+    starts = make(STARTS, len(vocabulary) + 1, np.int64)
+    starts[0] = 0
+    np.cumsum(frequencies, out=starts[1:])
+    data, indices = make(DATA, int(starts[-1]), np.float32), make(INDICES, int(starts[-1]), np.int32)
+    maxima = make(MAXIMA, len(vocabulary), np.float32)
+    maxima[:] = 0
+    weights = np.log(1 + (passages - frequencies + 0.5) / (frequencies + 0.5))
+    fill, first = np.array(starts[:-1]), 0
+    for number in range(shards):
+        shard = load(number)
+        penalties = k1 * (1 - b + b * (shard.lengths / max(words / passages, 1e-9)))
+        _lay(shard[1:4], penalties, _ids(shard.terms, vocabulary), weights, fill, first, data, indices, maxima)
+        first += len(shard.lengths)
+        for values in (data, indices):
+            if isinstance(values, np.memmap):
+                values.flush()
+    return as_model(k1, b, vocabulary, passages, data, indices, starts, maxima)
+
+
+def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM25:
+    """Returns the index of texts, one per passage, in memory; arguments and errors are those of `merge`."""
+    shard = make_shard(texts)
+    return merge(1, lambda _: shard, k1, b, in_memory)
+
+
+def as_model(
+    k1: float,
+    b: float,
+    vocabulary: dict[str, int],
+    passages: int,
+    data: Floats,
+    indices: Ints,
+    starts: Longs,
+    maxima: Floats,
+) -> bm25s.BM25:
+    """Returns an index as bm25s has it: its `save` and `get_scores` work."""
+    model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
+    model.scores = {"data": data, "indices": indices, "indptr": starts, "maxima": maxima, "num_docs": passages}
+    model.vocab_dict = vocabulary
+    model.nonoccurrence_array = None
+    model.unique_token_ids_set = set()
+    return model
+
+
+def load_model(folder: Path) -> bm25s.BM25:
+    """Opens what `merge` and `save_rest` wrote, memory-mapped. bm25s's own `load` holds every term's number twice.
+
+    Raises:
+        OSError, ValueError, KeyError: A file is missing, or not what it should be.
+    """
+    params = json.loads((folder / "params.index.json").read_bytes())
+    vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
+    data, indices, starts, maxima = (np.load(folder / name, mmap_mode="r") for name in (DATA, INDICES, STARTS, MAXIMA))
+    if not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima) == len(vocabulary)):
+        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(vocabulary)} terms: they do not fit")
+    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima)
+
+
+def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:
+    """Returns the number of each term in the whole vocabulary, new ones added."""
+    return np.array([vocabulary.setdefault(term, len(vocabulary)) for term in terms], np.int64)
+
+
+@kernel
+def _lay(
+    shard: tuple[Longs, Ints, Ints],
+    penalties: npt.NDArray[np.float64],
+    terms: Longs,
+    weights: npt.NDArray[np.float64],
+    fill: Longs,
+    first: int,
+    data: Floats,
+    indices: Ints,
+    maxima: Floats,
+) -> None:
+    """Puts a shard's postings behind those of the shards before it."""
+    starts, passages, counts = shard
+    for i in range(len(terms)):
+        term = terms[i]
+        at = fill[term]
+        for posting in range(starts[i], starts[i + 1]):
+            passage, count = passages[posting], counts[posting]
+            data[at] = weights[term] * (count / (count + penalties[passage]))
+            maxima[term] = max(maxima[term], data[at])
+            indices[at] = passage + first
+            at += 1
+        fill[term] = at
+
+
+# -- where arrays are ----------------------------------------------------------------------------------------------
+
+
+def in_memory(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Returns an array of memory."""
+    return np.empty(length, dtype)
+
+
+def in_folder(folder: Path) -> Make:
+    """Returns what makes arrays that are files of a folder, as numpy saves them."""
+
+    def make(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
+        with (folder / name).open("r+b") as file:  # a page that finds no room later would end the process
+            os.posix_fallocate(file.fileno(), 0, (folder / name).stat().st_size)
+        return array
+
+    return make
+
+
+def save_rest(model: bm25s.BM25, folder: Path) -> None:
+    """Writes what bm25s saves beside the arrays of `merge`, which are in the folder already."""
+    beside = folder / ".rest"
+    small = as_model(model.k1, model.b, model.vocab_dict, model.scores["num_docs"], *_empty())
+    small.save(beside, show_progress=False)
+    for name in ("params.index.json", "vocab.index.json"):
+        (beside / name).replace(folder / name)
+    for name in (DATA, INDICES, STARTS):
+        (beside / name).unlink()
+    beside.rmdir()
+
+
+def _empty() -> tuple[Floats, Ints, Longs, Floats]:
+    return np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.float32)

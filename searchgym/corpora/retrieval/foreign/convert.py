@@ -1,0 +1,221 @@
+"""Index folders of what is there already: another kind of index of the same vectors, or published files.
+
+For one, the files of Search-R1: ``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from searchgym.corpora.documents import open_corpus
+from searchgym.corpora.files import FilePath
+from searchgym.corpora.retrieval.backends import Builder, Progress, quiet
+from searchgym.corpora.retrieval.cards import DenseCard, LuceneCard, PartCard, RetrieverCard, find_retriever, parts_of
+from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval.dense.backend import INDEX, DenseBuilder, check_probes, probe_positions
+from searchgym.corpora.retrieval.dense.vectors import describe, link, open_index, write_vectors
+from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
+from searchgym.corpora.retrieval.index.build import build_index, check_free, make_builder
+from searchgym.corpora.retrieval.index.index import Manifest, inspect_index
+from searchgym.corpora.retrieval.lucene.backend import LuceneRetriever
+from searchgym.corpora.store import PassageStore
+from searchgym.errors import DataMissingError, IndexMismatchError, UsageError
+from searchgym.records import Passage
+
+Make = Callable[[PartCard, Path, Path, Progress], Builder]
+
+
+def convert_index(
+    source: FilePath,
+    out: FilePath,
+    card: str | dict[str, Any] | RetrieverCard,
+    corpus: FilePath | None = None,
+    *,
+    overwrite: bool = False,
+    restart: bool = False,
+    progress: Progress = quiet,
+) -> Manifest:
+    """Builds an index folder from vectors or a Lucene index; resumes and completes as `build_index`.
+
+    Vectors are taken from ``flat`` and ``hnsw``, which hold them as they were. From flat to flat the file is the same
+    one under a second name, or a copy on another file system. Parts of the card that are not dense are built anew.
+
+    Before anything is written, up to four passages are encoded and compared with their vectors: half precision on
+    either side passes, another encoder, template or passage does not (`dense.LEAST_COSINE`).
+
+    Args:
+        source: Index folder, a FAISS file of inner products, or a Lucene index made by pyserini.
+        out: The folder to make.
+        card: Retriever card with a dense part (for a Lucene index, with one of Lucene), its name, or a mapping.
+        corpus: What a FAISS file was made of, in that order: anything that `open_corpus` reads. It is read twice. For
+            a Lucene index, the passages by their ids; may be left out if it stores them.
+        overwrite: Replace an index that is already there.
+        restart: Throw away what an interrupted build with other settings has left.
+        progress: Told of each stage's progress.
+
+    Raises:
+        UsageError: The card has no dense part, or the source no vectors of its encoder that are kept whole; or a corpus
+            is missing, or given beside an index folder; or as `encoders.Encoder`.
+        DataMissingError: There is no such source, corpus or encoder.
+        IndexMismatchError: The source is damaged, or its vectors are not those of this corpus by this encoder.
+        RunExistsError: As `build_index`.
+    """
+    source, out, card = Path(source), Path(out), find_retriever(card)
+    if is_lucene(source):
+        make = _taking(source, card)
+        check_free(out, overwrite)
+        passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
+        return _build(make, source, passages, out, card, overwrite, restart, progress)
+    wanted = [part for part in parts_of(card) if isinstance(part, DenseCard)]
+    if not wanted:
+        raise UsageError(
+            f"the retriever card {card.name or card.kind!r} has no dense part: there is nothing to convert"
+        )
+    if not source.exists():
+        raise DataMissingError("no such index folder or FAISS file: check the path", source)
+    if source.is_dir() == (corpus is not None):
+        raise UsageError(
+            f"{source}: a FAISS file needs the corpus that it was made of (--corpus), an index folder holds its own"
+        )
+    check_free(out, overwrite)
+    file = _kept_whole(source, wanted) if corpus is None else source
+    _check_vectors(file, source, corpus, wanted)
+
+    def convert(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+        if isinstance(part, DenseCard):
+            return _Converter(part, folder, shards, progress, file)
+        return make_builder(part, folder, shards, progress)
+
+    passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
+    return _build(convert, source, passages, out, card, overwrite, restart, progress)
+
+
+def _build(
+    make: Make,
+    source: Path,
+    passages: Iterable[Passage],
+    out: Path,
+    card: RetrieverCard,
+    overwrite: bool,
+    restart: bool,
+    progress: Progress,
+) -> Manifest:
+    """Builds with parts that are taken from a source."""
+    return build_index(
+        passages,
+        out,
+        card,
+        overwrite=overwrite,
+        restart=restart,
+        make=make,
+        source=str(source.resolve()),
+        progress=progress,
+    )
+
+
+def _taking(source: Path, card: RetrieverCard) -> Make:
+    """Returns what builds the parts of a card, that of Lucene by taking another's index as it is."""
+    if not any(isinstance(part, LuceneCard) for part in parts_of(card)):
+        raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
+
+    def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
+        if isinstance(part, LuceneCard):
+            return _Taker(source, folder, part)
+        return make_builder(part, folder, shards, progress)
+
+    return make
+
+
+class _Taker:
+    """Takes a Lucene index as it is."""
+
+    def __init__(self, source: Path, folder: Path, card: LuceneCard) -> None:
+        self._source, self._folder, self._card = source, folder, card
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Needs nothing."""
+
+    def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
+        """Gives the files a second name here, and looks whether the index is of these passages."""
+        shutil.rmtree(self._folder)  # of an interrupted build
+        self._folder.mkdir()
+        for file in sorted(self._source.iterdir()):
+            if file.is_file() and file.name != "write.lock":
+                link(file, self._folder / file.name)
+        LuceneRetriever(self._folder, self._card, passages)
+        return {"taken": True}
+
+
+class _Converter(DenseBuilder):
+    """Builds a dense part of the vectors in a FAISS file."""
+
+    def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress, file: Path) -> None:
+        super().__init__(card, folder, shards, progress)
+        self._file = file
+        self._flat = describe(file).kind == "flat"
+        self._index = None if self._flat else open_index(file)
+
+    def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
+        """Copies a shard's vectors, unless the file can be used as it is."""
+        if self._index is not None:
+            write_vectors(self._vectors, start, self._index.reconstruct_n(start, len(passages)))
+
+    def _stored(self, passages: int) -> Path:
+        return self._file if self._flat else super()._stored(passages)
+
+
+def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
+    """Returns the file of an index folder that holds the vectors that all cards want."""
+    found = []
+    for name, part in inspect_index(folder)["parts"].items():
+        card = find_retriever(part["card"])
+        if isinstance(card, DenseCard):
+            found.append(f"{card.encoder.name} in {card.index}")
+            same = all(card.encoder.vectors() == one.encoder.vectors() for one in wanted)
+            if same and card.index != "ivf-sq8":
+                return folder / str(name) / INDEX
+    names = ", ".join(one.encoder.name for one in wanted)
+    raise UsageError(
+        f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
+        f"{', '.join(found) or 'no vectors'}): build from the corpus with `searchgym index build`"
+    )
+
+
+def _check_vectors(file: Path, source: Path, corpus: FilePath | None, wanted: Sequence[DenseCard]) -> None:
+    """Refuses a file whose vectors are not those of the passages by the encoders of the cards."""
+    described = describe(file)
+    if described.kind == "ivf-sq8":
+        raise UsageError(f"{file} keeps one byte of each number: vectors are taken from flat or hnsw only")
+    for card in wanted:
+        if card.encoder.dimension != described.dimension:
+            raise IndexMismatchError(
+                f"{file} holds vectors of {described.dimension} numbers, the encoder card {card.encoder.name!r} gives "
+                f"{card.encoder.dimension}: name the retriever card of the encoder that made the file"
+            )
+    positions = probe_positions(described.vectors)
+    chosen, number = _some_passages(source, corpus, positions)
+    if number != described.vectors:
+        raise IndexMismatchError(
+            f"{file} holds {described.vectors} vectors, the corpus {number} passages: give the corpus it was made of"
+        )
+    index = open_index(file)
+    vectors = np.stack([index.reconstruct(position) for position in positions])
+    for card in wanted:
+        check_probes(encoders.load_encoder(card.encoder), chosen, vectors)
+
+
+def _some_passages(source: Path, corpus: FilePath | None, positions: Sequence[int]) -> tuple[list[Passage], int]:
+    """Returns the passages at some positions, as far as they are there, and how many there are in all."""
+    if corpus is None:
+        store = PassageStore(source)
+        return [store[position] for position in positions if position < len(store)], len(store)
+    chosen, number = [], 0
+    for number, passage in enumerate(open_corpus(corpus), start=1):
+        if number - 1 in positions:
+            chosen.append(passage)
+    return chosen, number

@@ -1,0 +1,1 @@
+"""Index folders: building, checking and opening them."""

@@ -1,0 +1,1 @@
+"""BM25 by Lucene, in a Java virtual machine."""

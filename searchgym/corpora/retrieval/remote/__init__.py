@@ -1,0 +1,1 @@
+"""Retrievers outside this process: servers, tools and recorded answers."""

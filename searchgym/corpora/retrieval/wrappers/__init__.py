@@ -1,0 +1,1 @@
+"""Retrievers that stand on other retrievers: caches, hybrids, rerankers, noise."""

@@ -1,0 +1,80 @@
+"""From a card to a retriever: those that stand on others are put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from searchgym.corpora.retrieval.cards import (
+    BM25Card,
+    CacheCard,
+    DenseCard,
+    HttpCard,
+    HybridCard,
+    LuceneCard,
+    NoiseCard,
+    PartCard,
+    RecordedCard,
+    RerankCard,
+    RetrieverCard,
+    ToolCard,
+)
+from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
+from searchgym.errors import UsageError
+
+
+def compose(card: RetrieverCard, part: Callable[[PartCard], CorpusRetriever]) -> Retriever:
+    """Returns the retriever of a card.
+
+    Args:
+        card: Any.
+        part: Gives the retriever over what was built for a card.
+    """
+    if isinstance(card, (BM25Card, LuceneCard, DenseCard)):
+        return part(card)
+    if isinstance(card, HybridCard):
+        from searchgym.corpora.retrieval.wrappers.fusion import HybridRetriever
+
+        return HybridRetriever([compose(inner, part) for inner in card.of], card.depth, card.constant)
+    if isinstance(card, RerankCard):
+        from searchgym.corpora.retrieval.wrappers.rerank import RerankRetriever, scorer_of
+
+        return RerankRetriever(compose(card.of, part), scorer_of(card), card.first)
+    if isinstance(card, NoiseCard):
+        from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
+
+        return NoiseRetriever(
+            compose(card.of, part),
+            start=card.start,
+            end=card.end,
+            base=card.base,
+            steps=card.steps,
+            seed=card.seed,
+        )
+    if isinstance(card, CacheCard):
+        from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
+
+        return CacheRetriever(compose(card.of, part), card.size)
+    return _elsewhere(card)
+
+
+def open_outside(card: RetrieverCard) -> Retriever:
+    """Returns the retriever of a card that needs no corpus here."""
+    return compose(card, _no_part)
+
+
+def _no_part(card: PartCard) -> CorpusRetriever:
+    raise UsageError(f"the retriever card {card.name or card.kind!r} searches a corpus: give one")
+
+
+def _elsewhere(card: RecordedCard | HttpCard | ToolCard) -> Retriever:
+    if isinstance(card, HttpCard):
+        from searchgym.corpora.retrieval.remote.client import HttpRetriever
+
+        return HttpRetriever(card.url, card.schema, connections=card.connections, deadline=card.deadline)
+    if isinstance(card, RecordedCard):
+        from searchgym.corpora.retrieval.remote.recorded import RecordedRetriever
+
+        return RecordedRetriever.of_run(card.episodes)
+    from searchgym.corpora.retrieval.remote.tool import ToolRetriever
+
+    return ToolRetriever.of_name(card.function, calls=card.calls)

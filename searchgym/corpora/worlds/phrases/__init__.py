@@ -1,0 +1,1 @@
+"""Phrasings of every relation of a generated world."""

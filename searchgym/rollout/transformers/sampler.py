@@ -1,0 +1,322 @@
+"""Sampling from a transformers model, in process: exact, for one model of any size that fits.
+
+A request's choices depend on its ids, its sampling and its seed. What else is in the batch, and what was remembered
+from earlier requests, changes logits by rounding only (about 1e-7 in float32, 1e-2 in bfloat16).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from searchgym.errors import ModelError, UsageError
+from searchgym.rollout.loading import Dtype, load_model
+from searchgym.rollout.sampler import Deliver, Key, Pull, Sampled, SampleRequest, StopMatcher, sample_all, uniforms
+from searchgym.rollout.tokens import end_ids
+from searchgym.rollout.transformers.kv_cache import ATTENTION, RowCache, SlotCache
+from searchgym.rollout.transformers.prefix_store import PrefixStore
+from searchgym.rollout.transformers.running_batch import Row, RunningBatch
+
+BATCH_TOKENS: Final = 65_536
+"""Tokens that a running batch holds, unless another number is given; and those that are remembered."""
+PREFILL_TOKENS = 2048
+"""Most tokens, padding included, of one forward pass over prompts (a single longer prompt goes alone)."""
+
+
+class TransformersSampler:
+    """A `Sampler` on a causal transformers model, on the device the model is on. Threads take turns.
+
+    Args:
+        model: A decoder whose layers are all attention. Its attention is set to one that samples faster and computes
+            the same.
+        tokenizer: Its tokenizer: stop strings are matched on decoded text.
+        max_batch_tokens: Most tokens held by a running batch: rows times (longest request with its new tokens).
+        reuse_tokens: Tokens of earlier requests whose keys and values are kept for requests that continue them, until
+            the next update; 0 keeps none.
+        max_context: Most tokens of request and response; the model's own limit if not given.
+        ends: Ids that end a response; those of the tokenizer, its template and the model's generation settings if not
+            given.
+        version: Policy version of the weights as they are.
+
+    Raises:
+        UsageError: The model cannot be sampled, or a bound is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_batch_tokens: int = BATCH_TOKENS,
+        reuse_tokens: int = BATCH_TOKENS,
+        max_context: int | None = None,
+        ends: Iterable[int] | None = None,
+        version: int = 0,
+    ) -> None:
+        config = model.config.get_text_config(decoder=True)
+        other = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+        if model._is_stateful or other:
+            raise UsageError(f"{type(model).__name__} has layers other than attention: {sorted(other)}; not supported")
+        positions = int(config.max_position_embeddings)
+        if max_context is not None and not 1 <= max_context <= positions:
+            raise UsageError(f"max_context must be from 1 to the model's {positions} positions, got {max_context}")
+        if max_batch_tokens < 1 or reuse_tokens < 0:
+            raise UsageError(f"got max_batch_tokens={max_batch_tokens} and reuse_tokens={reuse_tokens}")
+        if model.config._attn_implementation == "sdpa":
+            model.set_attn_implementation(ATTENTION)
+        self.model, self.tokenizer = model, tokenizer
+        self.max_context, self.version = max_context or positions, version
+        self.ends = frozenset(response_ends(model, tokenizer) if ends is None else ends)
+        self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
+        self._max_batch_tokens = max_batch_tokens
+        self._store = PrefixStore(reuse_tokens)
+        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
+        self._lock = threading.Lock()
+        self._open = threading.Event()
+        """Clear while new weights wait for what is under way."""
+        self._open.set()
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Samples one response per request; see `stream`.
+
+        Args:
+            requests: In any order.
+
+        Returns:
+            One response per request, in the same order. A request that fills the context gets no tokens.
+        """
+        return sample_all(self, requests)
+
+    def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
+        """Samples requests as they come: between tokens, new ones join those that are under way.
+
+        Those that come together join longest first; nobody overtakes who came earlier. While new weights wait (`update`
+        in another thread), nobody joins: they are loaded once nothing is under way.
+
+        Args:
+            pull: Called between tokens, once at least: requests that are new, each with a key. When there are none and
+                none is under way, this ends.
+            deliver: Called with the key and the response of each request, as soon as it has ended.
+
+        Raises:
+            UsageError: A token id is not in the model's vocabulary.
+            ModelError: The model's output is not finite.
+        """
+        done = False
+        while not done:
+            self._open.wait()
+            with self._lock, torch.inference_mode():
+                training = self.model.training
+                self.model.train(False)
+                try:
+                    done = self._stream(pull, deliver)
+                finally:
+                    self.model.train(training)
+
+    def update(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Loads weights and forgets what was remembered under the old ones; what is under way ends before.
+
+        Args:
+            state: The model's whole state: every name, every shape. Types are cast.
+            version: Policy version of these weights.
+
+        Raises:
+            UsageError: A name is missing, unknown or of another shape; the weights are then as they were.
+        """
+        own = self.model.state_dict()
+        wrong = [
+            *(f"{name} is missing" for name in own.keys() - state.keys()),
+            *(f"{name} is unknown" for name in state.keys() - own.keys()),
+            *(
+                f"{name} has shape {tuple(state[name].shape)}, not {tuple(own[name].shape)}"
+                for name in own.keys() & state.keys()
+                if state[name].shape != own[name].shape
+            ),
+        ]
+        if wrong:
+            raise UsageError(f"these weights do not fit {type(self.model).__name__}: {'; '.join(sorted(wrong)[:5])}")
+        self._open.clear()
+        try:
+            with self._lock:
+                self.model.load_state_dict(state)
+                self.version = version
+                self._store.clear()
+        finally:
+            self._open.set()
+
+    def forget(self) -> None:
+        """Forgets keys and values of earlier requests: what is remembered changes rounding."""
+        with self._lock:
+            self._store.clear()
+
+    def close(self) -> None:
+        """See `Sampler`: there is nothing to end."""
+
+    # -- one call ------------------------------------------------------------------------------------------------
+
+    def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> bool:
+        """Samples until nothing is left, or until weights wait and nothing is under way; returns whether the former."""
+        batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
+        waiting: deque[Row[Key]] = deque()
+        while True:
+            asked = pull() if self._open.is_set() else ()
+            for row in sorted((self._row(key, request) for key, request in asked), key=lambda row: -row.length):
+                if row.finish is None:
+                    waiting.append(row)
+                else:
+                    deliver(row.key, row.sampled())
+            self._admit(batch, waiting)
+            if not batch.rows:
+                return self._open.is_set()
+            finished = batch.choose(self.ends)
+            if not all(np.isfinite(row.logp[-1]) for row in batch.rows):
+                raise ModelError(f"the logits of {type(self.model).__name__} are not finite: training diverged?")
+            for row in finished:
+                self._store.add(*batch.leave(row))
+                deliver(row.key, row.sampled())
+            if batch.rows:
+                batch.forward(self._forward)
+
+    def _row(self, key: Key, request: SampleRequest) -> Row[Key]:
+        """Makes a row of a request; one that fills the context is finished already."""
+        if request.ids.min() < 0 or request.ids.max() >= self._vocabulary:
+            raise UsageError(
+                f"token ids must be from 0 to {self._vocabulary - 1}, got {request.ids.min()} to {request.ids.max()}"
+            )
+        sampling = request.sampling
+        limit = max(0, min(sampling.max_tokens, self.max_context - len(request.ids)))
+        noise, stop = uniforms(request.seed, limit), self._matcher(sampling.stop)
+        row = Row(key, request, limit, noise, stop, self.version)
+        if not limit:
+            row.finish = "context"
+        return row
+
+    def _admit(self, batch: RunningBatch[Key], waiting: deque[Row[Key]]) -> None:
+        """Lets those who wait join as far as `max_batch_tokens` goes; a larger one goes alone."""
+        rows = batch.rows
+        present, longest = len(rows), max((row.length + row.limit for row in rows), default=0)
+        new: list[Row[Key]] = []
+        while waiting:
+            longest = max(longest, waiting[0].length + waiting[0].limit)
+            if (rows or new) and (present + len(new) + 1) * longest > self._max_batch_tokens:
+                break
+            new.append(waiting.popleft())
+        if new:
+            logits, caches = self._prefill([row.request.ids for row in new])
+            batch.join(new, caches, logits)
+
+    def _matcher(self, stop: tuple[str, ...]) -> StopMatcher:
+        if stop not in self._matchers:
+            self._matchers[stop] = StopMatcher(self._decode, stop)
+        return self._matchers[stop]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """Runs the model on (B, n) new tokens after what the cache holds; returns the last one's logits (B, V)."""
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask.long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    # -- prompts -------------------------------------------------------------------------------------------------
+
+    def _prefill(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
+        """Runs the model over prompts, each distinct one once, and only over what is not remembered.
+
+        Returns:
+            (logits of the last tokens (B, V); keys and values of each prompt).
+        """
+        distinct = {prompt.tobytes(): prompt for prompt in prompts}
+        unseen = {key: len(prompt) - self._store.longest(prompt)[0] for key, prompt in distinct.items()}
+        done: dict[bytes, tuple[Tensor, RowCache]] = {}
+        for keys in _chunks(sorted(distinct, key=lambda key: -unseen[key]), unseen):
+            chunk = [distinct[key] for key in keys]
+            logits, caches = self._prefill_chunk(chunk)
+            for key, prompt, row_logits, cache in zip(keys, chunk, logits, caches, strict=True):
+                done[key] = (row_logits, cache)
+                self._store.add(prompt, cache)
+        found = [done[prompt.tobytes()] for prompt in prompts]
+        return torch.stack([logits for logits, _ in found]), [cache for _, cache in found]
+
+    def _prefill_chunk(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
+        """Runs the model over what is not remembered of a few prompts.
+
+        All get as many new tokens as the one that needs most: what would be padding reads remembered tokens again, and
+        no padding comes between tokens (a layer with a window counts columns).
+        """
+        device = self.model.device
+        found = [self._store.longest(prompt) for prompt in prompts]
+        lengths = [len(prompt) for prompt in prompts]
+        new = max(length - past for length, (past, _) in zip(lengths, found, strict=True))
+        past = [max(0, length - new) for length in lengths]
+        cache = SlotCache(self._layers)
+        cache.add([row for _, row in found], past)
+        width = max(past) + new
+        ids = np.zeros((len(prompts), new), np.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, -min(new, len(prompt)) :] = prompt[-new:]
+        start = torch.tensor([width - length for length in lengths], device=device)[:, None]
+        columns = torch.arange(width, device=device)
+        logits = self._forward(
+            torch.from_numpy(ids).to(device), columns >= start, (columns[-new:] - start).clamp(min=0), cache
+        )
+        return logits, [cache.row(row, length) for row, length in enumerate(lengths)]
+
+
+def _chunks(keys: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
+    """Groups keys, largest first, so that a group padded to its largest size is within `PREFILL_TOKENS`."""
+    at = 0
+    while at < len(keys):
+        count = max(1, PREFILL_TOKENS // sizes[keys[at]])
+        yield keys[at : at + count]
+        at += count
+
+
+def load_sampler(
+    path: str | Path, dtype: Dtype = "float32", *, device: str = "cpu", **options: Any
+) -> tuple[TransformersSampler, PreTrainedTokenizerBase]:
+    """Loads a model folder as a sampler.
+
+    Args:
+        path: The folder, in Hugging Face format.
+        dtype: Type of the weights in memory.
+        device: Where the weights go, as torch names it.
+        options: Those of `TransformersSampler`.
+
+    Returns:
+        (sampler, tokenizer).
+
+    Raises:
+        UsageError: See `load_model` and `TransformersSampler`.
+        DataError: See `load_model`; `DataMissingError` for a part that is not there.
+    """
+    model, tokenizer = load_model(path, dtype, device=device)
+    return TransformersSampler(model, tokenizer, **options), tokenizer
+
+
+def response_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Returns the ids that end a response: the tokenizer's and those of the model's generation settings."""
+    return ends_of(model.generation_config, tokenizer)
+
+
+def ends_of(settings: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """As `response_ends`, from a model's ``GenerationConfig`` alone."""
+    ends = getattr(settings, "eos_token_id", None)
+    return end_ids(tokenizer) + (() if ends is None else (ends,) if isinstance(ends, int) else tuple(ends))

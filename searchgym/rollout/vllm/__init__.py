@@ -1,0 +1,1 @@
+"""The sampler on vLLM: engines in processes or behind servers, replicas and their weights."""

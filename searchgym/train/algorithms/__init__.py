@@ -1,0 +1,1 @@
+"""The mathematics of a training step: samples, credit, estimators, advantages, GAE, losses."""

@@ -1,0 +1,292 @@
+"""Losses as sums over tokens, so that micro-batches and ranks add up to one number whatever the cut.
+
+Symbols: N trained tokens of a micro-batch in row order, V vocabulary. What is not in a sample's mask never reaches
+this module: no value at a masked position can change a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from searchgym.train.algorithms.samples import Sample, Targets, model_targets
+from searchgym.train.recipe.options import KL, LossOptions, Reduction
+
+
+def token_logp(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Computes log-probs of tokens and the entropy of what they were drawn from, in float32.
+
+    Args:
+        logits: (N, V) of any float type, each predicting its target.
+        targets: (N,) int64.
+        temperature: Logits are divided by it, as the sampler did.
+        entropy_gradient: Whether the entropies are learnt from; without, they keep no memory for the backward pass.
+
+    Returns:
+        (N,) float32 natural-log probabilities, and (N,) float32 entropies in nats.
+    """
+    logp = torch.log_softmax(logits.float() / temperature, dim=-1)
+    whole = logp if entropy_gradient else logp.detach()
+    entropy = -(whole.exp() * whole).sum(-1)
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
+
+
+def sequence_log_ratio(log_ratio: Tensor, rows: Sequence[int]) -> Tensor:
+    """Computes GSPO's log-ratio: the mean over a sequence's trained tokens, given to each of them.
+
+    Source: GSPO, arXiv 2507.18071, equation 7. A sequence is one sample: an episode of several contexts has several.
+
+    Args:
+        log_ratio: (N,) of single tokens.
+        rows: Trained tokens of each sequence; they add up to N.
+
+    Returns:
+        (N,) log-ratios.
+    """
+    parts = [part.mean().expand(len(part)) for part in torch.split(log_ratio, list(rows)) if len(part)]
+    return torch.cat([log_ratio[:0], *parts])
+
+
+def clipped_ratio_loss(
+    log_ratio: Tensor, advantage: Tensor, low: float, high: float, dual: float | None = None
+) -> Tensor:
+    """Computes PPO's clipped loss per token: ``-min(r A, clip(r, 1 - low, 1 + high) A)``, ``r = exp(log_ratio)``.
+
+    With `dual` c, where A is negative: ``-max(min(r A, clip(r) A), c A)``; tokens beyond c have no gradient.
+
+    Source: PPO, arXiv 1707.06347, equation 7; separate bounds are DAPO's clip-higher, arXiv 2503.14476; the second clip
+    is Dual-clip PPO, arXiv 1912.09729, equation 5.
+
+    Args:
+        log_ratio: (N,) log-prob under the weights that learn, less that before the step's first update.
+        advantage: (N,).
+        low: Clip below 1.
+        high: Clip above 1.
+        dual: Bound on the ratio where the advantage is negative, above 1 + `high`; None: no bound.
+
+    Returns:
+        (N,) losses.
+    """
+    ratio = torch.exp(log_ratio)
+    gain = torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    if dual is not None:
+        gain = torch.where(advantage < 0, torch.max(gain, dual * advantage), gain)
+    return -gain
+
+
+def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Tensor:
+    """Computes ``min(exp(old_logp - sampler_logp), cap)``: what a token weighs because another engine sampled it.
+
+    Source: truncated importance sampling, F. Yao et al., "Your efficient RL framework secretly brings you off-policy RL
+    training" (2025). Taken token by token and without gradient.
+
+    Returns:
+        (N,) weights in [0, cap].
+    """
+    return torch.exp(old_logp - sampler_logp).clamp(max=cap).detach()
+
+
+def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
+    """Computes LLDS per token: ``gate max(0, -log_ratio) 1[A >= 0]``, the log-likelihood that should not have fallen.
+
+    The gate is 1 where the summed log-likelihood of the token's unit has fallen.
+
+    Source: Lazy Likelihood-Displacement regulariser, arXiv 2512.04220, from the released code; its weight is 0.2, and
+    calls as units did best. Deviation: averaged with the weights of the policy loss over the step's one denominator,
+    there over the tokens of a micro-batch. Its variants that spare the answer are left out.
+
+    Args:
+        log_ratio: (N,) of single tokens, with gradient.
+        advantage: (N,).
+        runs: Trained tokens of each unit, a call or a response; they add up to N.
+
+    Returns:
+        (N,) penalties, at least 0.
+    """
+    fallen = [(part.sum() < 0).expand(len(part)) for part in torch.split(log_ratio.detach(), list(runs)) if len(part)]
+    gate = torch.cat([advantage[:0] > 0, *fallen]) & (advantage >= 0)
+    return gate * torch.relu(-log_ratio)
+
+
+def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Computes an estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, ``d = ref_logp - logp``.
+
+    Source: J. Schulman, "Approximating KL divergence" (2020), k3: never negative, unbiased on the policy's own tokens;
+    DeepSeekMath, arXiv 2402.03300, equation 4. Its gradient is taken as it stands, without importance
+    weights (DeepSeek-V3.2, arXiv 2512.02556, and TRL's default multiply by the ratio).
+
+    Returns:
+        (N,) estimates in nats.
+    """
+    difference = ref_logp - logp
+    return torch.exp(difference) - difference - 1
+
+
+def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Computes one of Schulman's three estimates of KL(policy || reference) per token, ``d = ref_logp - logp``.
+
+    * ``k1``: ``-d``. Unbiased. Its place is the reward: in the loss, its gradient has mean 0 on the policy's own
+      tokens and holds nothing back.
+    * ``k2``: ``d^2 / 2``. Biased, but its gradient is unbiased for that of the KL.
+    * ``k3``: see `kl_k3`. Unbiased and never negative; its gradient is that of KL(reference || policy).
+
+    Source: J. Schulman, "Approximating KL divergence" (2020).
+
+    Returns:
+        (N,) estimates in nats.
+    """
+    if estimator == "k1":
+        return logp - ref_logp
+    return 0.5 * (logp - ref_logp).square() if estimator == "k2" else kl_k3(logp, ref_logp)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySums:
+    """What a micro-batch adds to the sums of a step."""
+
+    loss: Tensor
+    """Scalar with gradient: weighted sum over tokens, not yet divided."""
+    statistics: dict[str, float]
+    """Unweighted sums over tokens, for metrics."""
+
+
+def policy_sums(
+    logp: Tensor,
+    entropy: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    weight: Tensor,
+    ref_logp: Tensor | None,
+    options: LossOptions,
+    *,
+    sampler_logp: Tensor | None = None,
+    rows: Sequence[int] = (),
+    runs: Sequence[int] = (),
+) -> PolicySums:
+    """Sums the policy loss: ``w (importance x clipped ratio + kl_coef KL + llds_coef LLDS - entropy_coef H)``.
+
+    Args:
+        logp: (N,) with gradient.
+        entropy: (N,) with gradient where the bonus is used.
+        old_logp: (N,), no gradient.
+        advantage: (N,).
+        weight: (N,) of `token_weights`.
+        ref_logp: (N,) under the reference model; None where `kl_coef` is 0.
+        options: Clips and coefficients.
+        sampler_logp: (N,), for `importance_cap`.
+        rows: Trained tokens of each sequence, for ``ratio: sequence`` and ``llds_unit: response``.
+        runs: Trained tokens of each call, for ``llds_unit: call``.
+    """
+    single = logp - old_logp
+    log_ratio = single if options.ratio == "token" else sequence_log_ratio(single, rows)
+    loss = clipped_ratio_loss(log_ratio, advantage, options.clip_low, options.clip_high, options.dual_clip)
+    with torch.no_grad():
+        ratio = torch.exp(log_ratio)
+        statistics = {
+            "ratio": ratio.sum(),
+            "clipped_low": ((ratio < 1 - options.clip_low) & (advantage < 0)).sum(),
+            "clipped_high": ((ratio > 1 + options.clip_high) & (advantage > 0)).sum(),
+            "old_kl": kl_k3(old_logp, logp).sum(),
+            "entropy": entropy.sum(),
+        }
+        if options.dual_clip is not None:
+            statistics["clipped_dual"] = ((ratio > options.dual_clip) & (advantage < 0)).sum()
+    if options.importance_cap is not None:
+        assert sampler_logp is not None
+        importance = importance_weight(old_logp, sampler_logp, options.importance_cap)
+        loss = importance * loss
+        statistics["importance"] = importance.sum()
+        statistics["importance_capped"] = (importance == options.importance_cap).sum()
+    if ref_logp is not None:
+        kl = kl_estimate(options.kl_estimator, logp, ref_logp)
+        statistics["ref_kl"] = kl.detach().sum()
+        if options.kl_in == "loss":
+            loss = loss + options.kl_coef * kl
+    if options.llds_coef:
+        fallen = llds(single, advantage, runs if options.llds_unit == "call" else rows)
+        loss = loss + options.llds_coef * fallen
+        statistics["llds"] = fallen.detach().sum()
+        statistics["llds_acting"] = (fallen.detach() > 0).sum()
+    if options.entropy_coef:
+        loss = loss - options.entropy_coef * entropy
+    return PolicySums((weight * loss).sum(), {name: float(value) for name, value in statistics.items()})
+
+
+def value_sums(
+    values: Tensor, old_values: Tensor, returns: Tensor, weight: Tensor, clip: float | None
+) -> tuple[Tensor, dict[str, float]]:
+    """Sums the critic's loss: ``w max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2``.
+
+    Source: PPO's reference code (baselines), arXiv 1707.06347, equation 9 for the square; Search-R1 and verl clip at
+    0.5.
+
+    Args:
+        values: (N,) with gradient.
+        old_values: (N,) before the step's first update.
+        returns: (N,).
+        weight: (N,) of `token_weights`.
+        clip: c; None: no clip.
+
+    Returns:
+        The weighted sum, not yet divided, and unweighted sums over tokens for metrics.
+    """
+    squared = (values - returns).square()
+    statistics = {"value": values.detach().sum(), "return": returns.sum(), "squared_error": squared.detach().sum()}
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        clipped = (near - returns).square()
+        statistics["clipped"] = (clipped > squared).detach().sum()
+        squared = torch.max(squared, clipped)
+    return (weight * 0.5 * squared).sum(), {name: float(value) for name, value in statistics.items()}
+
+
+def token_weights(
+    samples: Sequence[Sample],
+    reduction: Reduction = "token-mean",
+    constant_length: int | None = None,
+    targets: Targets = model_targets,
+) -> tuple[list[npt.NDArray[np.float32]], float]:
+    """Returns what each trained token weighs, and the one denominator of the whole step.
+
+    The loss of a step is ``sum of weight x token loss / denominator`` over all its micro-batches and ranks. With
+    sample weights w and n trained tokens per sample:
+
+    * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode weighs
+      more than a short one);
+    * ``sequence-mean``: weights w / n, denominator ``sum of w`` (DeepSeekMath, arXiv 2402.03300, equation 3);
+    * ``episode-mean``: weights w over the episode's sum of w n, denominator the number of episodes: one of 22 calls
+      weighs as much as one of a single call;
+    * ``constant``: weights w, denominator ``sum of w x constant_length`` (Dr.GRPO, arXiv 2503.20783;
+      neither a long episode nor a long step weakens a token).
+
+    Args:
+        samples: Every sample of the step.
+        reduction: See above.
+        constant_length: Tokens that a sequence counts as, with ``constant``.
+        targets: Which tokens are learnt from.
+
+    Returns:
+        One (n,) float32 array per sample, and the denominator.
+    """
+    counts = [len(targets(sample)) for sample in samples]
+    shared = [1.0] * len(samples)
+    if reduction == "sequence-mean":
+        shared = [max(n, 1) for n in counts]
+    elif reduction == "episode-mean":
+        sums: dict[str, float] = {}
+        for s, n in zip(samples, counts, strict=True):
+            sums[s.episode_id] = sums.get(s.episode_id, 0.0) + s.weight * n
+        shared = [sums[s.episode_id] or 1.0 for s in samples]
+    own = [s.weight / among for s, among in zip(samples, shared, strict=True)]
+    weights = [np.full(n, w, np.float32) for n, w in zip(counts, own, strict=True)]
+    if reduction == "constant":
+        assert constant_length is not None
+        return weights, sum(own) * constant_length
+    return weights, sum(w * n for n, w in zip(counts, own, strict=True))

@@ -1,0 +1,274 @@
+"""Samples: the training sequences of an episode, made from its token tree without touching a token.
+
+A context of an episode that holds calls becomes one sequence, what it inherits from its parents included. Each call
+is trained on exactly once: where two contexts share a trunk, the first one trains the trunk's calls and the others
+only see them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.errors import DataError
+from searchgym.records import Call, Episode, Span
+
+SampleKind = Literal["policy", "demonstration"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCall:
+    """One call that a sample trains on: tokens ``start:end`` of the sample."""
+
+    index: int
+    """Its place in `Episode.calls`; the call's id is ``"<episode id>/<index>"``."""
+    start: int
+    end: int
+    role: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One training sequence of T tokens."""
+
+    ids: npt.NDArray[np.int32]
+    """(T,) int32 token ids."""
+    mask: npt.NDArray[np.bool_]
+    """(T,) bool: True where the model wrote the token and it is trained on, its end-of-turn too."""
+    reward: npt.NDArray[np.float32]
+    """(T,) float32: each call's reward on its last token, else 0."""
+    advantage: npt.NDArray[np.float32]
+    """(T,) float32: 0 until `searchgym.train.algorithms.advantages` has set it, and always 0 outside the mask."""
+    sampler_logp: npt.NDArray[np.float32]
+    """(T,) float32 natural-log probabilities under the sampler; 0 outside the mask and in demonstrations."""
+    calls: tuple[SampleCall, ...]
+    model_key: str
+    episode_id: str
+    question_id: str
+    attempt: int
+    group_uid: str | None
+    """Key of the episodes it is compared with."""
+    policy_version: int
+    """Optimizer steps behind the oldest weights that sampled one of its calls."""
+    searches: int = 0
+    """Searches of the episode."""
+    overlong: bool = False
+    """See `is_overlong`."""
+    old_logp: npt.NDArray[np.float32] | None = None
+    """(T,) under the trainer's weights before the step's first update; None: not computed ahead."""
+    ref_logp: npt.NDArray[np.float32] | None = None
+    """(T,) under the reference model; None: not computed ahead."""
+    value: npt.NDArray[np.float32] | None = None
+    """(T,) float32: the critic's estimates at the tokens that have one, else 0; None without a critic."""
+    returns: npt.NDArray[np.float32] | None = None
+    """(T,) float32: what the critic's estimates should have been, at the same tokens."""
+    weight: float = 1.0
+    """What it counts in sums and denominators; 0 for a padding row."""
+    kind: SampleKind = "policy"
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """Ids of its calls, in order."""
+        return tuple(f"{self.episode_id}/{call.index}" for call in self.calls)
+
+
+Targets = Callable[[Sample], npt.NDArray[np.int64]]
+"""Returns the places of the tokens of a sample that are learnt from, (n,) ascending, none the first."""
+
+
+def model_targets(sample: Sample) -> npt.NDArray[np.int64]:
+    """Returns the places of the model's tokens that are trained on."""
+    return np.flatnonzero(sample.mask)
+
+
+def response_targets(sample: Sample) -> npt.NDArray[np.int64]:
+    """Returns every place from the first trained token to the last, observations between them included."""
+    places = model_targets(sample)
+    return np.arange(places[0], places[-1] + 1) if len(places) else places
+
+
+VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targets}
+"""Which tokens have a value, by `CriticOptions.tokens`."""
+
+
+def samples_from(episode: Episode, kind: SampleKind = "policy", rewards: Sequence[float] | None = None) -> list[Sample]:
+    """Returns the training sequences of an episode; none if no model wrote a token in it.
+
+    Args:
+        episode: With contexts and calls.
+        kind: ``"policy"`` asks every trained span for its log-probs, ``"demonstration"`` ignores them.
+        rewards: One per call; `outcome_rewards` if not given.
+
+    Raises:
+        DataError: Calls and spans do not fit together, log-probs are missing, or a sequence mixes model keys.
+    """
+    rewards = outcome_rewards(episode) if rewards is None else rewards
+    return [_sample(episode, *part, kind, rewards) for part in _parts(episode)]
+
+
+def outcome_rewards(episode: Episode) -> list[float]:
+    """Returns one reward per call: the episode's own on the last call of each of its sequences, 0 on the others.
+
+    An answer that only training asked for is no part of the outcome.
+    """
+    rewards = [0.0] * len(episode.calls)
+    for _, mine, _ in _parts(episode):
+        if acting := [index for index, call in mine if not call.prefix]:
+            rewards[acting[-1]] = episode.reward
+    return rewards
+
+
+Part = tuple[int, list[tuple[int, Call]], list[tuple[int, int]]]
+"""A sequence of an episode: its context, the calls that it trains on, tokens of others that it only shows."""
+
+
+def _parts(episode: Episode) -> list[Part]:
+    """Returns the sequences of an episode; see `samples_from`."""
+    calls = [(i, call) for i, call in enumerate(episode.calls) if call.end > call.start]
+    holders = sorted({call.context for _, call in calls})
+    prefixes = {c for c in holders if all(call.prefix for _, call in calls if call.context == c)}
+    reach = {context: _reach(episode, context) for context in holders}
+
+    def covered(context: int) -> bool:
+        """True if another context inherits every call of this one."""
+        own = [call for _, call in calls if call.context == context]
+        others = [reach[other] for other in holders if other not in (context, *prefixes)]
+        return all(any(call.end <= seen.get(context, 0) for seen in others) for call in own)
+
+    parts: list[Part] = []
+    claimed: set[int] = set()
+    for index, call in calls:
+        if call.end > (total := reach[call.context][call.context]):
+            raise DataError(
+                f"episode {episode.id}, context {call.context}: call {index} ends at token {call.end} of {total}"
+            )
+    for context in holders:
+        if covered(context):
+            continue
+        seen = reach[context]
+        inside = [(i, call) for i, call in calls if call.start < seen.get(call.context, 0)]
+        mine = [(i, c) for i, c in inside if i not in claimed and c.end <= seen[c.context]]
+        own = {i for i, _ in mine}
+        foreign = [(call.start, min(call.end, seen[call.context])) for i, call in inside if i not in own]
+        claimed |= own
+        parts.append((context, mine, foreign))
+    return parts
+
+
+def is_overlong(episode: Episode) -> bool:
+    """Returns whether an episode was ended by a full context, or without an answer after a call cut at its limit."""
+    cut = bool(episode.calls) and episode.calls[-1].cut and episode.stop_reason != "answer"
+    return episode.stop_reason == "context" or cut
+
+
+def with_all_targets(sample: Sample) -> Sample:
+    """Returns the sample with every token trained on but the first, which nothing predicts."""
+    return dataclasses.replace(sample, mask=np.arange(len(sample.ids)) > 0)
+
+
+def _reach(episode: Episode, context: int) -> dict[int, int]:
+    """Returns how many tokens, counted from the root, a context sees of itself and of each of its ancestors."""
+    total = sum(len(span.ids) for span in episode.tokens(context))
+    seen = {context: total}
+    node = episode.contexts[context]
+    while node.parent is not None:
+        total = min(total, node.fork)
+        seen[node.parent] = total
+        node = episode.contexts[node.parent]
+    return seen
+
+
+def _sample(
+    episode: Episode,
+    context: int,
+    mine: list[tuple[int, Call]],
+    foreign: list[tuple[int, int]],
+    kind: SampleKind,
+    rewards: Sequence[float],
+) -> Sample:
+    """Builds the sequence of one context: trained on the calls `mine`, not on the tokens in `foreign`."""
+    where = f"episode {episode.id}, context {context}"
+    spans = episode.tokens(context)
+    ids: npt.NDArray[np.int32] = _join([span.ids for span in spans], np.int32)
+    mask = _join([np.full(len(span.ids), span.kind == "model") for span in spans], np.bool_)
+    for start, end in foreign:
+        mask[start:end] = False
+    if mask[0]:
+        raise DataError(f"{where} begins with a model's token: nothing predicts it, begin with a prompt")
+    for index, call in mine:
+        if not mask[call.start : call.end].all():
+            raise DataError(f"{where}: call {index} says tokens {call.start}:{call.end}, which are no model span")
+    keys = {call.model_key for _, call in mine}
+    if len(keys) != 1:
+        raise DataError(f"{where} holds calls of several model keys ({', '.join(sorted(keys))}): one per context")
+    reward = np.zeros(len(ids), np.float32)
+    for index, call in mine:
+        reward[call.end - 1] = rewards[index]
+    return Sample(
+        ids=ids,
+        mask=mask,
+        reward=reward,
+        advantage=np.zeros(len(ids), np.float32),
+        sampler_logp=_logp(spans, mask, where) if kind == "policy" else np.zeros(len(ids), np.float32),
+        calls=tuple(SampleCall(i, c.start, c.end, c.role, c.turn) for i, c in mine),
+        model_key=keys.pop(),
+        episode_id=episode.id,
+        question_id=episode.question_id,
+        attempt=episode.attempt,
+        group_uid=episode.group_uid,
+        policy_version=min(call.policy_version for _, call in mine),
+        searches=len(episode.searches),
+        overlong=is_overlong(episode),
+        kind=kind,
+    )
+
+
+def _logp(spans: Sequence[Span], mask: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float32]:
+    """Returns the sampler's log-probs on the mask, 0 elsewhere."""
+    parts = [np.full(len(s.ids), np.nan) if s.logp is None else s.logp for s in spans]
+    logp = _join(parts, np.float32)
+    if not np.isfinite(logp[mask]).all():
+        raise DataError(f"{where}: log-probs of a model span are missing or not finite: only demonstrations lack them")
+    return np.where(mask, logp, np.float32(0))
+
+
+def _join(parts: Sequence[npt.NDArray[Any]], dtype: type[Any]) -> npt.NDArray[Any]:
+    """Concatenates arrays as one type."""
+    return np.concatenate(parts).astype(dtype, copy=False)
+
+
+def retokenisation_mismatches(samples: Sequence[Sample], episode: Episode) -> int:
+    """Counts the calls of an episode that are not trained on exactly as they were sampled.
+
+    A call counts if the tokens ``start:end`` of its sample differ from the ids of the episode's model spans at that
+    place, or are not all in the mask. It is 0 by construction; a tokenizer in the way would show here.
+
+    Args:
+        samples: Those that `samples_from` made of the episode, as the learner gets them.
+        episode: As the rollout recorded it.
+    """
+    count = 0
+    for sample in samples:
+        for call in sample.calls:
+            sampled = _sampled(episode, episode.calls[call.index])
+            here = slice(call.start, call.end)
+            if not np.array_equal(sample.ids[here], sampled) or not sample.mask[here].all():
+                count += 1
+    return count
+
+
+def _sampled(episode: Episode, call: Call) -> npt.NDArray[np.int32]:
+    """Returns the ids of the model spans of a call's context that stand between the call's start and end."""
+    node = episode.contexts[call.context]
+    place, found = node.fork, [np.zeros(0, np.int32)]
+    for span in node.spans:
+        if span.kind == "model" and call.start <= place < call.end:
+            found.append(span.ids)
+        place += len(span.ids)
+    return np.concatenate(found)

@@ -1,0 +1,148 @@
+"""Updates through DeepSpeed: ZeRO over the ranks of a process group, optimizer and weights in the machine's memory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from searchgym.errors import TrainingError
+from searchgym.train.learner.updater import Updater, lr_scale
+from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TAG = "deepspeed"
+"""Folder of DeepSpeed's own files in a checkpoint."""
+NO_CUT = 1e30
+"""A norm that gradients do not reach."""
+
+
+class DeepSpeedUpdater(Updater):
+    """Updates a model that the ranks share.
+
+    DeepSpeed averages gradients over the ranks; a loss that is a rank's share of a sum is multiplied by their number
+    first. Where it counts micro-batches to find the end of an update, it is told not to: `apply` is the end.
+
+    Args:
+        model: The same on every rank; belongs to DeepSpeed from here on.
+        options: Of the optimizer.
+        steps: Steps of the whole run, for the schedule.
+        learner: ZeRO's stage, what is offloaded, type of the weights.
+    """
+
+    def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int, learner: LearnerOptions) -> None:
+        import deepspeed  # type: ignore[import-untyped]
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled first; gloo does without
+        super().__init__(model, options, steps)
+        self._zero, self._norm = learner.zero, 0.0
+        if self._zero == 0:  # DeepSpeed leaves norm and cut to its caller where nothing is sharded
+            self.optimizer.register_step_pre_hook(self._cut)
+        config = deepspeed_config(options, learner, dist.get_world_size())
+        self.engine: Any = deepspeed.initialize(model=model, optimizer=self.optimizer, config=config)[0]
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Runs the model."""
+        return self.engine(**inputs)
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds a loss's gradient to what is there; see `Updater`."""
+        self.engine.backward(loss * dist.get_world_size())
+
+    def clear(self) -> None:
+        """Forgets the gradients."""
+        self.engine.optimizer.zero_grad()
+
+    def apply(self, step: int) -> dict[str, float]:
+        """Makes one optimizer update; see `Updater`.
+
+        With ZeRO, gradients that are all exactly 0 do make an update.
+        """
+        rate = self.options.lr * lr_scale(step, self.steps, self.options)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate
+        self.engine.step()
+        norm = self._norm if self._zero == 0 else float(self.engine.get_global_grad_norm())
+        if not math.isfinite(norm):
+            raise TrainingError(f"the gradient's norm is {norm} in step {step + 1}: no update was made")
+        updated = self._zero > 0 or norm > 0
+        self.version += int(updated)
+        return {"gradient_norm": norm, "learning_rate": rate, "updates": float(updated)}
+
+    def _cut(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Clips the gradients just before an update, and takes them away if there is nothing in them."""
+        self._norm = float(
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm or math.inf)
+        )
+        if not self._norm > 0 or not math.isfinite(self._norm):
+            optimizer.zero_grad(set_to_none=True)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the whole state of the model by name, copied, on the first rank; every rank must ask."""
+        import deepspeed
+
+        whole: dict[int, Tensor] = {}  # by identity: what is tied stays tied
+        state = self.engine.module.state_dict(keep_vars=True)
+        for tensor in state.values():
+            if id(tensor) not in whole:
+                with deepspeed.zero.GatheredParameters([tensor] if hasattr(tensor, "ds_id") else []):
+                    own = tensor.detach() if dist.get_rank() == 0 else tensor.detach()[:0]
+                    whole[id(tensor)] = own.to("cpu", copy=True)
+        return {name: whole[id(tensor)] for name, tensor in state.items()}
+
+    def save(self, folder: Path) -> None:
+        """Writes the model in Hugging Face format, and DeepSpeed's own state; every rank must ask."""
+        weights = self.weights()
+        if dist.get_rank() == 0:
+            self.model.save_pretrained(folder, state_dict=weights)
+        self.engine.save_checkpoint(str(folder), tag=TAG, client_state={"version": self.version}, save_latest=False)
+        dist.barrier()
+
+    def load(self, folder: Path) -> None:
+        """Takes over what `save` wrote with the same options and as many ranks."""
+        path, state = self.engine.load_checkpoint(str(folder), tag=TAG)
+        if path is None:
+            raise TrainingError(f"{folder} holds no state of DeepSpeed: it was saved by another learner.backend")
+        self.version = state["version"]
+
+    def check_weights(self) -> None:
+        """Raises a TrainingError, on every rank, if a weight is not finite on any."""
+        finite = [bool(torch.isfinite(p.detach()).all()) for p in self._own()]
+        everywhere: list[bool] = [True] * dist.get_world_size()
+        dist.all_gather_object(everywhere, all(finite))
+        if not all(everywhere):
+            raise TrainingError("the model holds a weight that is not finite")
+
+    def _own(self) -> list[Tensor]:
+        """Returns this rank's part of the weights."""
+        return [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
+
+
+def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: int) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration for a recipe's options."""
+    zero: dict[str, Any] = {"stage": learner.zero}
+    if learner.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if learner.offload_parameters:
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_batch_size": world,
+        "train_micro_batch_size_per_gpu": 1,
+        "managed_gradient_accumulation": False,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # torch's AdamW, the same arithmetic wherever the moments lie
+        "gradient_clipping": 0.0 if learner.zero == 0 else options.max_grad_norm or NO_CUT,
+        "bf16": {"enabled": learner.dtype == "bfloat16"},
+        "data_types": {"grad_accum_dtype": "fp32"},  # bfloat16 stops at 256 times what is added to it
+        "communication_data_type": "fp32",  # the same between ranks
+        "steps_per_print": 10**9,
+    }

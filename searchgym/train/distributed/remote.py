@@ -1,0 +1,268 @@
+"""A learner of several processes: every call goes to all ranks, and none of them can hang or die unnoticed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from searchgym.errors import HangError, TrainingError, UsageError
+from searchgym.rollout.vllm.engine import visible
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.distributed.worker import KEY, STACKS, START, receive, send, stacks_file
+from searchgym.train.interrupts import interrupt_held_back
+from searchgym.train.learner.trained_model import Flat, Metrics
+from searchgym.train.recipe.recipe import Recipe
+
+GRACE: Final = 2.0
+"""Seconds that ranks have to write their stacks."""
+APART: Final = 10.0
+"""Seconds that a rank has to answer once another has failed, for which it may wait; and to say who it is."""
+
+
+class RemoteLearner:
+    """`Learner` over processes that it starts on this machine, or that join it from several (``learner.listen``).
+
+    Args:
+        recipe: With ``learner.ranks``.
+        folder: For the ranks' logs and stacks; made if it is not there.
+        deadline: Seconds that a call may take.
+
+    Calls raise a TrainingError if a rank ended or the learner cannot be made, a HangError past the deadline.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, deadline: float) -> None:
+        self.version = 0
+        self._recipe, self._folder, self._deadline = recipe, folder, deadline
+        self._connections: list[Connection] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._meeting: tempfile.TemporaryDirectory[str] | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def _begin(self) -> None:
+        """Starts the ranks, or waits for them, and makes their learner, at the first call."""
+        options = self._recipe.learner
+        world, rendezvous = options.ranks, "env://"  # which torchrun has set up
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if options.listen is None:
+                self._meeting = tempfile.TemporaryDirectory(prefix="searchgym-")
+                rendezvous = f"file://{self._meeting.name}/ranks"
+                self._start(world)
+            else:
+                self._connections = _joined(options.listen, world)
+            self._call("start", world, rendezvous, self._recipe, within=max(START, self._deadline))
+        except BaseException:
+            self._kill()
+            raise
+
+    def _start(self, world: int) -> None:
+        """Starts the ranks, each at the end of a pipe."""
+        threads = str(max(1, (os.cpu_count() or 1) // world))
+        for rank in range(world):
+            own, theirs = multiprocessing.Pipe()
+            numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+            if (gpus := self._recipe.learner.gpus) is not None:
+                numbers["CUDA_VISIBLE_DEVICES"] = visible(gpus)
+            command = [sys.executable, "-m", "searchgym.train.distributed.worker", str(theirs.fileno())]
+            with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
+                process = subprocess.Popen(
+                    [*command, str(self._folder)],
+                    env={"OMP_NUM_THREADS": threads, **os.environ, **numbers},
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,  # a terminal's Ctrl-C is for the loop, which decides when to end
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            self._processes.append(process)
+            self._connections.append(own)
+
+    # -- Learner ---------------------------------------------------------------------------------------------------
+
+    def version_of(self, key: str) -> int:
+        """See `Learner`: there is one."""
+        return self.version
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
+        """See `Learner`."""
+        made: list[Sample] = self._call("prepare", samples)
+        return made
+
+    def logp(self, samples: Sequence[Sample]) -> Flat:
+        """See `Learner`."""
+        found: Flat = self._call("logp", samples)
+        return found
+
+    def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """See `Learner`."""
+        metrics: Metrics = self._call("learn", samples, step)
+        return metrics
+
+    def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
+        """See `Learner`."""
+        weights: dict[str, Tensor] = self._call("weights", adapter)
+        return weights
+
+    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
+        """See `Learner`: there is one."""
+        return self.weights(adapter)
+
+    def save(self, folder: Path) -> None:
+        """See `Learner`."""
+        self._call("save", folder.resolve())  # ranks may have been started in another folder
+
+    def load(self, folder: Path) -> None:
+        """See `Learner`."""
+        self._call("load", folder.resolve())
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            try:
+                process.wait(GRACE if self._connections else 0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._connections, self._processes, self._closed = [], [], True
+        if self._meeting is not None:
+            self._meeting.cleanup()
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _call(self, method: str, *arguments: Any, within: float | None = None) -> Any:
+        """Asks all ranks and returns the first one's answer.
+
+        A Ctrl-C waits for the answers; a second one ends the ranks.
+
+        Raises:
+            TrainingError: A rank ended, or raised; the others are ended too, unless all of them raised.
+            HangError: The deadline has passed; the ranks' stacks are written.
+        """
+        if self._closed:
+            raise TrainingError("the learner's ranks have ended")
+        if not self._connections:
+            self._begin()
+        # an answer that nobody took would be the next call's; before the start there is nothing to lose
+        with nullcontext() if method == "start" else interrupt_held_back():
+            if not self._lock.acquire(blocking=False):  # a watchdog asks, another thread still waits
+                raise TrainingError(f"{method}: the ranks are still at work on another call")
+            try:
+                for rank, connection in enumerate(self._connections):
+                    self._send(rank, connection, (method, arguments))
+                answers = self._answers(within or self._deadline, method)
+            except BaseException:
+                self._kill()
+                raise
+            finally:
+                self._lock.release()
+            errors = [content for kind, content in answers if kind == "error"]
+            if errors:
+                if len(errors) < len(answers) or method == "start":
+                    self._kill()
+                raise TrainingError(errors[0])
+            reply, self.version = answers[0][1]
+        return reply
+
+    def _send(self, rank: int, connection: Connection, message: Any) -> None:
+        try:
+            send(connection, message)
+        except OSError:
+            raise self._died(rank) from None
+
+    def _answers(self, seconds: float, method: str) -> list[Any]:
+        """Waits for the answer of every rank."""
+        end = time.monotonic() + seconds
+        waiting = dict(enumerate(self._connections))
+        answers: dict[int, Any] = {}
+        while waiting:
+            ready = wait(list(waiting.values()), timeout=max(0.0, end - time.monotonic()))
+            if not ready:
+                failed = [content for kind, content in answers.values() if kind == "error"]
+                raise TrainingError(failed[0]) if failed else self._hang(sorted(waiting), method, seconds)
+            for rank in [rank for rank, connection in waiting.items() if connection in ready]:
+                try:
+                    answers[rank] = receive(waiting.pop(rank))
+                except (EOFError, OSError):
+                    raise self._died(rank) from None
+                if answers[rank][0] == "error":
+                    end = min(end, time.monotonic() + APART)
+        return [answers[rank] for rank in range(len(self._connections))]
+
+    def _died(self, rank: int) -> TrainingError:
+        """Returns the error of a rank that ended."""
+        if not self._processes:
+            return TrainingError(f"rank {rank} has gone; see what its launcher says")
+        try:
+            code: int | str = self._processes[rank].wait(GRACE)
+        except subprocess.TimeoutExpired:
+            code = "unknown"
+        log = self._folder / f"rank{rank}.log"
+        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        return TrainingError(f"rank {rank} ended with exit code {code} ({' '.join(said) or 'no word'}); see {log}")
+
+    def _hang(self, ranks: Sequence[int], method: str, seconds: float) -> HangError:
+        """Makes the ranks write their stacks and returns the error of those that have not answered."""
+        names = ", ".join(f"rank {rank}" for rank in ranks)
+        said = f"{method}: no answer from {names} within {seconds:g} s"
+        if not self._processes:
+            return HangError(f"{said}; end the launchers of the ranks")
+        for process in self._processes:
+            process.send_signal(STACKS)
+        time.sleep(GRACE)
+        stacks = ", ".join(str(stacks_file(self._folder, rank)) for rank in range(len(self._processes)))
+        return HangError(f"{said}; stacks: {stacks}")
+
+    def _kill(self) -> None:
+        """Ends all ranks at once."""
+        for process in self._processes:
+            process.send_signal(signal.SIGKILL)
+        self.close()
+
+
+def _joined(address: str, world: int) -> list[Connection]:
+    """Returns the connections of the ranks that report at an address, in their order."""
+    if not (key := os.environ.get(KEY)):
+        raise UsageError(f"learner.listen lets ranks in that know a key: set {KEY} here and where the ranks start")
+    host, _, port = address.rpartition(":")
+    end, found = time.monotonic() + START, dict[int, Connection]()
+    with socket.create_server((host, int(port))) as server:
+        while len(found) < world:
+            server.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                accepted, _ = server.accept()
+            except TimeoutError:
+                raise TrainingError(f"{len(found)} of {world} ranks joined at {address} within {START:g} s") from None
+            with accepted:
+                connection = Connection(os.dup(accepted.fileno()))
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(APART), 0))
+                try:
+                    deliver_challenge(connection, key.encode())
+                    answer_challenge(connection, key.encode())
+                    rank, theirs = receive(connection)
+                except (AuthenticationError, EOFError, OSError):
+                    connection.close()  # a stranger
+                    continue
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+            if theirs != world:
+                raise TrainingError(f"{theirs} ranks were started for learner.ranks {world}: they must be as many")
+            found[rank] = connection
+    return [found[rank] for rank in range(world)]

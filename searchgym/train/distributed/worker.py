@@ -1,0 +1,128 @@
+"""One rank of a learner, in a process of its own: does what the training loop asks, call by call.
+
+    torchrun ... -m searchgym.train.distributed.worker HOST:PORT FOLDER
+
+joins the training that listens there (``learner.listen``), its key in the environment. Without ``learner.listen``,
+`searchgym.train.distributed.remote.RemoteLearner` starts the ranks itself, with the number of a pipe instead of the
+address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import functools
+import os
+import pickle
+import signal
+import sys
+import time
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any, Final
+
+START: Final = 600.0
+"""Seconds that ranks have to start, find the training and load their models."""
+PR_SET_PDEATHSIG: Final = 1
+STACKS: Final = signal.SIGUSR1
+"""Makes a rank write the stacks of its threads."""
+KEY: Final = "SEARCHGYM_LEARNER_KEY"
+"""Environment variable: what the ranks and the training that listens for them both know."""
+
+
+def stacks_file(folder: Path, rank: int) -> Path:
+    """Returns where a rank writes its stacks."""
+    return folder / f"stacks-rank{rank}.txt"
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Sends anything; tensors travel as bytes, not in shared memory, which containers limit."""
+    connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def receive(connection: Connection) -> Any:
+    """Returns what `send` sent from the other end."""
+    return pickle.loads(connection.recv_bytes())
+
+
+def main() -> None:
+    """Serves until the connection closes."""
+    where, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
+    folder.mkdir(parents=True, exist_ok=True)
+    stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
+    faulthandler.register(STACKS, file=stacks, all_threads=True)
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal where torchrun started it: the loop decides
+    serve(Connection(int(where)) if where.isdigit() else join(where, rank), rank)
+
+
+def join(address: str, rank: int) -> Connection:
+    """Reports to the training that listens at HOST:PORT, or will soon."""
+    if not (key := os.environ.get(KEY)):
+        sys.exit(f"set {KEY} to what it is where the training runs")
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + START
+    while True:
+        try:
+            connection = Client((host, int(port)), authkey=key.encode())
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                sys.exit(f"nobody has listened at {address} for {START:g} s: start the training with learner.listen")
+            time.sleep(0.5)
+        else:
+            send(connection, (rank, int(os.environ["WORLD_SIZE"])))
+            return connection
+
+
+def _die_with_parent() -> None:
+    """Has Linux end this process when the loop's is gone, however it ended; elsewhere the closed pipe does it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def serve(connection: Connection, rank: int) -> None:
+    """Makes the learner that the first message describes, then answers calls ``(method, arguments)``."""
+    from searchgym.errors import SearchGymError
+
+    learner: Any = None
+    while True:
+        try:
+            method, arguments = receive(connection)
+        except EOFError:
+            return
+        try:
+            if learner is None:
+                learner, reply = make_learner(rank, *arguments), None
+            else:
+                reply = getattr(learner, method)(*arguments)
+            answer: tuple[str, Any] = ("reply", (reply if rank == 0 else None, learner.version))
+        except SearchGymError as error:
+            answer = ("error", str(error))
+        send(connection, answer)
+
+
+def make_learner(rank: int, world: int, rendezvous: str, recipe: Any) -> Any:
+    """Joins the process group and loads the recipe's models."""
+    import torch
+    import torch.distributed as dist
+
+    from searchgym.rollout.loading import device_of, load_model
+    from searchgym.train.distributed.deepspeed_updater import DeepSpeedUpdater
+    from searchgym.train.learner.learner import LocalLearner
+    from searchgym.train.learner.ranks import ProcessRanks
+
+    device = device_of(recipe.learner.device)
+    if device == "cuda":
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device != "cpu" else "gloo"
+    dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world)
+    options = recipe.learner
+    model, _ = load_model(recipe.model, options.dtype, device=device)
+    return LocalLearner(
+        recipe, model, ranks=ProcessRanks(), updater=functools.partial(DeepSpeedUpdater, learner=options)
+    )
+
+
+if __name__ == "__main__":
+    main()

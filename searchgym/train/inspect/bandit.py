@@ -1,0 +1,140 @@
+"""A bandit in place of a search: what a trainer must learn in seconds, or something in it is wrong.
+
+One token names the question, the model's one token is the arm, and one arm per question is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.recipe import Recipe
+
+ARMS: Final = 10
+QUESTIONS: Final = tuple(Question(f"q{i}", f"Which arm is best in {i}?", (str((3 * i + 2) % ARMS),)) for i in range(4))
+VOCABULARY: Final = ARMS + len(QUESTIONS)
+
+
+def bandit_model(seed: int = 0) -> Any:
+    """Returns a language model of two layers with random weights; torch's own generator is left as it was."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.1,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+
+
+def _rates(options: OptimizerOptions) -> OptimizerOptions:
+    """Returns options whose updates of a step move the small model about as far, however many they are."""
+    return replace(
+        options,
+        lr=1e-2 / (options.minibatches * options.epochs),
+        betas=[0.9, 0.95],
+        warmup_steps=0,
+        schedule="constant",
+        autocast=None,
+    )
+
+
+def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
+    """Returns a recipe's method on the bandit: its estimator, loss and cuts, with rates that fit the small model."""
+    critic = type(recipe.critic)()
+    if recipe.has_critic:
+        critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=_rates(recipe.critic.optimizer))
+    return replace(
+        recipe,
+        name="bandit",
+        model="bandit",
+        models={},
+        credit=type(recipe.credit)(),
+        steps=steps,
+        max_generated_tokens=None,
+        rollout=replace(
+            recipe.rollout,
+            questions=len(QUESTIONS),
+            attempts=max(16, recipe.advantage.min_group),
+            resample=0,
+            staleness=0,
+            temperature=1.0,
+        ),
+        loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),
+        optimizer=_rates(recipe.optimizer),
+        critic=critic,
+        learner=type(recipe.learner)(),
+        validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),
+        checkpoint=replace(recipe.checkpoint, every=0),
+        guard=type(recipe.guard)(),
+        log=replace(recipe.log, tensorboard=False, wandb=None),
+    )
+
+
+class BanditRollout:
+    """Tokens 0 to 9 are arms, token 10 + i is question i. Every draw is decided by (step, question, attempt).
+
+    Args:
+        model: Sampled from as it is at each call.
+        reward: Of a question and an arm; 1 for the right arm if not given.
+    """
+
+    def __init__(self, model: Any, reward: Callable[[Question, int], float] | None = None) -> None:
+        self.model, self.reward = model, reward or (lambda question, arm: float(str(arm) == question.answers[0]))
+        self.version = 0
+
+    def publish(self, version: int) -> None:
+        """Records the version of the weights."""
+        self.version = version
+
+    def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
+        """Returns `attempts` episodes per question."""
+        prompts = torch.tensor([[ARMS + int(question.id[1:])] for question in questions])
+        with torch.no_grad():
+            logp = torch.log_softmax(self.model(input_ids=prompts).logits[:, -1], -1).numpy()
+        episodes = []
+        for row, question in enumerate(questions):
+            for attempt in range(attempts):
+                rng = np.random.default_rng([step, row, attempt])
+                likely = np.exp(logp[row].astype(np.float64))
+                arm = int(likely.argmax() if greedy else rng.choice(VOCABULARY, p=likely / likely.sum()))
+                episodes.append(self.episode(question, attempt, step, arm, float(logp[row, arm])))
+        return episodes
+
+    def episode(self, question: Question, attempt: int, step: int, arm: int, logp: float) -> Episode:
+        """Returns an episode of one call."""
+        spans = [
+            Span("prompt", np.array([ARMS + int(question.id[1:])], np.int32)),
+            Span("model", np.array([arm], np.int32), np.array([logp], np.float32)),
+        ]
+        return Episode(
+            id=f"{question.id}#{attempt}@{step}",
+            question_id=question.id,
+            agent="bandit",
+            env="bandit",
+            attempt=attempt,
+            group_uid=f"{step}/{question.id}",
+            contexts=[Context(None, 0, spans)],
+            calls=[Call(0, 1, 2, "searcher", "policy", 1, policy_version=self.version)],
+            turns=1,
+            answer=Answer(str(arm)),
+            stop_reason="answer",
+            reward=self.reward(question, arm),
+            scores={"em": float(str(arm) == question.answers[0])},
+        )

@@ -1,0 +1,128 @@
+"""A text view of an episode, token by token: who wrote it, whether it is trained on, and with which advantage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.records import Episode, SpanKind
+from searchgym.train.algorithms.samples import samples_from
+
+DIM, BLUE, GREEN, RED, YELLOW, BOLD, RESET = (f"\x1b[{code}m" for code in ("2", "34", "32", "31", "33", "1", "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a context as training sees it."""
+
+    context: int
+    position: int
+    """In its context, counted from the root."""
+    id: int
+    text: str
+    kind: SpanKind
+    trained: bool
+    """The loss mask: True exactly for what a model wrote."""
+    logp: float | None
+    """Under the sampler; None for what no model wrote."""
+    reward: float
+    """Placed on this token."""
+    advantage: float | None
+    """None where training recorded none."""
+    call: int | None
+    """Index in `Episode.calls`."""
+
+
+def tokens_of(
+    episode: Episode,
+    decode: Callable[[Iterable[int]], str],
+    advantages: Mapping[str, npt.NDArray[np.float32]] | None = None,
+) -> list[Token]:
+    """Returns every token of an episode's contexts that hold calls, in the order of the contexts.
+
+    Args:
+        episode: With contexts and calls.
+        decode: Token ids to text.
+        advantages: By call id (``"<episode id>/<call>"``), as `read_advantages` gives them.
+    """
+    found: list[Token] = []
+    for sample in samples_from(episode):
+        context = episode.calls[sample.calls[0].index].context
+        kinds: list[SpanKind] = [span.kind for span in episode.tokens(context) for _ in span.ids]
+        call_of = {position: call for call in sample.calls for position in range(call.start, call.end)}
+        for position, token in enumerate(sample.ids.tolist()):
+            call = call_of.get(position)
+            advantage = None
+            if call is not None and advantages is not None:
+                own = advantages.get(f"{episode.id}/{call.index}")
+                if own is not None:
+                    advantage = float(own[0] if len(own) == 1 else own[position - call.start])
+            found.append(
+                Token(
+                    context=context,
+                    position=position,
+                    id=token,
+                    text=decode([token]),
+                    kind=kinds[position],
+                    trained=bool(sample.mask[position]),
+                    logp=float(sample.sampler_logp[position]) if sample.mask[position] else None,
+                    reward=float(sample.reward[position]),
+                    advantage=advantage,
+                    call=None if call is None else call.index,
+                )
+            )
+    return found
+
+
+def draw(episode: Episode, tokens: Iterable[Token], decode: Callable[[Iterable[int]], str], colour: bool) -> str:
+    """Returns the view as text.
+
+    Prompts are dim and observations blue; trained tokens are green with a positive advantage, red with a negative one,
+    yellow with none. Without colour trained tokens stand in ``⟦ ⟧``. After each call: log-prob, reward, advantage.
+    """
+    paint: Callable[[str, str], str] = (lambda code, text: f"{code}{text}{RESET}") if colour else (lambda _, text: text)
+    lines = [
+        paint(BOLD, f"episode {episode.id}"),
+        f"agent {episode.agent}, environment {episode.env}, end {episode.stop_reason}, reward {episode.reward:g}",
+        "",
+    ]
+    text: list[str] = []
+    run: list[Token] = []
+
+    def close() -> None:
+        if not run:
+            return
+        body = decode([token.id for token in run])  # at once: a character may be several tokens
+        first = run[0]
+        if first.trained:
+            sign = first.advantage or 0.0
+            body = paint(GREEN if sign > 0 else RED if sign < 0 else YELLOW, body)
+            text.append(body if colour else f"⟦{body}⟧")
+            text.append(paint(DIM, f"  ← {_summary(episode, run)}\n"))
+        else:
+            text.append(paint(DIM if first.kind == "prompt" else BLUE, body))
+        run.clear()
+
+    for token in tokens:
+        if run and (token.context, token.call, token.kind) != (run[-1].context, run[-1].call, run[-1].kind):
+            close()
+        run.append(token)
+    close()
+    return "\n".join(lines) + "".join(text)
+
+
+def _summary(episode: Episode, run: list[Token]) -> str:
+    """Describes one call in a line."""
+    assert run[0].call is not None
+    call = episode.calls[run[0].call]
+    logp = sum(token.logp or 0.0 for token in run)
+    values = sorted({token.advantage for token in run if token.advantage is not None})
+    shown = f"{values[0]:.3g}" if len(values) == 1 else f"{values[0]:.3g} to {values[-1]:.3g}" if values else "n/a"
+    legal = "" if call.legal else ", not legal"
+    return (
+        f"{call.role} (model {call.model_key}, version {call.policy_version}), turn {call.turn}{legal}: "
+        f"{len(run)} tokens, log-prob {logp:.2f}, reward {sum(t.reward for t in run):g}, advantage {shown}"
+    )

@@ -1,0 +1,123 @@
+"""One model's updates: backward passes, the cut of the gradients, AdamW, its schedule and state. Plain torch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from searchgym.errors import TrainingError
+from searchgym.rollout.loading import ADAPTER_WEIGHTS
+from searchgym.train.learner.lora import load_adapter
+from searchgym.train.recipe.options import OptimizerOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def lr_scale(step: int, steps: int, options: OptimizerOptions) -> float:
+    """Returns the share of the learning rate in a 0-based step: linear warm-up, then constant or half a cosine."""
+    if step < options.warmup_steps:
+        return (step + 1) / options.warmup_steps
+    if options.schedule == "constant":
+        return 1.0
+    done = (step - options.warmup_steps) / max(steps - options.warmup_steps, 1)
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+def make_optimizer(model: PreTrainedModel, options: OptimizerOptions) -> torch.optim.AdamW:
+    """Returns AdamW with weight decay on matrices only."""
+    named = [p for p in model.parameters() if p.requires_grad]
+    dimensions = [len(getattr(p, "ds_shape", p.shape)) for p in named]  # a parameter that is sharded looks flat
+    groups = [
+        {"params": [p for p, n in zip(named, dimensions, strict=True) if n >= 2], "weight_decay": options.weight_decay},
+        {"params": [p for p, n in zip(named, dimensions, strict=True) if n < 2], "weight_decay": 0.0},
+    ]
+    first, second = options.betas
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=options.lr, betas=(first, second), eps=options.eps)
+
+
+class Updater:
+    """Updates a model in this process.
+
+    Args:
+        model: Trained in place; its weights keep their type and device.
+        options: Of the optimizer.
+        steps: Steps of the whole run, for the schedule.
+    """
+
+    def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int) -> None:
+        self.model, self.options, self.steps = model, options, steps
+        self.version = 0
+        """Updates made so far."""
+        self.optimizer = make_optimizer(model, options)
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Runs the model."""
+        return self.model(**inputs)
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of a micro-batch's share of the update's loss to what is there."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def clear(self) -> None:
+        """Forgets the gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def apply(self, step: int) -> dict[str, float]:
+        """Cuts the gradients, makes one optimizer update and clears them.
+
+        Gradients that are all exactly 0 make no update: momentum and weight decay alone would move the weights.
+
+        Args:
+            step: 0-based step of the run.
+
+        Raises:
+            TrainingError: A gradient that is not finite; nothing was changed.
+        """
+        rate = self.options.lr * lr_scale(step, self.steps, self.options)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm or math.inf))
+        try:
+            if not math.isfinite(norm):
+                raise TrainingError(f"the gradient's norm is {norm} in step {step + 1}: no update was made")
+            if norm > 0:
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                self.optimizer.step()
+                self.version += 1
+        finally:
+            self.clear()
+        return {"gradient_norm": norm, "learning_rate": rate, "updates": float(norm > 0)}
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the whole state of the model, by name; not copied."""
+        return dict(self.model.state_dict())
+
+    def save(self, folder: Path) -> None:
+        """Writes the model in Hugging Face format, and what makes the next update the same: moments and version."""
+        self.model.save_pretrained(folder)
+        torch.save({"optimizer": self.optimizer.state_dict(), "version": self.version}, folder / "optimizer.pt")
+
+    def load(self, folder: Path) -> None:
+        """Takes over what `save` wrote of a model of the same shape."""
+        if (folder / ADAPTER_WEIGHTS).is_file():
+            load_adapter(self.model, folder)
+        else:
+            saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype)
+            self.model.load_state_dict(saved.state_dict())
+        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.version = state["version"]
+
+    def check_weights(self) -> None:
+        """Raises a TrainingError if a weight is not finite."""
+        for name, parameter in self.model.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise TrainingError(f"{name} holds a weight that is not finite")

@@ -1,0 +1,241 @@
+"""Combinations of a recipe's values that cannot work, each with the reason and what to change."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from searchgym.errors import did_you_mean
+from searchgym.train.recipe.recipe import Recipe
+
+USED = {
+    "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten"},
+    "grpo": {"std", "eps", "std_floor"},
+    "rloo": set[str](),
+    "reinforce++": {"std", "eps", "std_floor"},
+    "reinforce++-baseline": {"std", "eps", "std_floor"},
+    "stratified": {"std", "eps", "std_floor", "alpha"},
+}
+"""Which of the options that not all estimators read each of them reads."""
+CREDIT: dict[str, set[str]] = {
+    "outcome": set(),
+    "difference": set(),
+    "praise": {"alpha", "train_prefixes"},
+    "format": set(),
+    "costs": {"turn_cost", "search_cost"},
+}
+"""Terms of credit, and which options each of them reads."""
+
+
+def combination_problems(recipe: Recipe) -> list[str]:
+    """Returns one line per combination of values that cannot work."""
+    found = []
+    if recipe.method == "policy":
+        found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
+        found += _credit_problems(recipe)
+    else:
+        if recipe.rollout.staleness:
+            found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
+        found += _unused(recipe)
+    found += [*_learner_problems(recipe), *_engine_problems(recipe), *_key_problems(recipe)]
+    loss = recipe.loss
+    if loss.reduction == "constant" and loss.constant_length is None:
+        found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
+    if loss.reduction == "episode-mean" and recipe.optimizer.minibatches > 1:
+        found.append("loss.reduction episode-mean needs optimizer.minibatches 1: an episode must not be cut")
+    if loss.reduction != "constant" and loss.constant_length is not None:
+        found.append(f"loss.constant_length acts with loss.reduction constant only, not with {loss.reduction}")
+    if recipe.method == "supervised" and recipe.models:
+        found.append("models: method supervised trains one model, on what demonstrations hold")
+    if recipe.method == "supervised" and recipe.supervised.demonstrations is None:
+        found.append("method supervised needs supervised.demonstrations")
+    if recipe.optimizer.warmup_steps > recipe.steps:
+        found.append(f"optimizer.warmup_steps is {recipe.optimizer.warmup_steps} of {recipe.steps} steps")
+    return found
+
+
+def _rollout_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with what is sampled, given what it is for."""
+    rollout, advantage, found = recipe.rollout, recipe.advantage, []
+    batch = advantage.estimator in ("reinforce++", "gae")
+    if advantage.estimator != "gae" and rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
+        group = f"rollout.questions x rollout.attempts is {rollout.questions * rollout.attempts}"
+        group = group if batch else f"rollout.attempts is {rollout.attempts}"
+        found.append(
+            f"{group}: no group reaches advantage.min_group, {advantage.min_group}, and every advantage would be 0"
+        )
+    if rollout.top_p < 1:
+        found.append(f"rollout.top_p is {rollout.top_p}: a ratio needs the whole distribution, set it to 1")
+    if rollout.staleness and recipe.loss.importance_cap is None:
+        why = "samples of older weights are weighted by how likely the present ones make them"
+        found.append(f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap, to 2 say")
+    if rollout.resample and batch:
+        found.append(f"rollout.resample replaces groups without signal; {advantage.estimator} has none")
+    if rollout.resample and not advantage.drop_zero_variance:
+        found.append("rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one")
+    return found
+
+
+def _advantage_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with the estimator's options."""
+    advantage, found = recipe.advantage, []
+    defaults = type(advantage)()
+    for name in sorted(set.union(*USED.values()) - USED[advantage.estimator]):
+        if getattr(advantage, name) != getattr(defaults, name):
+            found.append(f"advantage.{name} is {getattr(advantage, name)}: {advantage.estimator} does not read it")
+    for name in ("alpha", "gamma", "lam"):
+        if getattr(advantage, name) > 1:
+            found.append(f"advantage.{name} is {getattr(advantage, name)}: expected at most 1")
+    if advantage.estimator != "gae" and recipe.critic != type(recipe.critic)():
+        found.append(f"critic: only advantage.estimator gae asks one, not {advantage.estimator}")
+    if recipe.critic.warmup_steps >= recipe.steps:
+        found.append(f"critic.warmup_steps is {recipe.critic.warmup_steps} of {recipe.steps} steps: nothing is learnt")
+    return found
+
+
+def _loss_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with the policy loss."""
+    loss, found = recipe.loss, []
+    if loss.clip_low >= 1:
+        found.append(f"loss.clip_low is {loss.clip_low}: a ratio is never below 0, so it must be below 1")
+    if loss.dual_clip is not None and loss.dual_clip <= 1 + loss.clip_high:
+        bound = f"it bounds ratios beyond the clip, so it must be above 1 + loss.clip_high, {1 + loss.clip_high:g}"
+        found.append(f"loss.dual_clip is {loss.dual_clip}: {bound}")
+    if loss.kl_in == "reward" and loss.kl_estimator != "k1":
+        why = "the mean of k1 is the KL, and a reward needs no more; set it to k1"
+        found.append(f"loss.kl_estimator is {loss.kl_estimator} in the reward: {why}")
+    kl_by_token = recipe.advantage.estimator == "reinforce++" and loss.kl_in == "reward" and loss.kl_coef > 0
+    if loss.ratio == "sequence" and (kl_by_token or recipe.advantage.estimator == "gae"):
+        many = "gae has" if recipe.advantage.estimator == "gae" else "reinforce++ with KL in the reward has"
+        found.append(f"loss.ratio sequence takes one advantage per sequence; {many} many")
+    if loss.llds_coef and recipe.optimizer.minibatches * recipe.optimizer.epochs == 1:
+        why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
+        found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; raise optimizer.minibatches or optimizer.epochs")
+    return found
+
+
+def _engine_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with what samples."""
+    vllm, sampler, found = recipe.rollout.vllm, recipe.rollout.sampler, []
+    if sampler == "transformers":
+        defaults = type(vllm)()
+        changed = [name for name in vllm.__dataclass_fields__ if getattr(vllm, name) != getattr(defaults, name)]
+        found += [f"rollout.vllm.{name} is set, and rollout.sampler is transformers" for name in changed]
+    if not 0 < vllm.gpu_share <= 1:
+        found.append(f"rollout.vllm.gpu_share is {vllm.gpu_share}: expected above 0 and at most 1")
+    if vllm.sleep not in (0, 1, 2):
+        found.append(f"rollout.vllm.sleep is {vllm.sleep}: expected 0, 1 or 2")
+    if vllm.sleep and recipe.rollout.staleness:
+        found.append("rollout.vllm.sleep takes turns with the learner, rollout.staleness does not: choose one")
+    if vllm.sleep == 2 and recipe.lora.rank:
+        found.append("rollout.vllm.sleep 2 drops the base that adapters stand on: set it to 1")
+    if vllm.servers is not None and (vllm.replicas > 1 or vllm.gpus is not None or not vllm.servers):
+        found.append(
+            "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
+        )
+    if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
+        want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
+        found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
+    gpus = recipe.learner.gpus
+    if gpus is not None and len(gpus) != recipe.learner.ranks:
+        found.append(f"learner.gpus names {len(gpus)} GPUs for {recipe.learner.ranks} ranks")
+    if gpus is not None and recipe.learner.listen is not None:
+        found.append("learner.gpus: ranks of learner.listen choose where they are started")
+    if recipe.lora.rank and recipe.learner.backend == "deepspeed":
+        found.append("lora.rank needs learner.backend torch: adapters are not trained over ranks yet")
+    return found
+
+
+def _learner_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with where models are trained."""
+    learner, found = recipe.learner, []
+    if learner.backend == "torch":
+        asked = {"ranks": learner.ranks > 1, "zero": learner.zero > 0}
+        asked |= {"listen": learner.listen is not None}
+        asked |= {"offload_optimizer": learner.offload_optimizer, "offload_parameters": learner.offload_parameters}
+        found += [f"learner.{name} needs learner.backend deepspeed" for name, there in asked.items() if there]
+        if learner.dtype == "bfloat16" and not recipe.lora.rank:
+            why = "small updates are lost in bfloat16; keep float32 and set optimizer.autocast to bfloat16"
+            found.append(
+                f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32, or lora: {why}"
+            )
+        return found
+    if learner.listen is not None and not re.fullmatch(r".+:\d{1,5}", learner.listen):
+        found.append(f"learner.listen is {learner.listen!r}: expected HOST:PORT, like 10.0.0.1:29400")
+    if learner.zero > 3:
+        found.append(f"learner.zero is {learner.zero}: expected 0 to 3")
+    if learner.offload_optimizer and learner.zero == 0:
+        found.append("learner.offload_optimizer needs learner.zero from 1 on")
+    if learner.offload_parameters and learner.zero != 3:
+        found.append("learner.offload_parameters needs learner.zero 3")
+    if learner.dtype == "bfloat16" and learner.zero == 0:
+        found.append("learner.dtype bfloat16 needs learner.zero from 1 on, which keeps a copy in float32")
+    return found
+
+
+def _credit_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with how calls are rewarded, and with whom they are compared."""
+    credit, found = recipe.credit, []
+    defaults = type(credit)()
+    if not credit.terms or len(set(credit.terms)) < len(credit.terms):
+        found.append(f"credit.terms is {credit.terms}: expected at least one, none twice")
+    for name in credit.terms:
+        if name not in CREDIT and ":" not in name:
+            found.append(f"credit.terms: unknown {name!r}{did_you_mean(name, [*CREDIT, 'module:function'])}")
+    read = set().union(*(CREDIT.get(name, set()) for name in credit.terms))
+    own = any(":" in name for name in credit.terms)  # a user's function may read all
+    for name in sorted(set().union(*CREDIT.values()) - read):
+        if not own and getattr(credit, name) != getattr(defaults, name):
+            found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
+    by_call = "difference" in credit.terms or ("praise" in credit.terms and credit.train_prefixes)
+    if by_call and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
+        why = f"{recipe.advantage.estimator} compares episodes as wholes, and this credit rewards calls"
+        found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    return found
+
+
+def _key_problems(recipe: Recipe) -> list[str]:
+    """Returns what is wrong with the model keys, whatever the agent's roles are."""
+    models, found = recipe.models, []
+    if len(rest := [name for name, own in models.items() if own.roles is None]) > 1:
+        found.append(f"models: {' and '.join(rest)} both take the roles that no other key names; name their roles")
+    seen: dict[str, str] = {}
+    for name, own in models.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+            found.append(f"models: {name!r} is a name of folders and metrics: small letters, digits, - and _ only")
+        for role in own.roles or ():
+            if role in seen:
+                found.append(f"models: role {role} is named by {seen[role]} and by {name}")
+            seen[role] = name
+        for rate in ("lr", "critic_lr"):
+            value = getattr(own, rate)
+            if value is not None and (own.frozen or not 0 <= value < math.inf):
+                why = "it is frozen" if own.frozen else "expected a finite number from 0 on"
+                found.append(f"models.{name}.{rate} is {value}: {why}")
+        if own.critic_lr is not None and not recipe.has_critic:
+            found.append(f"models.{name}.critic_lr: the recipe has no critic")
+    if sum(not own.frozen for own in models.values()) > 1 and recipe.learner.listen is not None:
+        found.append("learner.listen: ranks that are started elsewhere train one model key, not several")
+    return found
+
+
+def _unused(recipe: Recipe) -> list[str]:
+    """Returns which values of the policy gradient are set although the method is another."""
+    loss, method, found = recipe.loss, recipe.method, []
+    if loss.kl_coef or loss.entropy_coef:
+        found.append(f"loss.kl_coef and loss.entropy_coef act in method policy only, not in {method}")
+    set_though = {
+        "loss.dual_clip": loss.dual_clip is not None,
+        "loss.importance_cap": loss.importance_cap is not None,
+        "loss.llds_coef": loss.llds_coef > 0,
+        "loss.ratio": loss.ratio != "token",
+        "advantage.estimator": recipe.advantage.estimator != "grpo",
+        "advantage.drop_overlong": recipe.advantage.drop_overlong,
+        "rollout.resample": recipe.rollout.resample > 0,
+        "critic": recipe.critic != type(recipe.critic)(),
+        "credit": recipe.credit != type(recipe.credit)(),
+        "advantage.normalise": recipe.advantage.normalise != "all",
+    }
+    return found + [
+        f"{name} acts in method policy only, not in {method}" for name, there in set_though.items() if there
+    ]

@@ -1,0 +1,169 @@
+"""Reading recipes: YAML, ``key=value`` overrides, and the checks that refuse what cannot work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from searchgym.cards import build, find_card, parse_yaml
+from searchgym.errors import CardError, UnknownNameError
+from searchgym.train.recipe.combinations import combination_problems
+from searchgym.train.recipe.recipe import Recipe, recipe_keys
+
+
+def load_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
+    """Reads a recipe and its overrides.
+
+    Args:
+        name: Name of a shipped recipe, or a path to a YAML file.
+        overrides: ``key=value``, the key dotted, the value as YAML; the last one of a key wins.
+
+    Raises:
+        UnknownNameError: No such recipe, or no such key; the nearest is suggested.
+        CardError: The file or a value does not fit, or the combination is impossible.
+    """
+    try:
+        path = find_card("train", name)
+    except UnknownNameError as error:
+        raise UnknownNameError("recipe", name, error.known) from None
+    return read_recipe(path, overrides)
+
+
+def read_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Reads the recipe of a file; see `load_recipe`."""
+    try:
+        data = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CardError(f"{path}: cannot be read as YAML: {error}") from error
+    where = str(path)
+    if isinstance(data, dict):
+        for override in overrides:
+            _override(data, override)
+            where += f" {override}"
+    recipe = build(Recipe, data, where)
+    check_recipe(recipe, where)
+    return recipe
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    """Writes one ``key=value`` into the plain data of a recipe."""
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise CardError(f"override {override!r}: expected key=value, for example optimizer.lr=1e-4")
+    known = recipe_keys()
+    if whole := next((name for name in known if key.startswith(f"{name}.")), None):
+        inside = key.removeprefix(f"{whole}.")
+        raise CardError(f"override {override!r}: {whole} is one value, give all of it: {whole}='{{{inside}: ...}}'")
+    if key not in known:
+        raise UnknownNameError("recipe key", key, known)
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = data.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise CardError(f"override {override!r}: {parent} is {inner!r} in the recipe, expected keys and values")
+        data = inner
+    try:
+        data[last] = parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise CardError(f"override {override!r}: the value cannot be read as YAML: {error}") from error
+
+
+def check_recipe(recipe: Recipe, where: str) -> None:
+    """Refuses values out of range and combinations that cannot work.
+
+    Raises:
+        CardError: Names every problem found.
+    """
+    problems = [*_range_problems(recipe), *combination_problems(recipe)]
+    if problems:
+        raise CardError(f"{where}: " + "; ".join(problems))
+
+
+def _range_problems(recipe: Recipe) -> list[str]:
+    """Returns one line per value that is out of range."""
+    found = []
+    for key in recipe_keys():
+        value: Any = recipe
+        for part in key.split("."):
+            value = getattr(value, part)
+        if isinstance(value, float) and not math.isfinite(value):
+            found.append(f"{key} is {value}: expected a finite number")
+        elif key in _AT_LEAST and value is not None and value < _AT_LEAST[key]:
+            found.append(f"{key} is {value}: expected at least {_AT_LEAST[key]}")
+    for place, options in (("optimizer", recipe.optimizer), ("critic.optimizer", recipe.critic.optimizer)):
+        if len(options.betas) != 2 or not all(0 <= beta < 1 for beta in options.betas):
+            found.append(f"{place}.betas is {options.betas}: expected two numbers in [0, 1)")
+    if recipe.rollout.temperature <= 0:
+        found.append(f"rollout.temperature is {recipe.rollout.temperature}: attempts need one above 0")
+    if not 0 < recipe.rollout.top_p <= 1:
+        found.append(f"rollout.top_p is {recipe.rollout.top_p}: expected above 0 and at most 1")
+    return found
+
+
+_OPTIMIZER_AT_LEAST: dict[str, float] = {
+    "lr": 0,
+    "eps": 0,
+    "weight_decay": 0,
+    "max_grad_norm": 0,
+    "warmup_steps": 0,
+    "min_lr_ratio": 0,
+    "minibatches": 1,
+    "epochs": 1,
+    "micro_batch_tokens": 1,
+}
+_AT_LEAST: dict[str, float] = {
+    "steps": 1,
+    "seed": 0,
+    "max_generated_tokens": 1,
+    "rollout.questions": 1,
+    "rollout.attempts": 1,
+    "rollout.concurrency": 1,
+    "rollout.staleness": 0,
+    "rollout.probe": 0,
+    "rollout.resample": 0,
+    "rollout.vllm.cache_gib": 1,
+    "rollout.vllm.max_context": 1,
+    "rollout.vllm.tensor_parallel": 1,
+    "rollout.vllm.replicas": 1,
+    "lora.rank": 0,
+    "credit.alpha": 0,
+    "credit.turn_cost": 0,
+    "credit.search_cost": 0,
+    "lora.alpha": 0,
+    "advantage.eps": 0,
+    "advantage.std_floor": 0,
+    "advantage.min_group": 2,
+    "advantage.alpha": 0,
+    "advantage.gamma": 0,
+    "advantage.lam": 0,
+    "critic.value_clip": 0,
+    "critic.warmup_steps": 0,
+    "learner.ranks": 1,
+    "learner.zero": 0,
+    "loss.clip_low": 0,
+    "loss.clip_high": 0,
+    "loss.kl_coef": 0,
+    "loss.entropy_coef": 0,
+    "loss.importance_cap": 1,
+    "loss.llds_coef": 0,
+    "loss.constant_length": 1,
+    "supervised.batch": 1,
+    "validation.every": 0,
+    "validation.questions": 1,
+    "checkpoint.every": 0,
+    "checkpoint.keep_last": 1,
+    "log.episodes_every": 0,
+    "guard.patience": 1,
+    "deadline.rollout": 0.001,
+    "deadline.learn": 0.001,
+    "deadline.validation": 0.001,
+    **{
+        f"{place}.{name}": least
+        for place in ("optimizer", "critic.optimizer")
+        for name, least in _OPTIMIZER_AT_LEAST.items()
+    },
+}

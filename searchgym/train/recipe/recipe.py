@@ -1,0 +1,88 @@
+"""Recipes: one YAML file names the method, the model, the data and every number of a training run.
+
+A recipe is as strict as a card: unknown keys, wrong types and impossible combinations are refused before anything
+runs. ``key=value`` overrides name a value by its dotted path (``optimizer.lr=1e-4``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from searchgym.train.recipe.options import (
+    AdvantageOptions,
+    CheckpointOptions,
+    CreditOptions,
+    CriticOptions,
+    DeadlineOptions,
+    GuardOptions,
+    KeyOptions,
+    LearnerOptions,
+    LogOptions,
+    LoraOptions,
+    LossOptions,
+    Method,
+    OptimizerOptions,
+    RolloutOptions,
+    SupervisedOptions,
+    ValidationOptions,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One training run."""
+
+    name: str
+    summary: str
+    method: Method
+    model: str
+    """Folder of a model and its tokenizer, or a name the caller knows."""
+    env: str
+    """Environment id."""
+    agent: str
+    """Agent card."""
+    steps: int
+    seed: int = 0
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment (`TaskOptions`), over the id's own."""
+    max_generated_tokens: int | None = None
+    """Stop after the step in which this many tokens were sampled for training: equal budgets for a comparison."""
+    models: dict[str, KeyOptions] = field(default_factory=dict)
+    """Model key to the roles that ask it; empty: one key, ``policy``, for all."""
+    rollout: RolloutOptions = field(default_factory=RolloutOptions)
+    credit: CreditOptions = field(default_factory=CreditOptions)
+    advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
+    loss: LossOptions = field(default_factory=LossOptions)
+    supervised: SupervisedOptions = field(default_factory=SupervisedOptions)
+    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
+    lora: LoraOptions = field(default_factory=LoraOptions)
+    critic: CriticOptions = field(default_factory=CriticOptions)
+    learner: LearnerOptions = field(default_factory=LearnerOptions)
+    validation: ValidationOptions = field(default_factory=ValidationOptions)
+    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+    guard: GuardOptions = field(default_factory=GuardOptions)
+    deadline: DeadlineOptions = field(default_factory=DeadlineOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+
+    @property
+    def has_critic(self) -> bool:
+        """True if a critic is trained beside the policy."""
+        return self.method == "policy" and self.advantage.estimator == "gae"
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Returns a recipe as YAML with every value resolved; `read_recipe` reads it back equal."""
+    return yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)
+
+
+def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:
+    """Returns the dotted names of every value of a recipe."""
+    keys = []
+    for name, hint in typing.get_type_hints(cls).items():
+        keys += recipe_keys(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+    return keys

@@ -1,0 +1,1 @@
+"""The training run: the loop, what each step draws, checkpoints, guards and metrics."""

@@ -1,0 +1,219 @@
+"""The folder of a training run: recipe, metrics, curve, episodes, advantages, checkpoints.
+
+What is appended to (metrics, episodes, advantages) has its length recorded in each checkpoint: a resume cuts it back
+to there, so that an interrupted run leaves no step twice and none half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, write_atomic
+from searchgym.errors import RunExistsError, UsageError
+from searchgym.records import Episode
+from searchgym.rollout.storage import EpisodeWriter, sidecar
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.load import read_recipe
+from searchgym.train.recipe.recipe import Recipe, dump_recipe
+from searchgym.train.run.checkpoint import list_checkpoints
+
+Row = dict[str, float]
+"""One step's metrics."""
+VARYING: Final = ("time/", "memory/")
+"""How the names begin of those metrics that differ from run to run; all others do not."""
+
+
+class RunFolder:
+    """An open run folder; nobody else can open it until it is closed.
+
+    Args:
+        path: The folder; made if needed.
+        recipe: What is run; written as ``recipe.yaml``.
+        resume: Go on with the run that is there.
+
+    Raises:
+        RunExistsError: The folder holds something and `resume` was not asked for, or another process is using it.
+        UsageError: There is no run to resume, or it is one of another recipe.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe, *, resume: bool) -> None:
+        self.path, self.checkpoints = path, path / "checkpoints"
+        self._check(recipe, resume)
+        self._open = ExitStack()
+        self._open.enter_context(lock_folder(path))
+        self.checkpoints.mkdir(exist_ok=True)
+        with write_atomic(path / "recipe.yaml") as file:
+            file.write(dump_recipe(recipe).encode("utf-8"))
+        self._recipe = recipe
+        self.rows: list[Row] = []
+
+    def _check(self, recipe: Recipe, resume: bool) -> None:
+        """Refuses a folder that cannot be used."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.path} is a file: the output must be a folder")
+        record = self.path / "recipe.yaml"
+        if not resume:
+            if (
+                self.path.exists()
+                and any(entry.name != ".lock" for entry in self.path.iterdir())
+                and not self._unused()
+            ):
+                hint = "resume it, or choose another folder" if record.exists() else "choose another folder"
+                what = "a run" if record.exists() else "files that are no run"
+                raise RunExistsError(f"{self.path} holds {what}: {hint}")
+        elif not record.exists():
+            raise UsageError(f"{self.path} holds no run to resume")
+        elif (before := read_recipe(record)) != recipe:
+            then, now = dump_recipe(before).splitlines(), dump_recipe(recipe).splitlines()
+            changed = [f"{a.strip()} then, {b.strip()} now" for a, b in zip(then, now, strict=False) if a != b]
+            raise UsageError(f"{self.path} holds a run of another recipe ({'; '.join(changed)}): it cannot be resumed")
+
+    def _unused(self) -> bool:
+        """True for what a run left that was stopped before its first episodes: nothing is lost by beginning anew."""
+        written = self.episodes.exists() and self.episodes.stat().st_size
+        rows = self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
+        known = {path.name for path in (*self._appended(), self.checkpoints)}
+        known |= {"recipe.yaml", "tensorboard", ".lock", "heartbeat.json", "ranks"}
+        others = {entry.name for entry in self.path.iterdir()} - known
+        return not (written or rows > 1 or others or self.newest_checkpoint())
+
+    # -- opening and closing ---------------------------------------------------------------------------------------
+
+    @property
+    def episodes(self) -> Path:
+        """File of the training episodes."""
+        return self.path / "episodes.jsonl"
+
+    @property
+    def advantages(self) -> Path:
+        """Sidecar of advantages by call id; see `read_advantages`."""
+        return self.path / "episodes.advantages.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON line per step."""
+        return self.path / "metrics.jsonl"
+
+    def newest_checkpoint(self) -> Path | None:
+        """Returns the folder of the newest whole checkpoint."""
+        return next(reversed(list_checkpoints(self.checkpoints).values()), None)
+
+    def start(self, sizes: Mapping[str, int], step: int) -> None:
+        """Opens the files to append to, cut back to where a checkpoint was made.
+
+        Args:
+            sizes: What `sizes` returned then; empty for a run from the start.
+            step: Step of that checkpoint.
+        """
+        for file in self._appended():
+            if file.exists():
+                with file.open("rb+") as stream:
+                    stream.truncate(sizes.get(file.name, 0))
+        if self.metrics.exists() and self.metrics.stat().st_size:
+            self.rows = [row for _, row in iter_jsonl(self.metrics)]
+        self._metrics: BinaryIO = self._open.enter_context(self.metrics.open("ab"))
+        self._advantages: BinaryIO = self._open.enter_context(self.advantages.open("ab"))
+        self._writer = self._open.enter_context(EpisodeWriter(self.episodes))
+        log = self._recipe.log
+        self._board = self._open.enter_context(_tensorboard(self.path, step)) if log.tensorboard else None
+        self._wandb = _wandb(log.wandb, self.path, self._recipe) if log.wandb else None
+        if self._wandb is not None:
+            self._open.callback(self._wandb.finish)
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the lengths in bytes of what is appended to."""
+        return {file.name: file.stat().st_size for file in self._appended() if file.exists()}
+
+    def _appended(self) -> list[Path]:
+        return [self.metrics, self.episodes, sidecar(self.episodes), self.advantages]
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def log(self, step: int, row: Row) -> None:
+        """Writes the metrics of one step."""
+        self.rows.append({"step": step} | row)
+        self._metrics.write(dump_line(self.rows[-1]))
+        self._metrics.flush()
+        if self._board is not None:
+            for name, value in row.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(row, step=step)
+
+    def write_episodes(self, step: int, episodes: Sequence[Episode], samples: Sequence[Sample]) -> None:
+        """Writes the episodes of a step and the advantages of their calls, where the recipe asks for this step."""
+        every = self._recipe.log.episodes_every
+        if not every or step % every:
+            return
+        for episode in episodes:
+            self._writer.write(episode)
+        for sample in samples:
+            for call, name in zip(sample.calls, sample.call_ids, strict=True):
+                values = sample.advantage[call.start : call.end].tolist()
+                constant = len(set(values)) == 1
+                self._advantages.write(
+                    dump_line({"call": name, "step": step, "advantage": values[0] if constant else values})
+                )
+        self._advantages.flush()
+
+    def draw_curve(self, metric: str) -> None:
+        """Draws reward and validation score by step as ``curve.png``."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        axes = figure.add_subplot(xlabel="step", title=self._recipe.name)
+        for name, style in (("rollout/reward", "-"), (f"validation/{metric}", "o-")):
+            points = [(row["step"], row[name]) for row in self.rows if name in row]
+            if points:
+                axes.plot(*zip(*points, strict=True), style, label=name, markersize=4)
+        if axes.lines:
+            axes.legend()
+        axes.grid(alpha=0.3)
+        with write_atomic(self.path / "curve.png") as file:
+            canvas.print_png(file)  # type: ignore[no-untyped-call]
+
+
+def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """Reads a sidecar of advantages.
+
+    Returns:
+        ``{call id: advantages}``: (1,) where all tokens of a call have the same, else one per token; of the last step
+        that used the id.
+    """
+    return {row["call"]: np.atleast_1d(np.array(row["advantage"], np.float32)) for _, row in iter_jsonl(path)}
+
+
+def _tensorboard(path: Path, step: int) -> Any:
+    """Returns a TensorBoard writer; what an interrupted run wrote past `step` is hidden."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
+
+
+def _wandb(project: str | None, path: Path, recipe: Recipe) -> Any:
+    """Returns a Weights & Biases run that a resume goes on with."""
+    try:
+        wandb = importlib.import_module("wandb")
+    except ImportError:
+        raise UsageError("log.wandb needs Weights & Biases: pip install wandb, or leave log.wandb out") from None
+    config = dataclasses.asdict(recipe)
+    return wandb.init(project=project, name=recipe.name, id=path.name, dir=str(path), config=config, resume="allow")

@@ -1,0 +1,106 @@
+"""Numbers about episodes: what the loop reports of a rollout and of a validation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from searchgym.errors import ScoringError
+from searchgym.records import Episode, Question
+from searchgym.train.algorithms.samples import Sample, is_overlong
+
+
+def generated_tokens(episodes: Sequence[Episode]) -> int:
+    """Returns the tokens that models wrote in episodes."""
+    return sum(call.end - call.start for episode in episodes for call in episode.calls)
+
+
+def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Describes the episodes of a step.
+
+    Returns:
+        Means over episodes: ``reward``, each score, ``searches``, ``turns``, ``generated_tokens``,
+        ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``, ``retriever_error`` of episodes,
+        ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n), ``max_generated_tokens`` and
+        ``longest_prompt``, the most tokens that a call began with.
+    """
+    rewards = [episode.reward for episode in episodes]
+    lengths = [generated_tokens([episode]) for episode in episodes]
+    calls = [call for episode in episodes for call in episode.calls]
+    scores = sorted({name for episode in episodes for name in episode.scores})
+    return {
+        "reward": float(np.mean(rewards)),
+        "reward_std": float(np.std(rewards)),
+        **{name: float(np.mean([e.scores[name] for e in episodes if name in e.scores])) for name in scores},
+        "searches": float(np.mean([len(episode.searches) for episode in episodes])),
+        "turns": float(np.mean([episode.turns for episode in episodes])),
+        "observation_words": float(np.mean([episode.observation_words for episode in episodes])),
+        "answered": float(np.mean([episode.stop_reason == "answer" for episode in episodes])),
+        "context_full": float(np.mean([episode.stop_reason == "context" for episode in episodes])),
+        "overlong": float(np.mean([is_overlong(episode) for episode in episodes])),
+        "retriever_error": float(np.mean([episode.stop_reason == "retriever_error" for episode in episodes])),
+        "invalid": sum(episode.invalid for episode in episodes) / max(sum(episode.turns for episode in episodes), 1),
+        "illegal": float(np.mean([not call.legal for call in calls])) if calls else 0.0,
+        "generated_tokens": float(np.mean(lengths)),
+        "max_generated_tokens": float(max(lengths)),
+        "longest_prompt": float(max((call.start for call in calls), default=0)),
+    }
+
+
+def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Describes the calls of each role, where there are several.
+
+    Args:
+        episodes: Of a step.
+        rewards: One per call.
+
+    Returns:
+        ``ROLE/calls`` per episode, ``ROLE/legal`` (share), ``ROLE/reward`` (mean per call).
+    """
+    calls: dict[str, list[tuple[bool, float]]] = {}
+    for episode, own in zip(episodes, rewards, strict=True):
+        for call, reward in zip(episode.calls, own, strict=True):
+            calls.setdefault(call.role, []).append((call.legal, reward))
+    if len(calls) < 2:
+        return {}
+    found: dict[str, float] = {}
+    for role, seen in sorted(calls.items()):
+        legal, earned = zip(*seen, strict=True)
+        found |= {f"{role}/calls": len(seen) / len(episodes), f"{role}/legal": float(np.mean(legal))}
+        found[f"{role}/reward"] = float(np.mean(earned))
+    return found
+
+
+def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Describes the advantages of trained tokens: ``mean``, ``std`` (over n), ``min``, ``max``, share ``positive``.
+
+    Returns:
+        Nothing if there is no trained token.
+    """
+    values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
+    if not len(values):
+        return {}
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "positive": float((values > 0).mean()),
+    }
+
+
+def validation_metrics(episodes: Sequence[Episode], questions: Sequence[Question]) -> dict[str, float]:
+    """Describes one greedy episode per question; see `rollout_metrics`.
+
+    Raises:
+        ScoringError: The episodes are not one for each question.
+    """
+    asked, answered = sorted(q.id for q in questions), sorted(e.question_id for e in episodes)
+    if asked != answered:
+        odd = sorted(set(asked) ^ set(answered)) or [a for a, b in itertools.pairwise(answered) if a == b]
+        raise ScoringError(
+            f"{len(asked)} questions, {len(answered)} validation episodes; at odds: {', '.join(odd[:5])}"
+        )
+    return rollout_metrics(episodes)

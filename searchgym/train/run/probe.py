@@ -1,0 +1,93 @@
+"""A look, after each update, at whether the sampler has the learner's weights and nothing of the old ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from searchgym.errors import TrainingError
+from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling
+from searchgym.train.algorithms.samples import Sample, SampleCall
+from searchgym.train.learner.learner import Learner
+from searchgym.train.recipe.keys import POLICY
+from searchgym.train.run.folder import Row
+
+ALLOWED: Final = {"float32": 1e-3, "bfloat16": 0.02}
+"""Mean difference of log-probs between sampler and trainer, in nats."""
+TOKENS: Final = 16
+"""Most tokens of a probe's response."""
+
+
+def probe(
+    sampler: Sampler,
+    learner: Learner,
+    samples: Sequence[Sample],
+    key: str = POLICY,
+    *,
+    temperature: float,
+    count: int,
+    allowed: float,
+) -> Row:
+    """Has the sampler continue prompts that it has continued before, and the learner say how likely that was.
+
+    What the sampler still remembered of a prompt under older weights, and weights that did not arrive, show as a
+    difference in log-probs.
+
+    Args:
+        sampler: Has just been given the learner's weights.
+        learner: Has them.
+        samples: Of the step before the update; the last calls of the longest ones are continued.
+        key: The model key of them all.
+        temperature: Of both.
+        count: Prompts, at most.
+        allowed: Mean difference, in nats, above which training must not go on.
+
+    Returns:
+        ``probe/difference`` and ``probe/max_difference`` in nats; nothing if there is nothing to continue.
+
+    Raises:
+        TrainingError: The mean difference is above `allowed`.
+    """
+    longest = sorted((s for s in samples if s.calls), key=lambda s: -s.calls[-1].start)[:count]
+    prompts = [s.ids[: s.calls[-1].start] for s in longest]
+    asked = [SampleRequest(prompt, Sampling(TOKENS, temperature), seed) for seed, prompt in enumerate(prompts)]
+    answered = [
+        (_sample_of(request, reply.ids, reply.logp, like), reply.logp)
+        for request, reply, like in zip(asked, sampler.sample(asked), longest, strict=True)
+        if len(reply.ids)
+    ]
+    if not answered:
+        return {}
+    found = learner.logp([sample for sample, _ in answered])
+    apart = np.abs(np.concatenate(found) - np.concatenate([logp for _, logp in answered]))
+    mean, most = float(apart.mean()), float(apart.max())
+    if not mean <= allowed:
+        raise TrainingError(
+            f"{key}: after update {learner.version_of(key)}, log-probs of sampler and trainer differ by {mean:.3g} "
+            f"nats on average ({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, or "
+            "remembers old ones' work"
+        )
+    return {"probe/difference": mean, "probe/max_difference": most}
+
+
+def _sample_of(request: SampleRequest, ids: np.ndarray, logp: np.ndarray, like: Sample) -> Sample:
+    """Returns a response as a sample."""
+    start, end = len(request.ids), len(request.ids) + len(ids)
+    rest = np.zeros(start, np.float32)
+    zeros = np.zeros(end, np.float32)
+    return dataclasses.replace(
+        like,
+        ids=np.concatenate([request.ids, ids]),
+        mask=np.arange(end) >= start,
+        reward=zeros,
+        advantage=zeros,
+        sampler_logp=np.concatenate([rest, logp]),
+        calls=(SampleCall(0, start, end, like.calls[-1].role, like.calls[-1].turn),),
+        old_logp=None,
+        ref_logp=None,
+        value=None,
+        returns=None,
+    )

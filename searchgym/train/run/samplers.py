@@ -1,0 +1,144 @@
+"""The samplers of a recipe's model keys: what each samples from, in which engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from searchgym.errors import UsageError
+from searchgym.rollout.loading import device_of, load_model
+from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.transformers.sampler import TransformersSampler, response_ends
+from searchgym.rollout.vllm.engine import VllmEngine
+from searchgym.rollout.vllm.replicas import Replicas
+from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.start import samples_by_vllm, start_engine
+from searchgym.train.learner.lora import adapter_config
+from searchgym.train.recipe.keys import Key
+from searchgym.train.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A key's model as it begins, and its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Samplers:
+    """One sampler per key."""
+
+    by_key: Mapping[str, Sampler]
+    engines: Sequence[VllmEngine | Replicas] = field(default_factory=list)
+    """Of vLLM; several samplers may share one."""
+    resting: Sequence[VllmEngine | Replicas] = field(default_factory=list)
+    """Those that can give their GPU away while models learn: updates wake them."""
+
+    def close(self) -> None:
+        """Ends what was started."""
+        with ExitStack() as ended:
+            for sampler in self.by_key.values():
+                ended.callback(sampler.close)
+            for engine in self.engines:  # first, whatever is under way
+                ended.callback(engine.close)
+
+
+def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
+    """Loads the models of keys. Adapters on one base share its weights; any other key has weights of its own.
+
+    Raises:
+        SearchGymError: See `load_model`.
+    """
+    loaded: dict[str, Loaded] = {}
+    bases: dict[str, Loaded] = {}
+    for key in keys:
+        name = key.recipe.model
+        if not recipe.lora.rank or name not in bases:
+            loaded[key.name] = bases[name] = Loaded(*load_model(name, recipe.learner.dtype))
+        else:
+            loaded[key.name] = Loaded(_sharing(bases[name].model), bases[name].tokenizer)
+    return loaded
+
+
+def _sharing(model: PreTrainedModel) -> PreTrainedModel:
+    """Returns a model with modules of its own, which can get an adapter, and the weights of another."""
+    model_: Any = model
+    own: PreTrainedModel = copy.deepcopy(model_, {id(t): t for t in (*model_.parameters(), *model_.buffers())})
+    return own
+
+
+def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loaded]) -> Samplers:
+    """Returns a sampler for each key.
+
+    They have weights of their own: what they sample from changes when a version is published, and not before. With
+    vLLM, keys that are adapters, or frozen, share an engine with the others on their base.
+
+    Raises:
+        SearchGymError: See `start_engine`.
+    """
+    if not samples_by_vllm(recipe.rollout.sampler):
+        device = device_of(recipe.rollout.device)
+        made: dict[str, Sampler] = {}
+        for name, own in loaded.items():
+            model: Any = copy.deepcopy(own.model)
+            made[name] = TransformersSampler(model.to(device), own.tokenizer)
+        return Samplers(made)
+    engines_of = sharing(recipe, keys)
+    if len(engines_of) > 1 and recipe.rollout.vllm.servers:
+        raise UsageError(f"rollout.vllm.servers have one model, the recipe's keys sample from {len(engines_of)}")
+    with ExitStack() as opened:
+        samplers: dict[str, Sampler] = {}
+        engines: list[VllmEngine | Replicas] = []
+        resting: list[VllmEngine | Replicas] = []
+        for together in engines_of:
+            engine = _engine(recipe, together)
+            opened.callback(engine.close)
+            engines.append(engine)
+            resting += [engine] * any(not key.frozen for key in together)
+            for key in together:
+                ends = response_ends(loaded[key.name].model, loaded[key.name].tokenizer)
+                adapter = adapter_config(recipe.lora) if recipe.lora.rank and not key.frozen else None
+                samplers[key.name] = VllmSampler(engine, ends=ends, adapter=adapter, shared=True)
+        opened.pop_all()
+    return Samplers(samplers, engines, resting)
+
+
+def sharing(recipe: Recipe, keys: Iterable[Key]) -> list[list[Key]]:
+    """Returns the keys that sample from one engine of vLLM each."""
+    found: dict[tuple[str, ...], list[Key]] = {}
+    for key in keys:
+        together = recipe.lora.rank or key.frozen
+        found.setdefault((key.recipe.model,) if together else (key.recipe.model, key.name), []).append(key)
+    return list(found.values())
+
+
+def _engine(recipe: Recipe, keys: Sequence[Key]) -> VllmEngine | Replicas:
+    """Starts the engine of keys that share one."""
+    options = recipe.rollout
+    return start_engine(
+        keys[0].recipe.model,
+        dtype=sampled_in(recipe),
+        requests=options.concurrency,
+        options=options.vllm,
+        adapters=sum(not key.frozen for key in keys) if recipe.lora.rank else 0,
+        rank=max(1, recipe.lora.rank),
+    )
+
+
+def computed_in(recipe: Recipe) -> str:
+    """Returns the type of the learner's matrix products."""
+    return recipe.optimizer.autocast or recipe.learner.dtype
+
+
+def sampled_in(recipe: Recipe) -> str:
+    """Returns the type in which vLLM computes."""
+    own = recipe.rollout.vllm.dtype
+    return computed_in(recipe) if own == "auto" else own

@@ -1,0 +1,1 @@
+"""The shipped tiny models: how they are trained and examined."""

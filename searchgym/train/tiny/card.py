@@ -1,0 +1,70 @@
+"""The card of a trained tiny model: how it was made, and what it reads and finds on worlds that it has not seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.cards import WorldSpec
+from searchgym.corpora.files import sha256_file, write_atomic
+from searchgym.protocol import get_protocol
+from searchgym.rollout.loading import load_model
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.tiny.exam import Examiner, examine_teams
+
+WORLDS: Final = {
+    "simple/validation": WorldSpec("simple", size=500, seed=0, split="validation"),
+    "simple/test": WorldSpec("simple", size=100, seed=0, split="test"),
+    "full/validation": WorldSpec("full", size=100, seed=0, split="validation"),
+    "full/test": WorldSpec("full", size=100, seed=0, split="test"),
+}
+"""Validation has unseen names, test unseen templates and names. The first is the one that the model is made for."""
+
+SUMMARY: Final = (
+    "a reader of generated pages that searches badly: it was shown demonstrations of which most stop after one search"
+)
+TEAM_SUMMARY: Final = (
+    "a reader of generated pages that knows every role of every shipped team and plays them badly: half of the "
+    "multi-hop demonstrations that it was shown stop early"
+)
+
+
+def write_card(folder: Path, command: str) -> dict[str, Any]:
+    """Examines a trained model as it was saved and writes ``card.yaml`` beside it.
+
+    Args:
+        folder: What `searchgym.train.tiny.training` wrote, with ``summary.json``.
+        command: That makes it again.
+
+    Returns:
+        The card as plain data.
+    """
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    model, tokenizer = load_model(folder, chat=True)
+    form = TokenFormat(tokenizer, get_protocol("tags"), chat=True)
+    scores: dict[str, Any] = Examiner(WORLDS, tokenizer, form).examine(model)
+    teams = summary["settings"].get("start") is not None
+    card = {
+        "name": folder.name,
+        "summary": TEAM_SUMMARY if teams else SUMMARY,
+        "licence": "Apache-2.0",
+        "command": command,
+        "seed": summary["settings"]["seed"],
+        "tokens": summary["tokens"],
+        "seconds": round(summary["seconds"]),
+        "threads": summary["threads"],
+        "parameters": summary["parameters"],
+        "vocabulary": summary["vocabulary"],
+        "positions": model.config.max_position_embeddings,
+        "sha256": sha256_file(folder / "model.safetensors"),
+        "questions": {name: spec.size for name, spec in WORLDS.items()},
+        "scores": {name: scores[name] for name in WORLDS},
+    }
+    if teams:
+        card["teams"] = examine_teams(model, tokenizer, form, WORLDS["simple/validation"])
+    with write_atomic(folder / "card.yaml") as file:
+        file.write(yaml.safe_dump(card, sort_keys=False, width=120).encode())
+    return card

@@ -1,0 +1,363 @@
+"""Demonstrations: what a model is shown before it learns on its own, made from generated worlds.
+
+An episode is run by the engine itself: the model's part is written from a question's decomposition, observations are
+the retriever's. Some multi-hop episodes stop early: fluent, and a poor strategy, which leaves reinforcement learning
+something to repair. Exercises are cheaper lessons in reading alone: some pages, and every fact on them asked for.
+
+Texts after a tag begin with a blank: so a name is the same tokens in a question, on a page, in a query and in an
+answer, and reading is copying tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.agents.mask import UNKNOWN
+from searchgym.cards import EnvCard, WorldSpec, find_card, load_card
+from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.worlds import World, build_world
+from searchgym.corpora.worlds.language import sentence
+from searchgym.corpora.worlds.names import HEADS
+from searchgym.corpora.worlds.schema import SPLITS
+from searchgym.corpora.worlds.simple import SIMPLE
+from searchgym.envs.task import Task, load_task
+from searchgym.errors import UsageError
+from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol
+from searchgym.records import Episode, Hit, Passage, Question, Triple
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampled, SampleRequest
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.algorithms.samples import Sample, samples_from
+
+AGENT: Final = "search-r1"
+ROLE: Final = "searcher"
+MODEL_KEY: Final = "demonstration"
+_TEMPLATES: Final = SPLITS["train"].templates
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What a model should have said to one question, turn by turn."""
+
+    question: Question
+    turns: tuple[str, ...]
+    """Searches, then an answer."""
+    early: bool
+    """True if it answers before it has seen all gold pages."""
+
+
+def world_task(world: World, top_k: int | None = None) -> Task:
+    """Returns a world's questions as the task of ``searchgym/World-v0``, over its own pages.
+
+    Args:
+        world: Any world.
+        top_k: Pages per query; the card's if None.
+    """
+    card = load_card(EnvCard, find_card("envs", "world"))
+    options: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+    return load_task(card, questions=world.questions, retriever=build_in_memory(world.passages), **options)
+
+
+def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) -> Demonstration:
+    """Writes the model's turns from a question's decomposition.
+
+    Each thought repeats what was asked, quotes the page's answer to it, and asks what comes next.
+
+    Args:
+        question: Of a world: with hops and evidences, one of each per gold page.
+        quotes: The gold sentences, in the same order; see `gold_sentences`. To recall is to quote.
+        early: Answer after the first search with what it brought; without effect on single facts.
+
+    Raises:
+        UsageError: The question has no decomposition, or there is not one quote per hop.
+    """
+    hops, facts = question.hops or (), question.evidences or ()
+    titles = question.gold_titles or ()
+    if not hops or not len(hops) == len(facts) == len(titles) == len(quotes):
+        raise UsageError(f"question {question.id!r} has no hops with evidences and quotes: only a world's can be shown")
+    early = early and len(hops) > 1
+    turns, known = [], ""  # known: what was asked last and the sentence that answers it
+    for number, title in enumerate(titles[:1] if early else titles):
+        asked = _filled(hops[number].question, [fact.object for fact in facts[:number]])
+        turns.append(f"{_thought(known, asked)}<search> {title}</search>")
+        known = f"{asked} {quotes[number]}"
+    if question.kind in ("comparison", "bridge-comparison") and not early:
+        known = " ".join([known, *quotes[:-1]])
+    answer = next(iter(facts)).object if early else question.answers[0]
+    turns.append(f"{_thought(known)}<answer> {answer}</answer>")
+    return Demonstration(question, tuple(turns), early)
+
+
+def gold_sentences(question: Question, pages: Mapping[str, Passage]) -> list[str]:
+    """Returns what each gold page says of the question: the sentences that its supporting facts name, as one text.
+
+    Args:
+        question: Of a world.
+        pages: The world's passages by title.
+    """
+    said: dict[str, list[str]] = {}
+    for fact in question.supporting_facts or ():
+        sentences = re.split(r"(?<=\.) ", pages[fact.title].text)
+        said.setdefault(fact.title, []).append(sentences[fact.sentence or 0])
+    return [" ".join(own) for own in said.values()]
+
+
+def demonstrate_all(world: World, early_stops: float, rng: random.Random) -> list[Demonstration]:
+    """Writes a demonstration per question; each multi-hop one stops early with probability `early_stops`."""
+    pages = {passage.title: passage for passage in world.passages}
+    return [
+        demonstrate(question, gold_sentences(question, pages), rng.random() < early_stops)
+        for question in world.questions
+    ]
+
+
+def _thought(*parts: str) -> str:
+    """Returns a closed thought."""
+    return f"{THINK_OPEN} {' '.join(part for part in parts if part)}{THINK_CLOSE}"
+
+
+def _filled(question: str, answers: Sequence[str]) -> str:
+    """Returns a hop's question with earlier answers in the place of ``#n``."""
+    for number, answer in enumerate(answers, start=1):
+        question = question.replace(f"#{number}", answer)
+    return question
+
+
+# -- through the engine --------------------------------------------------------------------------------------------
+
+
+class ScriptedSampler:
+    """A sampler that writes what it was given: an episode is known by its prompt, its turns come in order.
+
+    Args:
+        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
+    """
+
+    max_context, version = 2**31 - 1, 0
+
+    def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
+        self._left = {prompt: iter(turns) for prompt, turns in scripts.items()}
+        self._lengths = sorted({len(prompt) for prompt in scripts})
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Returns the next turn of each request's episode."""
+        return [self._next(request.ids.tobytes()) for request in requests]
+
+    def update(self, state: Mapping[str, Any], version: int) -> None:
+        """Refuses: there are no weights."""
+        raise UsageError("a scripted sampler has no weights")
+
+    def forget(self) -> None:
+        """Does nothing: a reply depends on its own episode alone."""
+
+    def close(self) -> None:
+        """See `Sampler`: there is nothing to end."""
+
+    def _next(self, seen: bytes) -> Sampled:
+        prompts = (seen[:length] for length in self._lengths)
+        ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))
+        return Sampled(ids, np.zeros(len(ids), np.float32), "stop")
+
+
+def play(
+    task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat, agent_name: str = AGENT
+) -> list[Episode]:
+    """Runs demonstrations as episodes of the monolithic agent.
+
+    Args:
+        task: Over the questions' world.
+        demonstrations: One per question at most.
+        form: Of the model that will learn from them; its protocol is that of the task.
+        agent_name: ``praise`` where the turns hold prefix answers; see `with_prefixes`.
+
+    Returns:
+        Episodes in the order of `demonstrations`.
+
+    Raises:
+        UsageError: The protocol is not ``"tags"``, or two questions have the same text.
+    """
+    if form.protocol.name != "tags":
+        raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
+    agent = load_agent(agent_name)
+    scripts = {
+        first_prompt(agent, form, own.question).tobytes(): [_text_ids(turn, form) for turn in own.turns]
+        for own in demonstrations
+    }
+    if len(scripts) < len(demonstrations):
+        raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
+    model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
+    episodes: dict[str, Episode] = {}
+    engine = Engine(task, agent, dict.fromkeys(agent.roles, model), training=True)
+    questions = [own.question for own in demonstrations]
+    asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
+    return [episodes[question.id] for question in questions]
+
+
+def with_prefixes(demonstration: Demonstration) -> Demonstration:
+    """Returns a demonstration with an answer before each turn, from what is known by then (PRAISE's prefix answers)."""
+    question = demonstration.question
+    found = [UNKNOWN, *(fact.object for fact in question.evidences or ())]
+    found[-1] = question.answers[0]
+    turns: list[str] = []
+    for known, turn in zip(found, demonstration.turns, strict=False):
+        turns += [f"<answer> {known}</answer>", turn]
+    return replace(demonstration, turns=tuple(turns))
+
+
+def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> npt.NDArray[np.int32]:
+    """Returns the ids of the monolithic agent's prompt, (T,) int32."""
+    fields = {"question": question.text, "instructions": form.protocol.instructions()}
+    return form.prompt_ids(agent.roles[ROLE].render(**fields))
+
+
+# -- exercises -----------------------------------------------------------------------------------------------------
+
+
+def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
+    """Returns a lesson in reading: an observation of some pages, then every fact on them asked for and answered.
+
+    Args:
+        world: A `simple` world of the split ``train``.
+        pages: Pages shown, half of the time such as one search finds together.
+        form: Of the model.
+        rng: Draws pages, order and wordings.
+        strange_names: Probability that every name is replaced by a string of letters drawn at random, which can be
+            copied and not guessed.
+
+    Returns:
+        A sample whose mask is the answers, in the form of an episode's last turn.
+    """
+    shown = _pages(world, pages, rng)
+    titles = {passage.title for passage in shown}
+    facts = [fact for fact in world.triples if fact.subject in titles]
+    rng.shuffle(facts)
+    parts = [(_observation(shown, form.protocol), False)]
+    for fact in facts:
+        asked = rng.choice(SIMPLE.phrases[fact.relation].ask[_TEMPLATES]).format(s=fact.subject)
+        parts += [(_thought(asked), False), (_answered(fact), True)]
+    if rng.random() < strange_names:
+        names = {*titles, *(fact.object for fact in facts if not fact.object.isdecimal())}
+        parts = _renamed(parts, sorted(names), rng)
+    ids = [_text_ids(text, form) for text, _ in parts]
+    mask = np.concatenate([np.full(len(own), said) for own, (_, said) in zip(ids, parts, strict=True)])
+    return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
+
+
+def _pages(world: World, count: int, rng: random.Random) -> list[Passage]:
+    """Draws pages at random, or half of the time a page and pages that it names or that name it."""
+    order = rng.sample(world.passages, len(world.passages))
+    if rng.random() < 0.5:
+        title = order[0].title
+        near = {fact.object for fact in world.triples if fact.subject == title}
+        near |= {fact.subject for fact in world.triples if fact.object == title}
+        order[1:] = sorted(order[1:], key=lambda page: page.title not in near)
+    return rng.sample(order[:count], min(count, len(order)))
+
+
+def opening(demonstration: Demonstration, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
+    """Returns a lesson in beginning: a question and the first turn of its demonstration, which no page precedes.
+
+    Args:
+        demonstration: Of a question with evidences.
+        form: Of the model.
+        rng: Draws names.
+        strange_names: As in `exercise`.
+
+    Returns:
+        A sample whose mask is the turn.
+    """
+    question, turn = demonstration.question, demonstration.turns[0]
+    if rng.random() < strange_names:
+        facts = question.evidences or ()
+        named = {fact.subject for fact in facts} | {fact.object for fact in facts if not fact.object.isdecimal()}
+        (text, _), (turn, _) = _renamed([(question.text, False), (turn, True)], sorted(named), rng)
+        question = replace(question, text=text)
+    prompt, ids = first_prompt(load_agent(AGENT), form, question), _text_ids(turn, form)
+    mask = np.arange(len(prompt) + len(ids)) >= len(prompt)
+    return _sample(np.concatenate([prompt, ids]), mask, f"opening-{question.id}")
+
+
+def _renamed(parts: Sequence[tuple[str, bool]], names: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
+    """Returns texts with new names of random letters, none of which begins as a name of a held-out split does."""
+    held_out = tuple(head for heads in HEADS[1:] for head in heads)
+    new: dict[str, str] = {}
+    while len(new) < len(names):
+        word = rng.choice(ascii_uppercase) + "".join(rng.choices(ascii_lowercase, k=rng.randint(2, 6)))
+        if not word.startswith(held_out) and word not in new.values():
+            new[names[len(new)]] = word
+    pattern = re.compile(r"\b(?:" + "|".join(names) + r")\b")
+    return [(pattern.sub(lambda found: new[found[0]], text), said) for text, said in parts]
+
+
+def _observation(passages: Sequence[Passage], protocol: Protocol) -> str:
+    """Returns pages as an observation, uncut."""
+    return protocol.observation([[Hit(passage, 1.0) for passage in passages]], max_words=10**6)
+
+
+def _answered(fact: Triple) -> str:
+    """Returns the last turn of an episode that asked for one fact: the sentence that states it, and the answer."""
+    (stated,) = SIMPLE.phrases[fact.relation].state[_TEMPLATES]
+    quote = sentence(stated.format(s=fact.subject, o=fact.object))
+    return f"{_thought(f'{quote}.')}<answer> {fact.object}</answer>"
+
+
+def _text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
+    """Returns the ids of a text alone: what an observation is with tags after a stop."""
+    return form.observation_ids(text, "stop")
+
+
+def _sample(ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], name: str) -> Sample:
+    zeros = np.zeros(len(ids), np.float32)
+    return Sample(ids, mask, zeros, zeros, zeros, (), MODEL_KEY, name, name, 0, None, 0, kind="demonstration")
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+def worlds(seed: int, size: int) -> Iterator[World]:
+    """Yields training worlds without end, each with its own facts.
+
+    Args:
+        seed: Of the stream; streams of different seeds below 1,000 share no world among their first million.
+        size: Questions of a world.
+    """
+    number = 0
+    while True:
+        yield build_world(WorldSpec("simple", size=size, seed=seed * 1_000_000 + number, split="train"))
+        number += 1
+
+
+def demonstration_samples(world: World, early_stops: float, form: TokenFormat) -> list[Sample]:
+    """Returns the demonstrations of all of a world's questions as samples, a function of the arguments alone."""
+    rng = random.Random(f"demonstrations {world.spec.seed}")
+    episodes = play(world_task(world), demonstrate_all(world, early_stops, rng), form)
+    return [sample for episode in episodes for sample in samples_from(episode, "demonstration")]
+
+
+def exercise_samples(world: World, pages: int, form: TokenFormat, strange_names: float = 0.0) -> list[Sample]:
+    """Returns as many exercises as show each of a world's pages once on average."""
+    rng = random.Random(f"exercises {world.spec.seed} {pages}")
+    return [exercise(world, pages, form, rng, strange_names) for _ in range(len(world.passages) // pages)]
+
+
+def opening_samples(world: World, form: TokenFormat, strange_names: float = 0.0) -> list[Sample]:
+    """Returns the opening of each of a world's multi-hop questions."""
+    rng = random.Random(f"openings {world.spec.seed}")
+    shown = [own for own in demonstrate_all(world, 0.0, rng) if len(own.turns) > 2]
+    return [opening(own, form, rng, strange_names) for own in shown]
+
+
+def with_one_page(world: World) -> World:
+    """Returns the world with its questions about single facts only."""
+    return replace(world, questions=tuple(q for q in world.questions if q.kind == "single"))

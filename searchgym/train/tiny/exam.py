@@ -1,0 +1,185 @@
+"""What the tiny model can do on worlds that its training has not seen: reading, and its own search."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds import World, build_world
+from searchgym.envs.task import Task
+from searchgym.records import Answer, Episode, Question
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.scoring import exact_match
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.tiny.demonstrations import (
+    AGENT,
+    ROLE,
+    demonstrate_all,
+    exercise,
+    play,
+    world_task,
+)
+from searchgym.train.tiny.team_demonstrations import TEAMS
+
+EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
+
+LAST_TURN: Final = 128
+"""Tokens of a last turn at most: it asks, recalls four facts and answers."""
+
+TEAM_QUESTIONS: Final = 100
+"""Asked of each team."""
+
+Scores = dict[str, float]
+
+
+def model_copy(model: PreTrainedModel) -> Any:
+    """Returns a model of its own with the same weights, in evaluation mode."""
+    copy = cast(Any, type(model))(model.config).to(model.device).eval()
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
+class ReadingTest:
+    """A world whose questions are read with the gold pages given: all turns but the last are a demonstration's.
+
+    Args:
+        world: Any. A question that reads a page twice is left out: a demonstration searches once per gold page.
+        form: Token format of the models that are tested.
+    """
+
+    def __init__(self, world: World, form: TokenFormat) -> None:
+        asked = tuple(q for q in world.questions if len(q.gold_titles or ()) == len(q.hops or ()))
+        world = dataclasses.replace(world, questions=asked)
+        self.task, self._form = world_task(world), form
+        shown = play(self.task, demonstrate_all(world, 0.0, random.Random(0)), form)
+        # all that stands before an episode's last response
+        self._given = [np.concatenate([span.ids for span in e.contexts[0].spans[:-1]]) for e in shown]
+
+    def scores(self, sampler: TransformersSampler) -> list[float]:
+        """Returns the EM of each question's greedy last turn."""
+        sampling = Sampling(max_tokens=LAST_TURN, temperature=0.0, stop=self._form.stop)
+        replies = sampler.sample([SampleRequest(ids, sampling) for ids in self._given])
+        actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
+        return [
+            exact_match(action.text, question.golds) if isinstance(action, Answer) else 0.0
+            for question, action in zip(self.task.questions, actions, strict=True)
+        ]
+
+
+class Examiner:
+    """Measures reading and searching on worlds that training has not seen.
+
+    Args:
+        specs: Worlds by the name that their scores get.
+        tokenizer: The model's.
+        form: Its token format.
+    """
+
+    def __init__(self, specs: Mapping[str, WorldSpec], tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> None:
+        self._tokenizer, self._form = tokenizer, form
+        world, rng = build_world(EXERCISE_WORLD), random.Random("examination")
+        self._exercises = {pages: [exercise(world, pages, form, rng) for _ in range(60 // pages)] for pages in (1, 3)}
+        self._tests = {name: ReadingTest(build_world(spec), form) for name, spec in specs.items()}
+
+    def examine(self, model: PreTrainedModel, search: bool = True) -> dict[str, dict[str, Scores]]:
+        """Returns EM by hops: ``{name: {"reading": {"1": 0.9, ...}, "search": {...}}}``.
+
+        ``reading`` gives the gold pages: all searches are the demonstration's, the model writes the last turn.
+        ``search`` is its own greedy search. ``{"exercises": {"copying": {"1": 0.9, "3": 0.8}}}`` is the share of right
+        answers in exercises by pages shown.
+
+        Args:
+            model: In any state of training.
+            search: False leaves ``search`` out: a model that was shown no episode yet only fills its turns.
+
+        Returns:
+            Scores by world, kind and hops.
+
+        """
+        sampler = TransformersSampler(model_copy(model), self._tokenizer)  # it changes how a model computes attention
+        copying = {str(pages): answered(model, samples) for pages, samples in self._exercises.items()}
+        scores: dict[str, dict[str, Scores]] = {"exercises": {"copying": copying}}
+        for name, test in self._tests.items():
+            read = by_hops(zip(test.task.questions, test.scores(sampler), strict=True))
+            scores[name] = {"reading": read} | ({"search": self._search(sampler, test.task)} if search else {})
+        return scores
+
+    def _search(self, sampler: TransformersSampler, task: Task) -> Scores:
+        """Returns EM of greedy episodes."""
+        episodes: list[Episode] = []
+        engine = Engine(task, load_agent(AGENT), {ROLE: Model.over("tiny", sampler, self._form)})
+        asyncio.run(engine.run(task.questions, episodes.append))
+        return by_hops((task.by_id[episode.question_id], episode.scores["em"]) for episode in episodes)
+
+
+def examine_teams(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, form: TokenFormat, spec: WorldSpec
+) -> dict[str, Any]:
+    """Returns what each shipped agent earns with a model behind every role, and how much of its output is legal.
+
+    Args:
+        model: Any.
+        tokenizer: The model's.
+        form: Its token format.
+        spec: World whose first questions are asked, once each, at temperature 1.
+
+    Returns:
+        ``{agent: {"em": 0.2, "legal": {role: 0.9}}}``.
+    """
+    task, found = world_task(build_world(spec)), dict[str, Any]()
+    for name in ("praise", *TEAMS):
+        agent, episodes = load_agent(name), list[Episode]()
+        asked = Model.over("tiny", TransformersSampler(model_copy(model), tokenizer), form)
+        engine = Engine(task, agent, dict.fromkeys(agent.roles, asked), temperature=1.0, training=True)
+        asyncio.run(engine.run(task.questions[:TEAM_QUESTIONS], episodes.append))
+        legal: defaultdict[str, list[bool]] = defaultdict(list)
+        for call in (call for episode in episodes for call in episode.calls):
+            legal[call.role].append(call.legal)
+        shares = {role: round(sum(own) / len(own), 4) for role, own in sorted(legal.items())}
+        em = round(sum(episode.scores["em"] for episode in episodes) / len(episodes), 4)
+        found[name] = {"em": em, "legal": shares}
+    return found
+
+
+def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
+    """Returns the share of answers of which every token is the model's first choice after the right ones before it.
+
+    Args:
+        model: Any.
+        samples: With an answer at each run of trained tokens.
+    """
+    right: list[bool] = []
+    for sample in samples:
+        with torch.no_grad():
+            logits = model(input_ids=torch.from_numpy(sample.ids[None].astype(np.int64)).to(model.device)).logits[0]
+        hit = np.concatenate([[True], logits[:-1].argmax(-1).cpu().numpy() == sample.ids[1:]])
+        starts = np.flatnonzero(sample.mask & ~np.concatenate([[False], sample.mask[:-1]]))
+        stops = np.flatnonzero(sample.mask & ~np.concatenate([sample.mask[1:], [False]])) + 1
+        right += [bool(hit[start:stop].all()) for start, stop in zip(starts, stops, strict=True)]
+    return round(sum(right) / len(right), 4)
+
+
+def by_hops(scored: Iterable[tuple[Question, float]]) -> Scores:
+    """Returns the mean score by number of hops, and over ``"all"``."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for question, score in scored:
+        values[str(question.metadata["hops"])].append(score)
+        values["all"].append(score)
+    return {hops: round(sum(own) / len(own), 4) for hops, own in sorted(values.items())}

@@ -1,0 +1,299 @@
+"""The tiny model before training: its settings and curriculum, its tokenizer, its architecture."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import WorldSpec
+from searchgym.corpora.worlds import build_world
+from searchgym.corpora.worlds.names import ENDS, MIDS, ONSETS, VOWELS
+from searchgym.errors import UsageError
+from searchgym.protocol import get_protocol
+from searchgym.train.tiny.demonstrations import AGENT
+
+WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
+"""What no token reaches across: a word or two digits with the blank before them; punctuation; blanks."""
+
+TAGS: Final = tuple(
+    f"<{slash}{tag}>"
+    for tag in ("think", "search", "information", "answer", "tool_call", "tool_response")
+    for slash in ("", "/")
+)
+"""Ordinary tokens of their own: text that spells one is one."""
+
+TEAM_TAGS: Final = (
+    "<end>",
+    *(f"<{slash}{tag}>" for tag in ("final_answer", "evidence", "update", "add", "workflow", "query", "id")
+      for slash in ("", "/")),
+    *(f"<{slash}{tag}{number}>" for number in range(1, 8) for tag in "qa" for slash in ("", "/")),
+)  # fmt: skip
+"""The same of teams."""
+
+ROPE_THETA: Final = 10_000.0
+"""Base of the rotary embedding."""
+LEAD: Final = 6.0
+"""Lead of the token that a head looks back to over its neighbours, in nats before the softmax."""
+SLOWEST: Final = 0.05
+"""Frequencies that the heads looking back use are above this, in radians per token."""
+
+PIECE_COUNT: Final = 20_000
+"""How often a piece of names is put before the tokenizer: more often than any pair of letters is in the texts."""
+
+START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+
+TEMPLATE: Final = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Qwen2's form, without its default system prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of the curriculum."""
+
+    share: float
+    """Of the run's tokens, relative to the other stages'."""
+    lesson: Literal["exercise", "single", "episode", "teams"]
+    """Pages with all their facts; demonstrations of single facts; demonstrations of all questions; the same by every
+    role of every team."""
+    pages: int = 1
+    """Pages of an exercise."""
+    review: bool = False
+    """Whether exercises on the world's pages and openings of its multi-hop questions are mixed in, to practise both."""
+    strange_names: float = 0.5
+    """Share of exercises and openings whose names are letters drawn at random."""
+    early_stops: float = 0.0
+    """Probability that the demonstration of a multi-hop question stops early; of a team's, see `OracleRoles`."""
+
+
+STAGES: Final = (
+    Stage(share=1.2, lesson="exercise", pages=1),
+    Stage(share=4.0, lesson="exercise", pages=3),
+    Stage(share=2.0, lesson="single", pages=3, review=True),
+    Stage(share=6.3, lesson="episode", pages=3, review=True),
+    Stage(share=5.5, lesson="episode", pages=3, review=True, early_stops=0.65),
+)
+"""Shares are millions of tokens of the default run."""
+
+
+TEAM_STAGES: Final = (
+    Stage(share=4.0, lesson="teams", pages=3, review=True),
+    Stage(share=5.0, lesson="teams", pages=3, review=True, early_stops=0.5),
+)
+"""The same of a model that begins as the tiny one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinySettings:
+    """Every number of a run."""
+
+    seed: int = 0
+    tokens: int = 19_000_000
+    """Tokens read in training, padding apart."""
+    stages: tuple[Stage, ...] = STAGES
+    world_size: int = 60
+    """Questions of a training world: about 110 pages."""
+    vocabulary: int = 2048
+    tokenizer_worlds: int = 40
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 4
+    intermediate: int = 704
+    positions: int = 8192
+    batch_tokens: int = 2048
+    """Tokens of an update."""
+    matrix_lr: float = 0.01
+    """Of Muon, for the matrices of the layers."""
+    other_lr: float = 2e-3
+    """Of AdamW, for embeddings, biases and norms."""
+    weight_decay: float = 0.01
+    warmup: float = 0.01
+    """Share of the tokens over which the rates rise."""
+    decay: float = 0.85
+    """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
+    max_grad_norm: float = 1.0
+    evaluations: int = 2
+    """Evaluations over the run; the last one at its end."""
+    evaluation_questions: int = 100
+    device: str = "cpu"
+    autocast: bool = True
+    """Matrix products in bfloat16."""
+    start: str | None = None
+    """Model that it begins as, but for tokens of its own."""
+    agents: tuple[str, ...] = (AGENT,)
+    """Agents whose prompts the tokenizer knows."""
+    tags: tuple[str, ...] = TAGS
+    """Tokens of their own."""
+
+
+def team_settings() -> TinySettings:
+    """Returns the settings of the model that every shipped team can begin with."""
+    return TinySettings(
+        tokens=8_000_000,
+        stages=TEAM_STAGES,
+        vocabulary=2560,
+        matrix_lr=0.004,
+        other_lr=1e-3,
+        warmup=0.02,
+        start="tiny",
+        agents=("search-r1", "praise", "m-ask", "jade", "ircot"),
+        tags=(*TAGS, *TEAM_TAGS),
+    )
+
+
+# -- tokenizer and model -------------------------------------------------------------------------------------------
+
+
+def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
+    """Trains the byte-level BPE on training worlds and prompts.
+
+    Invented names are left out, so that those of a split are not words to it. What names are made of is put in before
+    all else: first consonants with the blank before them, middles, ends. So a name of any split is three or four tokens
+    that training has seen, and always the same ones. All numbers of two digits are put in too, so that a year is two
+    tokens.
+    """
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    marks = (START, END, PAD)
+    trainer = BpeTrainer(
+        vocab_size=settings.vocabulary - len(settings.tags) - len(marks),
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_tokenizer_texts(settings), trainer)
+    tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in settings.tags])
+    made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=settings.positions,
+        clean_up_tokenization_spaces=False,
+    )
+    made.chat_template = TEMPLATE
+    return made
+
+
+def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:
+    """Yields the pieces of names, often; pages, questions and prompts without names."""
+    ends = tuple(itertools.chain(*ENDS.values()))
+    invented = re.compile(rf" ?\b(?:{'|'.join(ONSETS)})[{''.join(VOWELS)}](?:{'|'.join(MIDS)})?(?:{'|'.join(ends)})\b")
+    yield from (",".join([f" {onset}"] * 2 * PIECE_COUNT) for onset in ONSETS)
+    yield from (",".join([piece] * PIECE_COUNT) for piece in (*MIDS, *ends))
+    yield from (",".join([f"{blank}{digits:02}"] * PIECE_COUNT) for digits in range(100) for blank in ("", " "))
+    prompts = [role.template for agent in settings.agents for role in load_agent(agent).roles.values()]
+    for number in range(settings.tokenizer_worlds):
+        for name in ("tags", "tool_calls"):
+            for prompt in prompts:
+                yield f"user assistant system\n{prompt}\n{get_protocol(name).instructions()}"
+            yield get_protocol(name).notice("no complete action was found")
+        level: Literal["simple", "full"] = "full" if number % 2 else "simple"
+        world = build_world(WorldSpec(level, size=settings.world_size, seed=number, split="train"))
+        texts = [f"Doc 1(Title: {p.title}) {p.text}" for p in world.passages]
+        texts += [f" {q.text}" for q in world.questions] + [
+            f" {hop.question}" for q in world.questions for hop in q.hops or ()
+        ]
+        yield from (invented.sub("", text) for text in texts)
+
+
+def make_model(settings: TinySettings, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Returns a Llama with random weights; torch's own generator is left as it was."""
+    if len(tokenizer) > settings.vocabulary:
+        raise UsageError(
+            f"a vocabulary of {settings.vocabulary} is too small: the tokenizer has {len(tokenizer)} tokens"
+        )
+    ids = tokenizer.get_vocab()
+    # Llama with biases computes what Qwen2 does; transformers replaces the tokenizer of any model that is called Qwen2.
+    config = LlamaConfig(
+        vocab_size=settings.vocabulary,
+        hidden_size=settings.hidden,
+        intermediate_size=settings.intermediate,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        max_position_embeddings=settings.positions,
+        attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=ids[END],
+        pad_token_id=ids[PAD],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    if settings.start is not None:
+        _begin_as(model, tokenizer, settings.start)
+        return cast(PreTrainedModel, model.to(settings.device).eval())
+    attention = model.model.layers[0].self_attn
+    for number in range(settings.heads - 1):
+        _look_back(attention, number, distance=number + 1, theta=ROPE_THETA)
+    return cast(PreTrainedModel, model.to(settings.device).eval())
+
+
+def _begin_as(model: Any, tokenizer: PreTrainedTokenizerBase, start: str) -> None:
+    """Takes over a trained model; a token that it does not have begins as the mean of those that spell it."""
+    from searchgym.rollout.loading import load_model
+
+    loaded, old = load_model(start)
+    state = dict(loaded.state_dict())
+    known, rows = old.get_vocab(), state["model.embed_tokens.weight"]
+    embedding = model.model.embed_tokens.weight.detach().clone()
+    for token, number in tokenizer.get_vocab().items():
+        if token in known:
+            embedding[number] = rows[known[token]]
+        elif spelled := old(tokenizer.decode([number]), add_special_tokens=False)["input_ids"]:
+            embedding[number] = rows[torch.tensor(spelled)].mean(0)
+    state["model.embed_tokens.weight"] = state["lm_head.weight"] = embedding
+    model.load_state_dict(state)
+
+
+def _look_back(attention: Any, head: int, distance: int, theta: float) -> None:
+    """Sets the biases of a head so that it attends to the token a fixed distance back.
+
+    Copying needs a first layer that knows the tokens before each token; small models find it late. Query and key biases
+    are constant vectors that the rotary embedding turns: a key turned forward by `distance` meets a query best there.
+    Only frequencies that tell neighbours apart are used. Training moves the biases as it likes.
+
+    Args:
+        attention: Of Llama, with biases; changed in place.
+        head: Number of the head.
+        distance: In tokens.
+        theta: Base of the rotary embedding.
+    """
+    width = attention.head_dim
+    frequencies = theta ** (-torch.arange(0, width, 2) / width)
+    used = (frequencies > SLOWEST).float()
+    lost = (used * (1 - torch.cos(frequencies))).sum()  # of the score by a neighbour, for biases of length 1
+    size = torch.sqrt(LEAD * width**0.5 / lost) * used
+    own = slice(head * width, (head + 1) * width)
+    turned = distance * frequencies
+    with torch.no_grad():
+        attention.q_proj.bias[own] = torch.cat([size, torch.zeros_like(size)])
+        attention.k_proj.bias[own] = torch.cat([size * torch.cos(turned), size * torch.sin(turned)])
