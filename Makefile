@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tiny train-monolithic train-mask train-jade train-praise test check bench clean
+.PHONY: help setup demo tiny train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -55,8 +55,18 @@ train-praise: setup  ## train the monolithic agent with prefix answers
 	$(TRAIN)
 
 # Small models gain nothing from a second thread: two processes with one each are faster.
-test: setup  ## run every test that a CPU can run, in two processes (JOBS=1: one after the other)
-	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder --durations=10
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --durations=10
+
+test: setup  ## prove the behaviour, and each heavy part by one real test (minutes; JOBS=1: one process)
+	$(PYTEST) -m 'smoke or not (slow or engine)'
+
+test-slow: setup  ## the tests of whole trainings, commands and documents
+	$(PYTEST) -m 'slow and not (smoke or engine)'
+
+test-engine: setup  ## the tests that start vLLM, Java, several ranks or sentence encoders
+	$(PYTEST) -m 'engine and not smoke'
+
+test-all: test test-slow test-engine  ## every test that a CPU can run
 
 check: setup  ## formatting, lint and types
 	$(VENV)/bin/ruff format --check .

@@ -1,19 +1,40 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and a guard that keeps the quick tests quick."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-LONG = ("test_vllm_training.py", "test_selfcheck.py", "test_teams.py", "test_vllm.py", "test_tiny.py")
-"""Files of minutes; they come first, so that two processes end at about the same time."""
+CPU_SECONDS = 5.0
+"""CPU time that a test without the marker ``smoke``, ``slow`` or ``engine`` may take in CI, children included."""
+MARKERS = {"smoke", "slow", "engine"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first."""
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+def cpu_seconds() -> float:
+    """Returns the CPU time that this process and its finished children have taken."""
+    return sum(os.times()[:4])
+
+
+def too_slow(markers: set[str], seconds: float) -> str | None:
+    """Returns the message for a test that took too much CPU time, None if it took little or is marked."""
+    if markers & MARKERS or seconds <= CPU_SECONDS:
+        return None
+    return (
+        f"took {seconds:.1f} CPU seconds, children included; a test without a marker may take {CPU_SECONDS:g}: "
+        "make it cheaper, or mark it slow (engine, if it starts one) and leave a quick sibling"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fails a test that took too much CPU time, in CI."""
+    before = cpu_seconds()
+    yield
+    if os.environ.get("CI") and (message := too_slow({m.name for m in item.iter_markers()}, cpu_seconds() - before)):
+        pytest.fail(message, pytrace=False)
 
 
 @pytest.fixture(scope="session")
