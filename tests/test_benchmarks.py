@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 QUICK = {  # arguments, and rows at least
+    "docstrings.py": (["--number", "3"], 3),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),
     "gpu.py": (["--shapes", "mini", "--row-tokens", "64", "--step-tokens", "256", "--runs", "2"], 1),

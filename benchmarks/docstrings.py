@@ -1,0 +1,82 @@
+"""Docstrings to read with fresh eyes: a sample drawn by a seed, each first without the name of its symbol.
+
+    python benchmarks/docstrings.py --number 100 --seed 7
+
+The first sentence must make sense while the name is covered; names stand in a list below the sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Documented(NamedTuple):
+    """A public symbol and its docstring."""
+
+    kind: str
+    """``module``, ``class``, ``function`` or ``field``."""
+    name: str
+    """Dotted path of the symbol below the package."""
+    text: str
+
+
+def documented(package: Path) -> Iterator[Documented]:
+    """Yields the docstrings of a package's public modules, classes, functions, constants and fields."""
+    for file in sorted(package.rglob("*.py")):
+        module = ".".join(file.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if text := ast.get_docstring(tree):
+            yield Documented("module", module, text)
+        yield from _inside(tree.body, module)
+
+
+def _inside(body: list[ast.stmt], prefix: str) -> Iterator[Documented]:
+    """Yields what is documented in a module's or class's body; private names are left out."""
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if statement.name.startswith("_"):
+                continue
+            name, is_class = f"{prefix}.{statement.name}", isinstance(statement, ast.ClassDef)
+            if text := ast.get_docstring(statement):
+                yield Documented("class" if is_class else "function", name, text)
+            if is_class:
+                yield from _inside(statement.body, name)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+            string = following.value if isinstance(following, ast.Expr) else None
+            if not isinstance(target, ast.Name) or target.id.startswith("_"):
+                continue
+            if isinstance(string, ast.Constant) and isinstance(string.value, str):
+                yield Documented("field", f"{prefix}.{target.id}", string.value)
+
+
+def main() -> None:
+    """Prints a sample of docstrings, or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(__file__).parent.parent / "searchgym"
+    parser.add_argument("package", nargs="?", type=Path, default=default, help="folder of a package")
+    parser.add_argument("--number", type=int, default=100, help="docstrings to draw")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    everything = list(documented(options.package))
+    sample = random.Random(options.seed).sample(everything, min(options.number, len(everything)))
+    sys.stderr.write(f"{len(sample)} of {len(everything)} docstrings ...\n")
+    if options.json:
+        print(json.dumps({"of": len(everything), "results": [row._asdict() for row in sample]}))
+        return
+    for number, row in enumerate(sample, start=1):
+        print(f"{number:3}  [{row.kind}]  {row.text.strip()}\n")
+    for number, row in enumerate(sample, start=1):
+        print(f"{number:3}  {row.name}")
+
+
+if __name__ == "__main__":
+    main()
