@@ -1,4 +1,4 @@
-"""Combinations of a recipe's values that cannot work, each with the reason and what to change."""
+"""Checks for combinations of options that cannot work; each message gives the reason and what to change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USED = {
     "reinforce++-baseline": {"std", "eps", "std_floor"},
     "stratified": {"std", "eps", "std_floor", "alpha"},
 }
-"""Which of the options that not all estimators read each of them reads."""
+"""Estimator-specific options, by estimator."""
 CREDIT: dict[str, set[str]] = {
     "outcome": set(),
     "difference": set(),
@@ -24,7 +24,7 @@ CREDIT: dict[str, set[str]] = {
     "format": set(),
     "costs": {"turn_cost", "search_cost"},
 }
-"""Terms of credit, and which options each of them reads."""
+"""Credit-specific options, by credit term."""
 
 
 def combination_problems(recipe: Recipe) -> list[str]:
@@ -55,7 +55,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
 
 
 def _rollout_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with what is sampled, given what it is for."""
+    """Returns problems with the sampling options, given the method."""
     rollout, advantage, found = recipe.rollout, recipe.advantage, []
     batch = advantage.estimator in ("reinforce++", "gae")
     if advantage.estimator != "gae" and rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
@@ -77,7 +77,7 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
 
 
 def _advantage_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with the estimator's options."""
+    """Returns problems with the estimator's options."""
     advantage, found = recipe.advantage, []
     defaults = type(advantage)()
     for name in sorted(set.union(*USED.values()) - USED[advantage.estimator]):
@@ -94,7 +94,7 @@ def _advantage_problems(recipe: Recipe) -> list[str]:
 
 
 def _loss_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with the policy loss."""
+    """Returns problems with the options of the policy loss."""
     loss, found = recipe.loss, []
     if loss.clip_low >= 1:
         found.append(f"loss.clip_low is {loss.clip_low}: a ratio is never below 0, so it must be below 1")
@@ -115,7 +115,7 @@ def _loss_problems(recipe: Recipe) -> list[str]:
 
 
 def _engine_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with what samples."""
+    """Returns problems with the sampling-engine options."""
     vllm, sampler, found = recipe.rollout.vllm, recipe.rollout.sampler, []
     if sampler == "transformers":
         defaults = type(vllm)()
@@ -147,7 +147,7 @@ def _engine_problems(recipe: Recipe) -> list[str]:
 
 
 def _learner_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with where models are trained."""
+    """Returns problems with the learner's options: backend, ranks, devices."""
     learner, found = recipe.learner, []
     if learner.backend == "torch":
         asked = {"ranks": learner.ranks > 1, "zero": learner.zero > 0}
@@ -174,7 +174,7 @@ def _learner_problems(recipe: Recipe) -> list[str]:
 
 
 def _credit_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with how calls are rewarded, and with whom they are compared."""
+    """Returns problems with the credit terms and with the comparison of calls."""
     credit, found = recipe.credit, []
     defaults = type(credit)()
     if not credit.terms or len(set(credit.terms)) < len(credit.terms):
@@ -195,7 +195,7 @@ def _credit_problems(recipe: Recipe) -> list[str]:
 
 
 def _key_problems(recipe: Recipe) -> list[str]:
-    """Returns what is wrong with the model keys, whatever the agent's roles are."""
+    """Returns problems with the model keys that do not depend on the agent's roles."""
     models, found = recipe.models, []
     if len(rest := [name for name, own in models.items() if own.roles is None]) > 1:
         found.append(f"models: {' and '.join(rest)} both take the roles that no other key names; name their roles")
@@ -220,7 +220,7 @@ def _key_problems(recipe: Recipe) -> list[str]:
 
 
 def _unused(recipe: Recipe) -> list[str]:
-    """Returns which values of the policy gradient are set although the method is another."""
+    """Returns problems with policy-gradient options that are set although the method is not ``policy``."""
     loss, method, found = recipe.loss, recipe.method, []
     if loss.kl_coef or loss.entropy_coef:
         found.append(f"loss.kl_coef and loss.entropy_coef act in method policy only, not in {method}")

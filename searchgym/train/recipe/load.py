@@ -1,4 +1,8 @@
-"""Reading recipes: YAML, ``key=value`` overrides, and the checks that refuse what cannot work."""
+"""Reading recipes: YAML files, ``key=value`` overrides, and checks.
+
+A recipe is as strict as a card: unknown keys, wrong types and impossible combinations are refused before anything
+runs. An override names a value by its dotted path (``optimizer.lr=1e-4``).
+"""
 
 from __future__ import annotations
 

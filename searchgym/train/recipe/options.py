@@ -1,4 +1,4 @@
-"""The values of a recipe, by what they govern."""
+"""The options of a recipe, one dataclass per section."""
 
 from __future__ import annotations
 
@@ -14,55 +14,59 @@ KL = Literal["k1", "k2", "k3"]
 
 
 Device = Literal["auto", "cpu", "cuda"]
-"""auto: a GPU if there is one."""
+"""Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions:
-    """What is sampled for one step."""
+    """Which episodes are sampled for each step, and by which engine."""
 
     questions: int = 16
-    """Questions per step."""
+    """Number of questions per step."""
     attempts: int = 8
     """Episodes per question: the size of a group."""
     temperature: float = 1.0
-    """Of the sampler and of the trainer's log-probs alike."""
+    """Softmax temperature of the sampler; the trainer computes log-probs at the same temperature."""
     top_p: float = 1.0
-    """Nucleus of the sampler. Below 1 only where no probability ratio is taken (``method: rejection``)."""
+    """Nucleus sampling: probability mass that is kept. Values below 1 only where no probability ratio is taken
+    (``method: rejection``)."""
     concurrency: int = 64
-    """Episodes under way at once."""
+    """Maximum number of episodes running at once."""
     device: Device = "auto"
-    """Of the sampler. vLLM takes what it was built for."""
+    """Device of the transformers sampler; vLLM uses the device that it was built for."""
     sampler: Literal["transformers", "vllm", "auto"] = "transformers"
-    """What samples: transformers repeats a run to the bit, vLLM is faster; auto: vLLM where it is installed."""
+    """Sampling engine: transformers reproduces a run bit for bit, vLLM is faster; ``auto`` is vLLM where it is
+    installed."""
     vllm: VllmOptions = field(default_factory=VllmOptions)
+    """Options of the vLLM engine."""
     probe: int = 4
-    """Prompts that vLLM continues after each update, for the trainer to compare log-probs on; 0: none."""
+    """Prompts that vLLM continues after each update so that the trainer can compare log-probs; 0 turns the probe
+    off."""
     probe_limit: float | None = None
-    """Mean difference of log-probs, in nats, above which the run ends; if not given, 0.001 in float32 and 0.02 in
+    """Mean absolute difference of log-probs, in nats, above which the run ends. Default: 0.001 in float32, 0.02 in
     bfloat16."""
     staleness: int = 0
-    """Steps that may be sampled ahead of the one that is learnt from, by weights that lack their updates. 0: sampling
-    and learning take turns."""
+    """Steps that may be sampled ahead of the step being learnt from, with weights that lack those updates. With 0,
+    sampling and learning alternate."""
     resample: int = 0
-    """Rounds, at most, in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
-    2503.14476, section 3.2). 1 to 3 keep a step's batch nearly full; each costs its episodes."""
+    """Maximum number of rounds in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
+    2503.14476, section 3.2). 1 to 3 keep a batch nearly full; each round costs the tokens of its episodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
-    """One set of weights, behind some of the agent's roles."""
+    """One model key: a set of weights that some of the agent's roles sample from."""
 
     roles: list[str] | None = None
-    """That ask it; those that no other key names if not given."""
+    """Roles that sample from these weights. Default: every role that no other key claims."""
     model: str | None = None
-    """What it begins as; the recipe's model if not given."""
+    """Model that the weights start from. Default: the recipe's model."""
     frozen: bool = False
-    """It is sampled from and never trained."""
+    """If true, the weights are sampled from but never trained."""
     lr: float | None = None
-    """`OptimizerOptions.lr` of its own."""
+    """Learning rate of this key. Default: `OptimizerOptions.lr` of the recipe."""
     critic_lr: float | None = None
-    """The same of its critic."""
+    """Learning rate of this key's critic. Default: the rate of the recipe's critic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,48 +74,49 @@ class CreditOptions:
     """How calls are rewarded; see `searchgym.train.algorithms.credit`."""
 
     terms: list[str] = field(default_factory=lambda: ["outcome"])
-    """They add up: ``outcome``, ``difference``, ``praise``, ``format``, ``costs``, or ``module:function``."""
+    """Reward terms, which are added: ``outcome``, ``difference``, ``praise``, ``format``, ``costs`` or
+    ``module:function``."""
     alpha: float = 0.5
-    """``praise``: weight of what a search did to the prefix answer."""
+    """``praise``: weight of the change in the prefix answer's score that a search causes."""
     train_prefixes: bool = True
-    """``praise``: whether prefix answers are learnt from, too."""
+    """``praise``: if true, prefix answers are trained on too."""
     turn_cost: float = 0.0
-    """``costs``: of three rounds beyond the first."""
+    """``costs``: reward deducted for three or more rounds beyond the first, proportionally less for fewer."""
     search_cost: float = 0.0
-    """``costs``: of three searches."""
+    """``costs``: reward deducted for three or more searches, proportionally less for fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageOptions:
-    """How rewards of a group become advantages; see `searchgym.train.algorithms.advantages`."""
+    """How the rewards of a group become advantages; see `searchgym.train.algorithms.advantages`."""
 
     estimator: Estimator = "grpo"
-    """With whom an episode is compared, and how."""
+    """Advantage estimator: which episodes are compared with each other, and by which formula."""
     normalise: Literal["all", "role", "role-turn"] = "all"
-    """What is compared or whitened together. ``all``: episodes as wholes (gae and reinforce++: all tokens of the step);
-    ``role``: each call with those of its role; ``role-turn``: with those of its role in the same turn, or of its role
-    where those are fewer than `min_group`."""
+    """What is compared or whitened together. ``all``: whole episodes (gae and reinforce++: all tokens of the step);
+    ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
+    those are fewer than `min_group`."""
     std: Literal["sample", "population", "none"] = "sample"
-    """Deviation that the centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
+    """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: float = 1e-6
-    """Added to the deviation."""
+    """Constant added to the standard deviation."""
     std_floor: float = 0.0
-    """The deviation is at least this: differences of F1 near 0 are not blown up to noise."""
+    """Lower bound of the standard deviation: without it, differences of F1 near 0 are amplified to noise."""
     min_group: int = 2
-    """Groups with fewer episodes get advantage 0."""
+    """Smallest group that is compared; in a smaller one every advantage is 0."""
     drop_zero_variance: bool = True
-    """Leave groups without signal out of the batch, its denominator too; False keeps them with advantage 0."""
+    """If true, groups without signal leave the batch and the loss denominator; if false, they stay with advantage 0."""
     drop_overlong: bool = False
-    """Leave episodes that ended by a full context or a turn's token limit out of the batch, its denominator too. Their
-    group is compared with them first (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
+    """If true, episodes that a full context or a turn's token limit ended leave the batch and the loss denominator,
+    after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
     alpha: float = 0.5
-    """``stratified``: share of the comparison within the stratum, from 0 (GRPO) to 1."""
+    """``stratified``: weight of the comparison within the stratum, from 0 (plain GRPO) to 1."""
     gamma: float = 1.0
-    """``gae``: discount per token."""
+    """``gae``: discount factor per token."""
     lam: float = 1.0
-    """``gae``: share of the estimate that comes from later tokens."""
+    """``gae``: lambda, the weight of later tokens in the estimate."""
     whiten: bool = True
-    """``gae``: advantages are centred and divided by their deviation over all trained tokens of the step."""
+    """``gae``: if true, advantages are centred and divided by their deviation over all trained tokens of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,35 +124,37 @@ class LossOptions:
     """The policy loss; see `searchgym.train.algorithms.losses`."""
 
     clip_low: float = 0.2
-    """Ratios below 1 - this are clipped where the advantage is negative."""
+    """Lower clip: where the advantage is negative, ratios below 1 - `clip_low` are clipped."""
     clip_high: float = 0.2
-    """Ratios above 1 + this are clipped where the advantage is positive."""
+    """Upper clip: where the advantage is positive, ratios above 1 + `clip_high` are clipped."""
     dual_clip: float | None = None
-    """Ratios above this, where the advantage is negative, count as this: a bound on the loss of one token. Usually 3
-    (arXiv 1912.09729); more than 1 + `clip_high`."""
+    """Upper bound of the ratio where the advantage is negative, which bounds the loss of one token. Usually 3
+    (arXiv 1912.09729); must exceed 1 + `clip_high`. Default: no bound."""
     ratio: Literal["token", "sequence"] = "token"
-    """Of each token, or the geometric mean over its sequence (GSPO, arXiv 2507.18071, with ``reduction: sequence-mean``
-    and clips around 3e-4)."""
+    """Probability ratio of each token, or the geometric mean over its sequence (GSPO, arXiv 2507.18071, with
+    ``reduction: sequence-mean`` and clips around 3e-4)."""
     importance_cap: float | None = None
-    """Each token's loss is weighted by its probability under the trainer over that under the sampler, at most this.
-    Usually 2, for a sampler that computes otherwise than the trainer."""
+    """Cap of the importance weight, a token's probability under the trainer divided by that under the sampler, which
+    multiplies its loss. Usually 2, where sampler and trainer compute differently. Default: no weight."""
     kl_coef: float = 0.0
     """Weight of the KL estimate to the model as it was at step 0; 0 keeps no reference model."""
     kl_estimator: KL = "k3"
-    """See `searchgym.train.algorithms.losses.kl_estimate`."""
+    """Estimator of the KL divergence; see `searchgym.train.algorithms.losses.kl_estimate`."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """A term of the loss, or a penalty on the return before episodes are compared (with k1)."""
+    """Where the KL estimate acts: as a term of the loss, or (k1 only) subtracted from the return before episodes are
+    compared."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     llds_coef: float = 0.0
-    """Weight of the penalty on likelihoods that fall although the advantage is not negative (LLDS, usually 0.2)."""
+    """Weight of the LLDS penalty on likelihoods that fall although the advantage is not negative; usually 0.2."""
     llds_unit: Literal["call", "response"] = "call"
-    """What must have fallen as a whole for LLDS to act on its tokens."""
+    """Unit whose total likelihood must have fallen before LLDS penalises its tokens."""
     reduction: Reduction = "token-mean"
-    """Every token of the step weighs the same, or every sequence does (in a team, every call), or every episode does,
-    or every token weighs the same in every step."""
+    """What has equal weight in the loss: every token of the step, every sequence (in a team, every call), every
+    episode, or (``constant``) every token of every step."""
     constant_length: int | None = None
-    """``constant``: tokens that every sequence counts as in the denominator (Dr.GRPO: the most it can have)."""
+    """``constant``: tokens that each sequence counts for in the denominator (Dr.GRPO: the longest possible
+    response)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +162,13 @@ class SupervisedOptions:
     """Maximum likelihood: on demonstrations, or on the model's own successful episodes."""
 
     targets: Literal["model", "all"] = "model"
-    """Learn the model's tokens, or every token but the first (a reader trained from scratch)."""
+    """Tokens that are learnt: the model's own, or every token except the first (to train a reader from scratch)."""
     batch: int = 64
     """Demonstrations per step (``method: supervised``)."""
     demonstrations: str | None = None
-    """Episode file with the demonstrations (``method: supervised``), or a name the caller knows."""
+    """Episode file with the demonstrations (``method: supervised``), or a name that the caller knows."""
     min_reward: float = 1.0
-    """Own episodes with at least this reward are learnt from (``method: rejection``)."""
+    """Reward that an episode needs in order to be learnt from (``method: rejection``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,39 +176,44 @@ class OptimizerOptions:
     """AdamW, its schedule, and how a step's samples are cut into updates and micro-batches."""
 
     lr: float = 1e-6
+    """Peak learning rate."""
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    """Decay rates of AdamW's two moments."""
     eps: float = 1e-8
+    """Constant in AdamW's denominator."""
     weight_decay: float = 0.0
-    """On matrices only, never on biases and norms."""
+    """Decoupled weight decay, applied to matrices only, never to biases and norms."""
     max_grad_norm: float = 1.0
-    """Gradients are scaled down to this 2-norm; 0 leaves them as they are."""
+    """Maximum 2-norm of the gradients, which are scaled down to it; 0 turns clipping off."""
     warmup_steps: int = 0
-    """Steps over which the rate rises linearly to `lr`."""
+    """Steps over which the learning rate rises linearly to `lr`."""
     schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate after the warm-up."""
     min_lr_ratio: float = 0.0
-    """Where the cosine ends, as a share of `lr`."""
+    """Final learning rate of the cosine schedule, as a share of `lr`."""
     minibatches: int = 1
     """Updates per pass over a step's samples."""
     epochs: int = 1
     """Passes over a step's samples."""
     micro_batch_tokens: int = 8192
-    """Padded tokens of one forward pass at most; a longer sample is alone in its own."""
+    """Maximum number of tokens of one forward pass, padding included; a longer sample gets its own pass."""
     packing: Literal["auto", "always", "never"] = "auto"
-    """Samples of a forward pass in one row, one after the other, or in padded rows; auto: packed on a GPU."""
+    """Whether samples of a forward pass are concatenated in one row (packed) or padded to rows of equal length;
+    ``auto`` packs on a GPU."""
     autocast: Literal["bfloat16"] | None = None
-    """Type of the matrix products; weights and losses stay as they are."""
+    """Data type of the matrix products; weights and losses keep theirs. Default: no autocast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraOptions:
-    """An adapter in the place of the policy's own weights; see `searchgym.train.learner.lora`."""
+    """A LoRA adapter that is trained instead of the policy's own weights; see `searchgym.train.learner.lora`."""
 
     rank: int = 0
-    """Of its matrices; 0 trains the whole model."""
+    """Rank of the adapter's matrices; 0 trains the whole model."""
     alpha: float = 32.0
-    """The adapter's product counts alpha / rank times."""
+    """Scale of the adapter: its product is multiplied by alpha / rank."""
     targets: list[str] | None = None
-    """Ends of the names of the matrices that get one (``q_proj``); all of the body's if not given."""
+    """Name endings of the matrices that get an adapter (``q_proj``). Default: all matrices of the model's body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,15 +221,15 @@ class CriticOptions:
     """The critic of ``advantage.estimator: gae``; see `searchgym.train.learner.critic`."""
 
     model: str | None = None
-    """Folder or name of the language model whose body it begins with; the policy's if not given."""
+    """Folder or name of the language model whose body the critic starts from. Default: the policy's model."""
     tokens: Literal["model", "response"] = "model"
-    """Which tokens have a value and belong to the chain of GAE: the model's own, or observations too (Search-R1)."""
+    """Tokens that have a value and take part in GAE: the model's own, or observations too (Search-R1)."""
     value_clip: float | None = 0.5
-    """Values move at most this far from those before the step; none: no bound."""
+    """Maximum distance of a value from the value before the step; null sets no bound."""
     warmup_steps: int = 0
-    """Steps at the start in which the critic learns and the policy does not."""
+    """Steps at the start of the run in which only the critic learns."""
     optimizer: OptimizerOptions = field(default_factory=lambda: OptimizerOptions(lr=1e-5))
-    """Of the critic, with minibatches and epochs of its own."""
+    """Optimizer of the critic, with its own minibatches and epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,28 +237,29 @@ class LearnerOptions:
     """Where and how models are trained; see `searchgym.train.learner.learner`."""
 
     device: Device = "auto"
-    """Of the weights; with several ranks each has a GPU of its own."""
+    """Device of the weights; with several ranks, each has its own GPU."""
 
     gpus: list[int] | None = None
-    """Numbers of the GPUs of the ranks, in their order; 0 and on if not given."""
+    """GPU numbers of the ranks, in order. Default: counted from 0."""
 
     backend: Literal["torch", "deepspeed"] = "torch"
-    """Plain torch in this process, or DeepSpeed in processes of its own."""
+    """Training engine: plain torch in this process, or DeepSpeed in separate processes."""
     ranks: int = 1
-    """``deepspeed``: processes; on a GPU machine one per GPU."""
+    """``deepspeed``: number of processes; on a GPU machine one per GPU."""
     listen: str | None = None
-    """``deepspeed``: HOST:PORT at which ranks report that are started elsewhere, by torchrun; none: they are started
-    here. All machines must share the run folder."""
+    """``deepspeed``: HOST:PORT at which to wait for ranks that torchrun starts elsewhere; all machines must share the
+    run folder. Default: the ranks are started on this machine."""
     zero: int = 0
-    """``deepspeed``: what the ranks share out: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too."""
+    """``deepspeed``: ZeRO stage, which sets what is sharded over the ranks: 0 nothing, 1 the optimizer's state, 2
+    gradients too, 3 weights too."""
     offload_optimizer: bool = False
-    """``deepspeed``, from ZeRO 1: the optimizer's state lies in the machine's memory."""
+    """``deepspeed``, ZeRO 1 and higher: keep the optimizer's state in main memory."""
     offload_parameters: bool = False
-    """``deepspeed``, ZeRO 3: the weights lie in the machine's memory."""
+    """``deepspeed``, ZeRO 3: keep the weights in main memory."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights; with bfloat16 DeepSpeed updates a copy in float32."""
+    """Data type of the weights; with bfloat16, DeepSpeed updates a float32 copy."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass: less memory, about a third more time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,59 +269,66 @@ class ValidationOptions:
     every: int = 10
     """Steps between validations; 0: never. Step 0 and the last step are validated too."""
     questions: int = 100
-    """Questions asked each time, always the same."""
+    """Number of validation questions, the same ones each time."""
     metric: str = "em"
-    """Score whose best value keeps a checkpoint."""
+    """Score by which the best checkpoint is chosen."""
     env_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment that is validated on, over those of training: another split, say."""
+    """Options of the validation environment, merged over those of the training environment: for example
+    another split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions:
-    """What is kept in the run folder."""
+    """Which checkpoints are written and kept."""
 
     every: int = 10
     """Steps between checkpoints; 0: only the last step and the best."""
     keep_last: int = 1
-    """Newest checkpoints kept, beside the best by `ValidationOptions.metric`."""
+    """Number of newest checkpoints to keep, beside the best one by `ValidationOptions.metric`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Where metrics and episodes go, beside ``metrics.jsonl``."""
+    """Which logs are written beside ``metrics.jsonl``."""
 
     tensorboard: bool = True
+    """If true, metrics are written as TensorBoard events too."""
     wandb: str | None = None
-    """Project in Weights & Biases."""
+    """Project in Weights & Biases that metrics are sent to. Default: none."""
     episodes_every: int = 1
-    """Steps between those whose episodes and advantages are written; 0: none."""
+    """Steps between the steps whose episodes and advantages are written; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineOptions:
-    """Seconds that a phase of a step may take; past them the run ends with stacks and a checkpoint."""
+    """Seconds that each phase of a step may take; exceeding them ends the run with stacks and a checkpoint."""
 
     rollout: float = 3600.0
+    """Seconds for sampling a step's episodes."""
     learn: float = 3600.0
-    """Of the updates, and of each of what comes before (values, log-probs) and after them (passing weights on)."""
+    """Seconds for the updates, and again for what precedes them (values, log-probs) and for publishing the weights."""
     validation: float = 3600.0
+    """Seconds for one validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardOptions:
-    """Ranges of metrics; past one for `patience` steps in a row the run ends, its last good checkpoint named."""
+    """Bounds of metrics; a metric out of bounds for `patience` steps in a row ends the run, naming its checkpoint."""
 
     patience: int = 3
+    """Steps in a row that a metric must be out of bounds."""
     min_entropy: float | None = None
-    """Of `learner/entropy`, in nats."""
+    """Lower bound of `learner/entropy`, in nats per token."""
     max_entropy: float | None = None
+    """Upper bound of `learner/entropy`, in nats per token."""
     max_kl: float | None = None
-    """Of `learner/old_kl`, per token: how far one step's updates go."""
+    """Upper bound of `learner/old_kl`, in nats per token: how far one step moves the policy."""
     max_ref_kl: float | None = None
-    """Of `learner/ref_kl`, per token."""
+    """Upper bound of `learner/ref_kl`, in nats per token."""
     max_response_tokens: float | None = None
-    """Of `rollout/generated_tokens`, per episode."""
+    """Upper bound of `rollout/generated_tokens`, per episode."""
     min_legal: float | None = None
-    """Of `role/ROLE/legal`, for each role: its prompt and its parser do not fit, or it writes nothing legal."""
+    """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
+    the model writes nothing legal."""
     max_zero_variance: float | None = None
-    """Of `groups/zero_variance_share`."""
+    """Upper bound of `groups/zero_variance_share`."""

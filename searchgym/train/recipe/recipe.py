@@ -1,8 +1,4 @@
-"""Recipes: one YAML file names the method, the model, the data and every number of a training run.
-
-A recipe is as strict as a card: unknown keys, wrong types and impossible combinations are refused before anything
-runs. ``key=value`` overrides name a value by its dotted path (``optimizer.lr=1e-4``).
-"""
+"""Recipes: one YAML file names the method, the model, the data and every number of a training run."""
 
 from __future__ import annotations
 
@@ -35,25 +31,31 @@ from searchgym.train.recipe.options import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One training run."""
+    """Everything that defines one training run."""
 
     name: str
+    """Name of the recipe."""
     summary: str
+    """What the recipe is for, in one sentence."""
     method: Method
+    """``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str
-    """Folder of a model and its tokenizer, or a name the caller knows."""
+    """Folder of a model with its tokenizer, or a name that the caller knows."""
     env: str
-    """Environment id."""
+    """Id of the environment."""
     agent: str
-    """Agent card."""
+    """Name or path of the agent card."""
     steps: int
+    """Number of steps."""
     seed: int = 0
+    """Seed of every generator in the run."""
     env_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment (`TaskOptions`), over the id's own."""
+    """Options of the environment (`TaskOptions`), merged over the id's own."""
     max_generated_tokens: int | None = None
-    """Stop after the step in which this many tokens were sampled for training: equal budgets for a comparison."""
+    """Token budget: the run stops after the step in which it is reached, so that methods can be compared at equal cost.
+    Tokens sampled for validation do not count. Default: no budget."""
     models: dict[str, KeyOptions] = field(default_factory=dict)
-    """Model key to the roles that ask it; empty: one key, ``policy``, for all."""
+    """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
     credit: CreditOptions = field(default_factory=CreditOptions)
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
