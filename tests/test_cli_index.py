@@ -16,7 +16,7 @@ from searchgym.cli.doctor import machine
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
-from searchgym.corpora.retrieval.dense.backend import backend as dense
+from searchgym.corpora.retrieval.dense import backend as dense
 from searchgym.corpora.retrieval.index.build import build_index, building_folder
 from searchgym.corpora.retrieval.index.index import MANIFEST, build_in_memory, load_index
 from searchgym.corpora.retrieval.remote.client import HttpRetriever
