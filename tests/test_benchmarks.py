@@ -40,6 +40,7 @@ def test_help(name):
     assert (found.returncode, "--json" in found.stdout) == (0, True), found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_scripts_print_a_table_or_one_object(name):
     arguments, rows = QUICK[name]
@@ -49,6 +50,7 @@ def test_scripts_print_a_table_or_one_object(name):
     assert "..." in found.stderr
 
 
+@pytest.mark.slow
 def test_engines_of_retrieval():
     """On generated passages and vectors; pyserini's own searcher takes longer to import than all else."""
     text = ["--sizes", "200", "--queries", "16", "--engines", "bm25", "lucene"]
@@ -65,6 +67,7 @@ def test_engines_of_retrieval():
     assert result["projection"] == []
 
 
+@pytest.mark.slow
 def test_retrieval_takes_real_passages_and_questions():
     demo = ROOT / "searchgym" / "demo"
     data = ["--corpus", str(demo / "corpus.jsonl"), "--questions", str(demo / "questions.json")]

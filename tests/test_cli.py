@@ -132,6 +132,7 @@ class Interrupts:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW_AGENT)
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])

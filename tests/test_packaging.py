@@ -94,6 +94,7 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     assert f"searchgym-{searchgym.__version__}.dist-info/licenses/LICENSE" in names
 
 
+@pytest.mark.slow
 def test_wheel_steps_an_environment_elsewhere(wheel: Path, tmp_path: Path) -> None:
     """A second environment borrows the dependencies, all but those of extras, and has of SearchGym only the wheel."""
     venv.create(tmp_path / "venv", with_pip=False)

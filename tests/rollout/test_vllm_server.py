@@ -66,6 +66,7 @@ def requests(tokenizer, count=8, **sampling):
     return [SampleRequest(ids[: len(ids) - i], Sampling(**sampling), i) for i in range(count)]
 
 
+@pytest.mark.engine
 def test_a_server_samples_like_transformers_before_and_after_new_weights(served):
     own, tokenizer, sampler = served
     assert sampler.max_context == 1024
@@ -87,11 +88,13 @@ def test_a_server_samples_like_transformers_before_and_after_new_weights(served)
     sampler.update(own.model.state_dict(), 2)
 
 
+@pytest.mark.engine
 def test_a_second_run_is_refused(served, server):
     with pytest.raises(UsageError, match="samples for another run of this machine"):
         ServedVllm(server[0], requests=1)
 
 
+@pytest.mark.engine
 def test_a_request_that_the_server_refuses_is_told_and_the_others_go_on(served):
     _, tokenizer, sampler = served
     ended = []
@@ -104,6 +107,7 @@ def test_a_request_that_the_server_refuses_is_told_and_the_others_go_on(served):
     assert len(sampler.sample(requests(tokenizer, max_tokens=4))) == 8
 
 
+@pytest.mark.engine
 def test_a_port_that_is_taken(server):
     command = [sys.executable, "-m", "searchgym", "engine", "tiny-grpo", "--at", server[0]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

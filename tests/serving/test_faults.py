@@ -64,6 +64,7 @@ def run(world, out, retriever=None, progress=None):
     return scores, {episode.question_id: episode for episode in read_episodes(out / "episodes.jsonl")}
 
 
+@pytest.mark.slow
 def test_a_server_killed_under_500_episodes_loses_none(world, server, tmp_path):
     retriever, deaths = HttpRetriever(server.url, deadline=100.0), []
 

@@ -203,6 +203,7 @@ def test_an_environment_over_a_server_is_the_environment(url):
     assert retrieve(served.retriever, ids, queries, 3, 10.0) == retrieve(here.retriever, ids, queries, 3, 10.0)
 
 
+@pytest.mark.slow
 def test_an_evaluation_over_a_server_is_the_evaluation(url, tmp_path):
     scores = []
     for name, options in (("here", []), ("served", ["--retriever", url, "--wait", "9"])):

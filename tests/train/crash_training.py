@@ -16,7 +16,6 @@ import torch
 from toy_training import toy_model, toy_recipe, toy_trainer
 
 from searchgym.train.run.checkpoint import list_checkpoints
-from searchgym.train.run.folder import RunFolder
 
 RECIPE = toy_recipe(
     steps=20,
@@ -58,7 +57,6 @@ def main() -> None:
     torch.set_num_threads(1)
     toy_model().save_pretrained(out / "warm")  # imports what a checkpoint needs, so that no child dies importing it
     toy_model().from_pretrained(out / "warm")
-    RunFolder(out / "warm folder", RECIPE, resume=False).draw_curve("em")
     assert child(out / "whole", None, out / "calls") == 0
     calls = int((out / "calls").read_text())
     draw = random.Random(seed)

@@ -191,6 +191,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_episodes_go_on_while_the_model_learns_and_say_which_weights_made_each_call(tmp_path):
     result = train(load_recipe("tiny-grpo", SMALL), tmp_path / "run")
     rows = result.rows[1:]

@@ -68,7 +68,7 @@ env_options:
 rollout: {{questions: 3, attempts: 6}}
 optimizer: {{lr: 1e-3}}
 validation: {{every: 0}}
-log: {{tensorboard: false}}
+log: {{tensorboard: false, curve: false}}
 """
 
 CARD = """

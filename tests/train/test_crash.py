@@ -28,6 +28,7 @@ def crashed(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_a_run_killed_ten_times_has_the_same_metrics(crashed):
     whole, parts = (
         exact([row for _, row in iter_jsonl(crashed / name / "metrics.jsonl")]) for name in ("whole", "parts")
@@ -36,6 +37,7 @@ def test_a_run_killed_ten_times_has_the_same_metrics(crashed):
     assert whole[-1]["step"] == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
 def test_a_run_killed_ten_times_has_the_same_weights(crashed, checkpoint):
     whole, parts = (
@@ -45,6 +47,7 @@ def test_a_run_killed_ten_times_has_the_same_weights(crashed, checkpoint):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_ten_times_has_the_same_optimizer_and_files(crashed):
     whole, parts = (torch.load(crashed / name / "checkpoints/last/optimizer.pt") for name in ("whole", "parts"))
     assert whole["version"] == parts["version"] >= 20
@@ -56,6 +59,7 @@ def test_a_run_killed_ten_times_has_the_same_optimizer_and_files(crashed):
     assert not list((crashed / "parts" / "checkpoints").glob(".*.part"))
 
 
+@pytest.mark.engine
 def test_two_ranks_killed_and_resumed_come_to_the_same_weights(tmp_path):
     """More kills: ``python tests/train/zero_crash.py OUT 10 0`` with tests and tests/train on the path."""
     assert "killed" in script("zero_crash.py", tmp_path, kills=2)

@@ -16,6 +16,7 @@ from searchgym.train.run.checkpoint import list_checkpoints
 from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards
 
 
+@pytest.mark.slow
 def test_a_sampler_that_never_answers_ends_the_run_with_stacks_and_a_checkpoint(tmp_path):
     here = Path(__file__).parent
     done = subprocess.run(

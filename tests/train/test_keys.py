@@ -29,7 +29,7 @@ ROLES = list(load_agent("m-ask").roles)
 SMALL = [
     "model=tiny-teams", "env=Demo", "env_options={max_turns: 3}", "rollout.questions=2", "rollout.attempts=4",
     "validation.every=0", "optimizer.warmup_steps=0", "critic.warmup_steps=0",
-    "log.tensorboard=false", "guard.min_legal=null",
+    "log.tensorboard=false", "log.curve=false", "guard.min_legal=null",
 ]  # fmt: skip
 GRPO = [
     "agent=m-ask", "credit.terms=[difference, format]", "advantage.normalise=role",
@@ -156,6 +156,7 @@ def gradients(learner, samples):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["gae", "grpo"])
 def test_sharing_changes_no_advantage_and_no_sum_of_gradients(episodes, estimator):
     """Before the division by the denominators, of which each key has its own."""
@@ -198,6 +199,7 @@ def test_adapters_on_one_base_are_adapters_on_models_of_their_own(episodes):
             assert torch.equal(weight, base[name.replace(".base_layer", "")])
 
 
+@pytest.mark.slow
 def test_each_key_learns_by_its_own_rate_and_the_frozen_one_not_at_all(tmp_path):
     models = "{planners: {roles: [planning, search], lr: 0}, writers: {roles: [answer]}, rest: {frozen: true}}"
     recipe = small("steps=2", f"models={models}", "checkpoint.every=1")
@@ -237,6 +239,7 @@ def test_a_frozen_sampler_keeps_every_bit(tmp_path):
         parts.close()
 
 
+@pytest.mark.slow
 def test_a_run_of_two_keys_resumes_to_the_same_bits(tmp_path):
     recipe = small("steps=3", f"models={SHARING['partial']}", "checkpoint.every=1")
     whole = train(recipe, tmp_path / "whole")

@@ -44,6 +44,7 @@ def learner(recipe, tmp_path):
     made.close()
 
 
+@pytest.mark.engine
 def test_it_learns_what_one_process_learns(recipe, learner, tmp_path):
     samples = random_samples(5)
     alone = dataclasses.replace(recipe, learner=type(recipe.learner)())
@@ -63,6 +64,7 @@ def test_it_learns_what_one_process_learns(recipe, learner, tmp_path):
     assert learner.version == 2
 
 
+@pytest.mark.engine
 def test_a_rank_that_is_killed_ends_all(learner):
     samples = random_samples(5)
     learner.learn(samples, 0)
@@ -75,6 +77,7 @@ def test_a_rank_that_is_killed_ends_all(learner):
         learner.learn(samples, 1)
 
 
+@pytest.mark.engine
 def test_a_rank_that_stands_still_ends_all_by_the_deadline_with_stacks(recipe, tmp_path):
     learner = RemoteLearner(recipe, tmp_path / "ranks", deadline=60)
     samples = random_samples(5)
@@ -89,6 +92,7 @@ def test_a_rank_that_stands_still_ends_all_by_the_deadline_with_stacks(recipe, t
     assert "trained.py" in stacks  # where the other rank waits
 
 
+@pytest.mark.engine
 def test_a_rank_that_cannot_load_its_model_says_so(recipe, tmp_path):
     lost = dataclasses.replace(recipe, model=str(tmp_path / "nowhere"))
     learner = RemoteLearner(lost, tmp_path / "ranks", deadline=60)
@@ -96,6 +100,7 @@ def test_a_rank_that_cannot_load_its_model_says_so(recipe, tmp_path):
         learner.prepare(random_samples(1))
 
 
+@pytest.mark.engine
 def test_what_one_rank_says_is_told_though_the_other_one_waits_for_it(learner, monkeypatch):
     monkeypatch.setattr("searchgym.train.distributed.remote.APART", 1.0)
     learner._begin()
@@ -110,6 +115,7 @@ def test_what_one_rank_says_is_told_though_the_other_one_waits_for_it(learner, m
         learner.learn(random_samples(2), 0)
 
 
+@pytest.mark.engine
 def test_an_interrupt_waits_for_the_answers_and_leaves_the_ranks_alive(learner, monkeypatch, tmp_path):
     learner._begin()
     real = send
@@ -127,6 +133,7 @@ def test_an_interrupt_waits_for_the_answers_and_leaves_the_ranks_alive(learner, 
     assert (tmp_path / "model.safetensors").exists()
 
 
+@pytest.mark.engine
 def test_two_threads_do_not_ask_at_once(learner, monkeypatch, tmp_path):
     learner._begin()
     said, real = [], send
@@ -169,6 +176,7 @@ def torchrun(address, folder, ranks, key):
     )
 
 
+@pytest.mark.engine
 def test_ranks_that_torchrun_starts_learn_what_own_ones_learn(recipe, learner, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # torchrun sets it
     samples = random_samples(5)
@@ -190,6 +198,7 @@ def test_ranks_that_torchrun_starts_learn_what_own_ones_learn(recipe, learner, t
         launcher.wait()
 
 
+@pytest.mark.engine
 def test_a_joined_rank_that_goes_is_told(recipe, tmp_path, monkeypatch):
     monkeypatch.setenv(KEY, "known to both")
     joined, address = listening(recipe)

@@ -29,7 +29,7 @@ rollout: {{questions: 3, attempts: 4}}
 optimizer: {{lr: 1e-3}}
 validation: {{every: 2, questions: 4, env_options: {{reward: em}}}}
 checkpoint: {{every: 1, keep_last: 2}}
-log: {{tensorboard: false}}
+log: {{tensorboard: false, curve: false}}
 """
 
 

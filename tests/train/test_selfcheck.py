@@ -24,11 +24,13 @@ def failed(tmp_path, *overrides, recipe="tiny-grpo"):
     return [check.name for check in checks if not check.ok]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tiny-grpo", "tiny-rejection", "tiny-ppo"])
 def test_shipped_recipes_pass(recipe, tmp_path):
     assert failed(tmp_path, recipe=recipe) == []
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("recipe", ["qwen2.5-3b-grpo", "qwen2.5-7b-ppo"])
 def test_large_recipes_pass_with_a_small_model_and_two_ranks(recipe, tmp_path):
     """Their own ZeRO stages, weights in bfloat16. The other large recipes have the same methods."""
@@ -47,6 +49,7 @@ def planted(monkeypatch, change):
     monkeypatch.setattr(module, "samples_from", lambda episode: [change(sample) for sample in samples_from(episode)])
 
 
+@pytest.mark.slow
 def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch, tmp_path, no_bandit):
     events, load = [], module.load_parts
 
@@ -63,6 +66,7 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
     assert events == ["wake", "rest", "learn", "learn", "wake", "rest", "learn"]
 
 
+@pytest.mark.slow
 def test_an_inverted_mask(monkeypatch, tmp_path, no_bandit):
     def invert(sample):
         mask = ~sample.mask
@@ -73,11 +77,13 @@ def test_an_inverted_mask(monkeypatch, tmp_path, no_bandit):
     assert "masks cover what was sampled" in failed(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_mask_shifted_by_one(monkeypatch, tmp_path, no_bandit):
     planted(monkeypatch, lambda sample: dataclasses.replace(sample, mask=np.roll(sample.mask, -1)))
     assert "masks cover what was sampled" in failed(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_response_that_was_tokenised_again(monkeypatch, tmp_path, no_bandit):
     def merge(sample):
         ids = sample.ids.copy()
@@ -88,17 +94,20 @@ def test_a_response_that_was_tokenised_again(monkeypatch, tmp_path, no_bandit):
     assert "tokens are those sampled" in failed(tmp_path)
 
 
+@pytest.mark.slow
 def test_mixed_groups(monkeypatch, tmp_path, no_bandit):
     planted(monkeypatch, lambda sample: dataclasses.replace(sample, group_uid=f"g{sample.attempt}"))
     monkeypatch.setattr(module, "with_advantages", lambda samples, recipe, learner: (samples, {}))
     assert "groups are attempts at one question" in failed(tmp_path)
 
 
+@pytest.mark.slow
 def test_stale_weights(monkeypatch, tmp_path, no_bandit):
     monkeypatch.setattr(TransformersSampler, "update", lambda self, state, version: None)
     assert failed(tmp_path) == ["they agree after an update, too"]
 
 
+@pytest.mark.slow
 def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit):
     accumulate = TrainedModel._micro_batches
 
@@ -112,15 +121,18 @@ def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit):
     assert failed(tmp_path, "optimizer.micro_batch_tokens=1024") == ["one denominator for all micro-batches"]
 
 
+@pytest.mark.slow
 def test_groups_that_must_be_large_are_sampled_as_large(tmp_path, no_bandit):
     assert failed(tmp_path, "rollout.attempts=8", "advantage.min_group=6") == []
 
 
+@pytest.mark.slow
 def test_no_gradient(monkeypatch, tmp_path, no_bandit):
     planted(monkeypatch, lambda sample: dataclasses.replace(sample, group_uid=sample.episode_id))
     assert "one denominator for all micro-batches" in failed(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit):
     def ignore(logits, targets, temperature, entropy_gradient=False):
         return token_logp(logits, targets, 1.0, entropy_gradient)
@@ -129,17 +141,20 @@ def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit
     assert failed(tmp_path) == ["log-probs of sampler and trainer agree", "they agree after an update, too"]
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_is_not_0(monkeypatch, tmp_path, no_bandit):
     monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1.0)
     assert "learning rate 0 moves no weight" in failed(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path):
     monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1e-6)
     monkeypatch.setattr("searchgym.train.learner.updater.Updater.load", lambda self, folder: None)
     assert failed(tmp_path)[-2:] == ["a bandit is learnt", "a resumed run ends at the same bits"]
 
 
+@pytest.mark.slow
 def test_a_critic_that_does_not_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(LocalLearner, "load", lambda self, folder: self.policy.updater.load(folder))
     checks = module._bandit_checks(load_recipe("tiny-ppo"), tmp_path)

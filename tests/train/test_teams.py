@@ -105,6 +105,7 @@ def test_team_demonstrations_are_a_function_of_world_and_flaws(world):
     assert roles == shown - (set() if "parallel" in roles else {"parallel"})
 
 
+@pytest.mark.slow
 def test_the_card_says_what_each_role_may_write(sampler, world):
     card = load_card(*_model_card())
     assert set(card.teams) == {"praise", *TEAMS}
@@ -143,6 +144,7 @@ class Full:
         ]
 
 
+@pytest.mark.slow
 def test_a_prefix_answer_never_changes_its_episode(world, sampler):
     task = world_task(world)
     own, tokenizer = sampler
@@ -183,6 +185,7 @@ def hotpotqa(real_data):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["praise", *TEAMS])
 def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
     """The tiny model has never seen such text: what it says is mostly wrong and long, and nothing falls over it."""
@@ -209,6 +212,7 @@ def test_oracles_answer_real_questions(hotpotqa, name):
     assert all(len(steps_of(question)) == 2 for question in hotpotqa.questions)
 
 
+@pytest.mark.slow
 def test_the_teams_prompts_stay_short_where_the_monolithic_ones_grow(real_data):
     """On real Wikipedia passages, each role writing as much as it may."""
     path = Path(__file__).parents[2] / "benchmarks" / "contexts.py"
@@ -230,6 +234,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["tiny-mask", "tiny-mask-no-knowledge", "tiny-jade", "tiny-jade-frozen", "tiny-praise"]
 )

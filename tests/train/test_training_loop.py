@@ -54,7 +54,7 @@ def with_rollout(kind, **changes):
 
 def test_the_bandit_is_learnt_and_the_folder_holds_everything(tmp_path):
     out = tmp_path / "run"
-    recipe = toy_recipe(steps=20, log={"tensorboard": True})
+    recipe = toy_recipe(steps=20, log={"tensorboard": True, "curve": True})
     reported = []
     result = toy_trainer(out, recipe, report=reported.append).run()
     found = rows(out)

@@ -20,7 +20,10 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.parts import load_parts, train, trainer_of
 
-pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("default"),  # vLLM and its imports raise warnings that we cannot mend
+]
 SMALL = [
     "rollout.sampler=vllm",
     "rollout.vllm.cache_gib=1",

@@ -35,7 +35,7 @@ def toy_recipe(**changes: Any) -> Recipe:
         "optimizer": {"lr": 1e-2, "betas": [0.9, 0.95], "micro_batch_tokens": 1024},
         "validation": {"every": 2, "questions": 4},
         "checkpoint": {"every": 2},
-        "log": {"tensorboard": False},
+        "log": {"tensorboard": False, "curve": False},
     }
     for key, value in changes.items():
         base[key] = base[key] | value if isinstance(value, dict) and key in base else value

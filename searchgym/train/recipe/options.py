@@ -291,6 +291,8 @@ class CheckpointOptions:
 class LogOptions:
     """Which logs are written beside ``metrics.jsonl``."""
 
+    curve: bool = True
+    """If true, ``curve.png`` is drawn at every checkpoint."""
     tensorboard: bool = True
     """If true, metrics are written as TensorBoard events too."""
     wandb: str | None = None

@@ -173,8 +173,8 @@ class RunFolder:
                 )
         self._advantages.flush()
 
-    def draw_curve(self, metric: str) -> None:
-        """Draws reward and validation score by step as ``curve.png``."""
+    def plot_curve(self, metric: str) -> None:
+        """Plots reward and validation score by step as ``curve.png``."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 

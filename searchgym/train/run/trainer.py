@@ -275,7 +275,8 @@ class Trainer:
         if not path.exists():
             state = {"progress": asdict(progress), "files": self.folder.sizes()}
             save_checkpoint(path, self.learner, self.tokenizer, state)
-            self.folder.draw_curve(self.recipe.validation.metric)
+            if self.recipe.log.curve:
+                self.folder.plot_curve(self.recipe.validation.metric)
         link_checkpoint(folder / "last", progress.step)
         newest = list(list_checkpoints(folder))[-self.recipe.checkpoint.keep_last :]
         if progress.best_step is not None:
