@@ -50,7 +50,7 @@ class TestEveryEnvironment(EnvironmentTests):
 class TestEveryRegisteredEnvironment(EnvironmentTests):
     """As Gymnasium makes them: wrapped, by their ids, with small questions where theirs are not bundled."""
 
-    hostile = [action for action in HOSTILE_ACTIONS if len(action) < 10_000]
+    hostile = tuple(action for action in HOSTILE_ACTIONS if len(action) < 10_000)
 
     @pytest.fixture(autouse=True, params=sorted(registered()))
     def id_of_it(self, request):
