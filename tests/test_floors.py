@@ -17,7 +17,7 @@ FLOORS = [
     {"searchgym"},  # the package's own __init__ registers the environments
     {"agents"},
     {"rollout"},
-    {"train", "eval", "serving"},
+    {"train", "eval", "serving", "testing"},
     {"cli"},
     {"__main__"},
 ]

@@ -53,27 +53,3 @@ def test_hostile_sequences_get_deterministic_replies(environments, actions):
                 assert type(terminated) is bool
                 assert truncated is False
                 assert not reward or info["action"] == "answer"
-
-
-MEGABYTE = 2**20
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        "x" * MEGABYTE,
-        "<search>" * (MEGABYTE // 8),
-        "<think>" * (MEGABYTE // 7),
-        "<search>" + "Alpha " * (MEGABYTE // 8) + "</search>",
-        "<search>" + "漢字" * (MEGABYTE // 4) + "</search>",
-        "<search>" + "\x00" * (MEGABYTE // 2) + "</search>",
-        "<answer>" + "a " * (MEGABYTE // 4) + "</answer>",
-        "<tool_call>" + "[" * (MEGABYTE // 2) + "</tool_call>",
-        '<tool_call>{"name": "search", "arguments": {"query": "' + "q" * (MEGABYTE // 2) + '"}}</tool_call>',
-        "<search>x</search>" * (8 * MEGABYTE // 18),
-    ],
-    ids=lambda action: action[:16] + f"...{len(action)}",
-)
-def test_megabytes_get_deterministic_replies(environments, action):
-    for env in environments:
-        assert play(env, [action]) == play(env, [action])

@@ -2,19 +2,16 @@ import asyncio
 import gzip
 import math
 import threading
-import warnings
 
 import gymnasium
 import pytest
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.utils.env_checker import check_env
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 import searchgym
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.retriever import NullRetriever, retrieve
 from searchgym.envs.data import bundled_file
-from searchgym.envs.registration import registered
 from searchgym.envs.single import SearchEnv
 from searchgym.errors import (
     DataError,
@@ -30,17 +27,6 @@ from searchgym.records import Hit, Passage
 
 def make(**options):
     return SearchEnv(CARD, **({"questions": QUESTIONS, "retriever": TitleRetriever()} | options))
-
-
-@pytest.mark.parametrize("env_id", sorted(registered()))
-def test_every_registered_id_passes_check_env(env_id):
-    options = {} if env_id == "searchgym/Demo-v0" else {"questions": QUESTIONS, "retriever": TitleRetriever()}
-    env = gymnasium.make(env_id, render_mode="ansi", **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the checker advises on spaces it does not know
-        check_env(env.unwrapped)
-    env.close()
-    env.close()
 
 
 def test_an_episode_from_question_to_reward():
@@ -90,20 +76,6 @@ def test_seeds_draw_the_same_questions():
     draws = [one.reset(seed=5)[0], *(one.reset()[0] for _ in range(20))]
     assert draws == [two.reset(seed=5)[0], *(two.reset()[0] for _ in range(20))]
     assert set(draws) == {q.text for q in QUESTIONS}
-
-
-def test_a_retrieved_page_neither_scores_nor_acts():
-    env = make(protocol="tags")
-    env.reset(options={"question_id": "q1"})
-    observation, reward, terminated, _, info = env.step("<search>Delta</search>")
-    assert "<answer>1901</answer>" in observation
-    assert (reward, terminated, info["searches"]) == (0.0, False, 1)
-    _, reward, terminated, _, info = env.step("so the page says")
-    assert (reward, terminated, info["action"]) == (0.0, False, "invalid")
-    tools = make(protocol="tool_calls")
-    tools.reset(options={"question_id": "q1"})
-    _, _, terminated, _, info = tools.step('<tool_call>{"name": "search", "arguments": {"query": "Tool"}}</tool_call>')
-    assert (terminated, info["searches"]) == (False, 1)
 
 
 # -- rewards -------------------------------------------------------------------------------------------------------
@@ -318,21 +290,6 @@ def test_missing_questions_name_the_file_and_the_place(tmp_path, monkeypatch):
         "questions=PATH",
     ):
         assert part in str(caught.value)
-
-
-def test_snapshots_go_back_any_number_of_times():
-    env = make()
-    env.reset(seed=1, options={"question_id": "q1"})
-    env.step("<search>Beta</search>")
-    snapshot = env.get_state()
-    one = env.step("<search>Gamma</search>")
-    env.reset()
-    env.set_state(snapshot)
-    assert env.step("<search>Gamma</search>") == one
-    env.set_state(snapshot)
-    draws = [env.reset()[0] for _ in range(5)]
-    env.set_state(snapshot)
-    assert [env.reset()[0] for _ in range(5)] == draws
 
 
 def test_a_retriever_may_be_built_from_the_corpus():

@@ -15,6 +15,7 @@ from searchgym.rollout.sampler import SampleRequest, Sampling, StopMatcher, unif
 from searchgym.rollout.transformers.choice import choose
 from searchgym.rollout.transformers.prefix_store import PrefixStore
 from searchgym.rollout.transformers.sampler import PREFILL_TOKENS, TransformersSampler, load_sampler
+from searchgym.testing import SamplerTests
 
 VOCABULARY = 512
 
@@ -175,14 +176,22 @@ def test_a_request_is_answered_before_longer_ones_are_done():
     assert order == [(1, 2), (2, 9), (0, 30)]
 
 
-def test_tokens_do_not_depend_on_the_batch_in_float32():
-    own, requests = sampler(), mixed_requests()
-    together = own.sample(requests)
-    backwards = sampler().sample(requests[::-1])[::-1]
-    alone = [sampler(reuse_tokens=0).sample([request])[0] for request in requests]
-    for a, b, c in zip(together, backwards, alone, strict=True):
-        assert a.ids.tolist() == b.ids.tolist() == c.ids.tolist()
-        np.testing.assert_allclose(a.logp, c.logp, atol=1e-5)
+class TestTransformersSampler(SamplerTests):
+    vocabulary = 340
+
+    @pytest.fixture(autouse=True, params=[{}, {"reuse_tokens": 0}, {"style": "merging", "max_batch_tokens": 150}])
+    def make_it_so(self, request):
+        self.options = dict(request.param)
+        self.tokenizer = tiny_tokenizer(self.options.pop("style", "base"))
+
+    def make_sampler(self):
+        return TransformersSampler(tiny_qwen2(len(self.tokenizer)), self.tokenizer, **({"ends": ()} | self.options))
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids)
+
+    def new_weights(self):
+        return tiny_qwen2(len(self.tokenizer), seed=1).state_dict()
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])

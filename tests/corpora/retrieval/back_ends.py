@@ -4,6 +4,7 @@ from typing import Any
 
 from searchgym.cards import EnvCard, QuestionSource
 from searchgym.records import Passage, Question
+from searchgym.testing import hostile_queries
 
 PAGES = """
 Amsterdam|Amsterdam is the capital of the Netherlands. Its seventeenth-century canals were dug for trade by water.
@@ -65,19 +66,7 @@ QUERIES = [
     "nothing of this kind: qwzx",
 ]
 STOP_WORDS = "the of and is a"
-MEGABYTE = " ".join(f"w{n}" for n in range(140_000))[:1_000_000]
-ODD_QUERIES = {
-    "empty": "",
-    "blank": " \t\n\u2028",
-    "stop words": STOP_WORDS,
-    "control characters": "\x00\x01\x1b[31m zebra \x7f",
-    "lone surrogate": "\ud800 zebra \udfff",
-    "Lucene": 'contents:"zebra" AND (okapi^2 OR gull~2) NOT [a TO z} \\ && || ! * ? /x/',
-    "unbalanced": '((((" +-',
-    "emoji": "🏭" * 300,
-    "one word of a megabyte": "a" * 1_000_000,
-    "a megabyte of words": MEGABYTE,
-}
+ODD_QUERIES = hostile_queries("zebra") | {"stop words": STOP_WORDS}
 TITLES = [page.title for page in PASSAGES[:35]]
 """Each of one passage."""
 ABOVE = 100

@@ -5,7 +5,6 @@ The back ends are real: Lucene, FAISS with MiniLM, a server in a process of its 
 
 from __future__ import annotations
 
-import copy
 import errno
 import itertools
 import json
@@ -17,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +52,7 @@ from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, load_index
 from searchgym.corpora.retrieval.remote.client import HttpRetriever
-from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever, retrieve
+from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.corpora.retrieval.wrappers.wrapper import at_step
 from searchgym.corpora.store import PassageStore
@@ -63,6 +61,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, SearchGymError, UsageError
 from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Hit, Passage, Question, Search
+from searchgym.testing import RetrieverTests, assert_same_hits
 
 REMEDY = r"searchgym index build CORPUS --out .* --overwrite"
 TOLERANCE = {"flat": 1e-5, "ivf-sq8": 1e-5, "hnsw": 1e-5, "rerank": 1e-5, "hybrid": 1e-3}
@@ -70,6 +69,8 @@ TOLERANCE = {"flat": 1e-5, "ivf-sq8": 1e-5, "hnsw": 1e-5, "rerank": 1e-5, "hybri
 MANY = {"bm25": 100_000, "cache": 100_000, "recorded": 100_000, "retrieve": 1_000, "search": 1_000}
 """Queries of one call; else 20,000, and 300 where they are encoded."""
 LEXICAL = [name for name in CARDS if name not in ("flat", "ivf-sq8", "hnsw", "hybrid", "rerank", "search")]
+NOTHING = ["empty", "blank", "stop words", "unbalanced", "one word of a megabyte", "a megabyte of words"]
+"""Queries without a word that a passage has."""
 SAFFRON = [page for page in PASSAGES if page.title == "Saffron"]
 
 
@@ -165,31 +166,33 @@ def seen(hit: Hit, name: str) -> tuple[str, ...]:
 
 def assert_alike(found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], name: str) -> None:
     """Compares lists of all hits; for back ends with a tolerance the order may differ as far as that goes."""
-    if name not in TOLERANCE:
-        assert found == expected
-        return
-    assert len(found) == len(expected)
-    for own, other in zip(found, expected, strict=True):
-        scores = [{hit.passage: hit.score for hit in hits} for hits in (own, other)]
-        assert scores[0] == pytest.approx(scores[1], abs=TOLERANCE[name])
-        assert [hit.score for hit in own] == sorted((hit.score for hit in own), reverse=True)
+    assert_same_hits(found, expected, TOLERANCE.get(name, 0.0), ABOVE, name)
+
+
+class TestEveryBackEnd(RetrieverTests):
+    """The contract of retrievers; the tests below add what is special to these ones and to this corpus."""
+
+    queries = (*QUERIES, *TITLES)
+    passages = PASSAGES
+    most = ABOVE
+    hostile = tuple(ODD_QUERIES.values())
+    nothing = tuple(ODD_QUERIES[name] for name in NOTHING)
+    question_id = QUESTIONS[0].id
+
+    @pytest.fixture(autouse=True)
+    def take(self, back_end: BackEnd) -> None:
+        self.back_end, name = back_end, back_end.name
+        self.tolerance, self.lexical = TOLERANCE.get(name, 0.0), name in LEXICAL
+        self.many = MANY.get(name, 300 if name in TOLERANCE else 20_000)
+
+    def make_retriever(self) -> Retriever:
+        return self.back_end.retriever
+
+    def identity(self, passage: Passage) -> tuple[str, ...]:
+        return seen(Hit(passage, 0.0), self.back_end.name)
 
 
 # -- hits ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [1, 3, ABOVE])
-def test_hits_are_passages_of_the_corpus_best_first(back_end: BackEnd, k: int) -> None:
-    corpus = Counter(seen(Hit(page, 0.0), back_end.name) for page in PASSAGES)
-    found = back_end.search([*QUERIES, *TITLES], k)
-    assert len(found) == len(QUERIES) + len(TITLES)
-    for hits in found:
-        assert len(hits) <= k
-        assert all(type(hit) is Hit and type(hit.passage) is Passage and type(hit.score) is float for hit in hits)
-        assert Counter(seen(hit, back_end.name) for hit in hits) <= corpus  # none is made up, and none comes twice
-        scores = [hit.score for hit in hits]
-        assert scores == sorted(scores, reverse=True) and np.isfinite(scores).all()
-    assert any(found)
 
 
 def test_every_page_is_found_first_by_its_title(back_end: BackEnd) -> None:
@@ -211,15 +214,6 @@ def test_noise_finds_no_true_hit(open_it: Open) -> None:
         assert [hit.score for hit in noise] == [hit.score for hit in true]
 
 
-@pytest.mark.parametrize("name", LEXICAL)
-def test_words_that_no_passage_has_find_nothing(open_it: Open, name: str) -> None:
-    back_end = open_it(name)
-    for hits in back_end.search([*QUERIES, *TITLES, *ODD_QUERIES.values()], ABOVE):
-        assert all(hit.score > 0 for hit in hits)
-    nothing = ["empty", "blank", "stop words", "unbalanced", "one word of a megabyte", "a megabyte of words"]
-    assert back_end.search([ODD_QUERIES[name] for name in nothing], ABOVE) == [[]] * len(nothing)
-
-
 def test_those_that_stand_on_bm25_find_what_it_finds(open_it: Open) -> None:
     expected = open_it("bm25").search([*QUERIES, *TITLES], ABOVE)
     for name in ("no noise", "cache", "recorded", "retrieve", "tool"):
@@ -231,30 +225,6 @@ def test_those_that_stand_on_bm25_find_what_it_finds(open_it: Open) -> None:
 # -- calls ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_found_does_not_depend_on_the_call(back_end: BackEnd) -> None:
-    queries = [*QUERIES, *TITLES]
-    first = back_end.search(queries, ABOVE)
-    assert_alike(back_end.search(queries, ABOVE), first, back_end.name)
-    assert_alike(back_end.search(queries[::-1], ABOVE)[::-1], first, back_end.name)
-    assert_alike([back_end.search([query], ABOVE)[0] for query in queries], first, back_end.name)
-    assert_alike(back_end.search(queries * 2, ABOVE), first * 2, back_end.name)
-
-
-def test_threads_find_the_same(back_end: BackEnd) -> None:
-    queries = [*QUERIES, *TITLES]
-    first = back_end.search(queries, ABOVE)
-    barrier = threading.Barrier(4)
-
-    def ask(start: int) -> list[list[Hit]]:
-        barrier.wait(30)
-        found = back_end.search(queries[start:] + queries[:start], ABOVE)
-        return found[len(queries) - start :] + found[: len(queries) - start]
-
-    with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(ask, [0, 7, 20, 33]):
-            assert_alike(found, first, back_end.name)
-
-
 def test_threads_find_the_same_by_the_ids_of_lucene(folder: Path) -> None:
     """As in an index of pyserini's: the documents are read, and pyjnius by itself mixes those of two threads up."""
     retriever = open_lucene(folder / "lucene", PassageStore(folder), LUCENE)
@@ -264,47 +234,12 @@ def test_threads_find_the_same_by_the_ids_of_lucene(folder: Path) -> None:
         assert list(pool.map(lambda _: retriever.search(queries, 9), range(12))) == [first] * 12
 
 
-def test_no_queries_and_numbers_of_hits(back_end: BackEnd) -> None:
-    assert back_end.search([], 3) == []
-    every = back_end.search(QUERIES, ABOVE)
-    for k in (1, 3, len(PASSAGES)):
-        for hits, whole in zip(back_end.search(QUERIES, k), every, strict=True):
-            assert [hit.score for hit in hits] == pytest.approx(
-                [hit.score for hit in whole[:k]], abs=TOLERANCE.get(back_end.name, 0.0)
-            )
-    assert tuple(map(len, back_end.search(tuple(QUERIES), 3))) == tuple(min(3, len(hits)) for hits in every)
-
-
-@pytest.mark.parametrize(("queries", "k"), [(["zebra"], 0), (["zebra"], -1), ("zebra", 3), ("", 3), ([], 0)])
-def test_wrong_arguments_are_refused(back_end: BackEnd, queries: Any, k: int) -> None:
-    with pytest.raises(UsageError, match=r"queries must be a list of strings, got the string|k must be at least 1"):
-        back_end.search(queries, k)
-
-
-def test_odd_queries_are_answered_and_disturb_no_others(back_end: BackEnd) -> None:
-    expected = back_end.search(["zebra"], ABOVE)[0]
-    started = time.monotonic()
-    found = back_end.search([*ODD_QUERIES.values(), "zebra"], ABOVE)
-    assert time.monotonic() - started < 20  # two seconds on a core, by Lucene
-    assert_alike([found[-1]], [expected], back_end.name)
-    by_name = dict(zip(ODD_QUERIES, found, strict=False))
+def test_odd_queries_find_by_the_words_that_they_hold(back_end: BackEnd) -> None:
+    if back_end.name == "all noise":
+        return
     for name in ("control characters", "lone surrogate", "Lucene"):
-        if back_end.name != "all noise":
-            assert {"Okapi", "Nile crocodile"} <= {hit.passage.title for hit in by_name[name][:3]}
-
-
-def test_many_queries_in_one_call(back_end: BackEnd) -> None:
-    number = MANY.get(back_end.name, 300 if back_end.name in TOLERANCE else 20_000)
-    found = back_end.search(QUERIES * (number // len(QUERIES)), 3)
-    assert len(found) == number
-    expected = back_end.search(QUERIES, 3)
-    for start in range(0, number, len(QUERIES)):
-        if back_end.name in TOLERANCE:
-            assert [[h.passage.title for h in hits] for hits in found[start : start + len(QUERIES)]] == [
-                [h.passage.title for h in hits] for hits in expected
-            ]
-        else:
-            assert found[start : start + len(QUERIES)] == expected
+        (hits,) = back_end.search([ODD_QUERIES[name]], 3)
+        assert {"Okapi", "Nile crocodile"} <= {hit.passage.title for hit in hits}
 
 
 @pytest.mark.parametrize("name", ["retrieve", "search"])
@@ -326,11 +261,6 @@ def test_a_record_says_what_it_does_not_hold(open_it: Open) -> None:
 
 
 # -- in environments -----------------------------------------------------------------------------------------------
-
-
-def test_copies_are_usable_through_retrieve(back_end: BackEnd) -> None:
-    found = retrieve(copy.deepcopy(back_end.retriever), ["q"] * len(QUERIES), QUERIES, ABOVE, deadline=30)
-    assert_alike(found, back_end.search(QUERIES, ABOVE), back_end.name)
 
 
 def test_an_environment_searches_with_the_card_or_the_retriever(back_end: BackEnd) -> None:

@@ -1,0 +1,20 @@
+"""Conformance suites for environments, retrievers, agents and samplers written elsewhere.
+
+Each suite is a mixin: a subclass says how to make its subject, and every ``test_`` method checks one clause of the
+contract. pytest collects the subclass; without pytest, the methods can be called one after the other::
+
+    from searchgym.testing import RetrieverTests
+
+    class TestMine(RetrieverTests):
+        queries = ("Which river ends in the Black Sea?", "zebra")
+
+        def make_retriever(self):
+            return MyRetriever(PASSAGES)
+"""
+
+from searchgym.testing.agents import AgentTests
+from searchgym.testing.environments import EnvironmentTests
+from searchgym.testing.retrievers import RetrieverTests, assert_same_hits, hostile_queries
+from searchgym.testing.samplers import SamplerTests
+
+__all__ = ["AgentTests", "EnvironmentTests", "RetrieverTests", "SamplerTests", "assert_same_hits", "hostile_queries"]

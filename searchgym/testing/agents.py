@@ -1,0 +1,178 @@
+"""`AgentTests`: what every agent promises to the engine that runs hundreds of its episodes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from searchgym.agents.base import Agent, LoadedAgent
+from searchgym.cards import EnvCard, ProtocolName, QuestionSource
+from searchgym.corpora.retrieval.retriever import Retriever
+from searchgym.envs.task import load_task
+from searchgym.protocol import get_protocol
+from searchgym.records import Episode, Question
+from searchgym.rollout.api_sampler import MessageFormat
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.testing.fakes import (
+    HOSTILE_PASSAGES,
+    HOSTILE_REPLIES,
+    PASSAGES,
+    QUESTIONS,
+    REPLIES,
+    Broken,
+    Pages,
+    Replies,
+)
+from searchgym.testing.watched import NeverReturnsError, Watched
+
+
+class AgentTests:
+    """The contract of `searchgym.agents.base.Agent`, and of the card that it is loaded from.
+
+    A subclass gives `make_agent`. Models are not needed: replies are drawn from lists, by prompt and seed.
+    """
+
+    questions: Sequence[Question] = QUESTIONS
+    """Asked in every check; the last of the default ones is hostile."""
+    replies: Sequence[str] = REPLIES
+    """What the agent's models say; texts that its roles are asked for lead the checks further into it."""
+    protocols: Sequence[ProtocolName] = ("tags", "tool_calls")
+    """Action grammars of the environments that it acts in."""
+    budgets: Sequence[int] = (1, 2, 5)
+    """Turn budgets of the environments that it acts in."""
+    seconds: float = 30.0
+    """Most wall-clock seconds for the episodes of one check."""
+
+    def make_agent(self) -> LoadedAgent | Agent:
+        """Returns the agent under test, as `load_agent` does; a bare workflow is one without roles."""
+        raise NotImplementedError(f"{type(self).__name__} must define make_agent(self)")
+
+    def run(
+        self,
+        agent: LoadedAgent | Agent | None = None,
+        *,
+        questions: Sequence[Question] | None = None,
+        retriever: Retriever | None = None,
+        sampler: Replies | None = None,
+        protocol: ProtocolName = "tags",
+        max_turns: int = 5,
+        concurrency: int = 64,
+        training: bool = False,
+        attempts: int = 2,
+    ) -> dict[str, Episode]:
+        """Runs episodes of the agent; returns them by id.
+
+        Raises:
+            AssertionError: The agent raised, or did not end in time.
+        """
+        given = self.make_agent() if agent is None else agent
+        loaded = given if isinstance(given, LoadedAgent) else LoadedAgent(type(given).__name__, given)
+        questions = self.questions if questions is None else questions
+        source = QuestionSource(dataset="none", split="test", size=len(questions), file="none", get="nowhere")
+        card = EnvCard(id="testing/Agents-v0", summary="for conformance", questions=source, corpus="none")
+        options: Any = {"protocol": protocol, "max_turns": max_turns, "retriever_deadline": 0.01}
+        task = load_task(card, questions=questions, retriever=retriever or Pages(PASSAGES), **options)
+        model = Model.over("scripted", sampler or Replies(self.replies), MessageFormat(get_protocol(protocol)))
+        engine = Engine(
+            task,
+            replace(loaded, workflow=Watched(loaded.workflow)),
+            dict.fromkeys(loaded.roles, model),
+            concurrency=concurrency,
+            training=training,
+        )
+        episodes: list[Episode] = []
+        where = f"agent {loaded.name} ({protocol}, {max_turns} turns)"
+        try:
+            asyncio.run(asyncio.wait_for(engine.run(questions, episodes.append, attempts), self.seconds))
+        except TimeoutError as error:
+            raise AssertionError(f"{where} did not end within {self.seconds:g} seconds") from error
+        except (Exception, NeverReturnsError) as error:
+            raise AssertionError(f"{where} raised {type(error).__name__}: {error}") from error
+        return {episode.id: episode for episode in episodes}
+
+    def ended(self, episodes: Mapping[str, Episode], reasons: Sequence[str]) -> None:
+        """Refuses episodes that ended in another way than one of `reasons`."""
+        for name, episode in episodes.items():
+            assert episode.stop_reason in reasons, (
+                f"episode {name} must end by {' or '.join(map(repr, reasons))}, got {episode.stop_reason!r} "
+                f"after {episode.turns} turns and {len(episode.calls)} calls"
+            )
+
+    def same(self, found: Mapping[str, Episode], expected: Mapping[str, Episode], when: str) -> None:
+        """Refuses episodes that differ from others."""
+        for name, episode in expected.items():
+            assert found[name] == episode, (
+                f"episode {name} differs {when}: {found[name]!r:.400}, before {episode!r:.400}"
+            )
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def test_every_episode_ends_within_its_budget(self) -> None:
+        """Whatever the budget and the grammar: by an answer, or with the last turn; it is not left open."""
+        for protocol in self.protocols:
+            for max_turns in self.budgets:
+                episodes = self.run(protocol=protocol, max_turns=max_turns)
+                self.ended(episodes, ("answer", "turns"))
+                over = [name for name, episode in episodes.items() if episode.turns > max_turns]
+                assert not over, f"episode {over[0]} took more than {max_turns} turns"
+
+    def test_it_asks_only_roles_that_it_declares(self) -> None:
+        """Roles and their prompts' fields are those of the card, in training too."""
+        for training in (False, True):
+            self.run(training=training)  # the engine refuses any other
+
+    def test_hostile_replies_are_survived(self) -> None:
+        """No text of a model raises, or keeps the agent from ending."""
+        for protocol in self.protocols:
+            for training in (False, True):
+                sampler = Replies(HOSTILE_REPLIES)
+                episodes = self.run(sampler=sampler, protocol=protocol, training=training, attempts=10)
+                self.ended(episodes, ("answer", "turns"))
+        for text in HOSTILE_REPLIES:
+            self.ended(self.run(sampler=Replies([text]), attempts=1), ("answer", "turns"))
+
+    def test_hostile_pages_are_survived(self) -> None:
+        """Pages full of tags, without a title, without an end, and no pages at all."""
+        for retriever in (Pages(HOSTILE_PASSAGES, always=True), Pages(())):
+            for protocol in self.protocols:
+                self.ended(self.run(retriever=retriever, protocol=protocol), ("answer", "turns"))
+
+    def test_a_retriever_that_fails_ends_the_episode(self) -> None:
+        """The agent neither raises nor goes on for ever; an episode that never searched ends as ever."""
+        self.ended(self.run(retriever=Broken()), ("retriever_error", "answer", "turns"))
+
+    def test_a_full_context_ends_the_episode(self) -> None:
+        """The agent neither raises nor goes on for ever; one without roles ends as ever."""
+        episodes = self.run(sampler=Replies(self.replies, "context"))
+        self.ended(episodes, ("context", "answer", "turns"))
+
+    # -- independence ----------------------------------------------------------------------------------------------
+
+    def test_the_same_replies_give_the_same_episodes(self) -> None:
+        """A new agent, and the same one once more, do the same: what is drawn comes from `io.rng`."""
+        agent = self.make_agent()
+        first = self.run(agent)
+        self.same(self.run(agent), first, "when the same agent runs again")
+        self.same(self.run(), first, "when a new agent runs")
+
+    def test_episodes_do_not_depend_on_each_other(self) -> None:
+        """One after the other, all at once, in another order, with others between: an episode is the same."""
+        first = self.run(concurrency=1)
+        self.same(self.run(concurrency=64), first, "when all run at once")
+        self.same(self.run(questions=self.questions[::-1], concurrency=3), first, "in another order")
+        one = self.run(questions=self.questions[:1], concurrency=1)
+        self.same(first, one, "with other questions in the run")
+
+    def test_its_models_are_never_told_the_gold_answer(self) -> None:
+        """With another gold answer the models are asked the same; only for agents with roles."""
+        agent = self.make_agent()
+        if not (isinstance(agent, LoadedAgent) and agent.roles):
+            return
+        other = [replace(question, answers=("qzx",), aliases=()) for question in self.questions]
+        told = self.run(agent, questions=other)
+        for name, episode in self.run(agent).items():
+            said = [[call.text for call in one.calls] for one in (episode, told[name])]
+            assert said[0] == said[1], f"episode {name} depends on the gold answer: {said[0]!r:.200}, {said[1]!r:.200}"

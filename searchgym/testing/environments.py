@@ -1,0 +1,286 @@
+"""`EnvironmentTests`: what every environment promises to those that act in it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final
+
+import gymnasium
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import PassiveEnvChecker
+
+from searchgym.cards import ProtocolName
+from searchgym.corpora.retrieval.retriever import Retriever
+from searchgym.errors import EpisodeError, UnknownNameError, UsageError
+from searchgym.protocol import get_protocol
+from searchgym.records import Answer, Search
+from searchgym.testing.fakes import HOSTILE_ACTIONS, Broken, Trap
+
+INFO: Final = ("question_id", "turn", "turns_left", "searches", "action", "hits", "stop_reason")
+"""Keys of every info."""
+Reply = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+class EnvironmentTests:
+    """The contract of `searchgym.envs.single.SearchEnv`, and of every environment to be used instead of it.
+
+    A subclass gives `make_env`, whose episodes must last at least three turns and are rewarded at their end.
+    """
+
+    protocol: ProtocolName = "tags"
+    """The action grammar that the environment reads."""
+    env_seed: int = 0
+    """Seed of the first reset."""
+    hostile: Sequence[str] = HOSTILE_ACTIONS
+    """Texts that must be answered by a notice or an end, the same twice."""
+
+    def make_env(self, retriever: Retriever | None = None) -> gymnasium.Env[str, str]:
+        """Returns a new environment.
+
+        Args:
+            retriever: To search with instead of the environment's own; None: its own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define make_env(self, retriever=None)")
+
+    def make_vector(self, number: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
+        """Returns a vector of that many environments, or None where there is no vector form."""
+        return None
+
+    # -- acting ----------------------------------------------------------------------------------------------------
+
+    def search(self, query: str) -> str:
+        """Returns the text of a search."""
+        return get_protocol(self.protocol).write(Search((query,)))
+
+    def answer(self, text: str) -> str:
+        """Returns the text of an answer."""
+        return get_protocol(self.protocol).write(Answer(text))
+
+    def step(self, env: gymnasium.Env[str, str], action: str) -> Reply:
+        """Takes a turn, and checks the form of what comes back."""
+        shown = f"step({action!r:.60})"
+        try:
+            reply = env.step(action)
+        except Exception as error:
+            raise AssertionError(f"{shown}: no text may raise, got {type(error).__name__}: {error}") from error
+        observation, reward, terminated, truncated, info = reply
+        assert observation in env.observation_space, (
+            f"{shown}: an observation outside of the space, {observation!r:.80}"
+        )
+        assert type(reward) is float and math.isfinite(reward), f"{shown}: a reward is a finite float, got {reward!r}"
+        assert type(terminated) is bool and type(truncated) is bool, f"{shown}: terminated and truncated are bools"
+        assert not (terminated and truncated), f"{shown}: an episode is terminated or truncated, not both"
+        self.check_info(info)
+        over = terminated or truncated
+        assert over == bool(info["stop_reason"]), (
+            f"{shown}: stop_reason is set at the end and only there, {info!r:.200}"
+        )
+        assert over or reward == 0.0, f"{shown}: the reward is 0 before the end, got {reward}"
+        assert not over or {"em", "f1", "answer"} <= info.keys(), f"{shown}: the last info lacks em, f1 or answer"
+        return observation, float(reward), terminated, truncated, info
+
+    def check_info(self, info: dict[str, Any]) -> None:
+        """Refuses an info without its keys, or that is no plain data."""
+        missing = [name for name in INFO if name not in info]
+        assert not missing, f"info lacks {', '.join(missing)}: it has {sorted(info)}"
+        try:
+            json.dumps(info)
+        except TypeError as error:
+            raise AssertionError(f"info must be plain data: {error}") from error
+
+    def start(
+        self, env: gymnasium.Env[str, str], seed: int | None = None, **options: Any
+    ) -> tuple[str, dict[str, Any]]:
+        """Resets; returns (question, info)."""
+        question, info = env.reset(seed=self.env_seed if seed is None else seed, options=options or None)
+        assert question and question in env.observation_space, f"reset shows the question, got {question!r:.80}"
+        self.check_info(info)
+        return question, info
+
+    def play(self, env: gymnasium.Env[str, str], actions: Sequence[str]) -> list[Any]:
+        """Returns all that an environment says to a sequence of actions; it is reset, unseeded, at each end."""
+        replies: list[Any] = [self.start(env)]
+        for action in actions:
+            reply = self.step(env, action)
+            replies.append(copy.deepcopy(reply))
+            if reply[2] or reply[3]:
+                replies.append(copy.deepcopy(env.reset()))
+        return replies
+
+    # -- Gymnasium -------------------------------------------------------------------------------------------------
+
+    def test_the_checkers_of_gymnasium_pass(self) -> None:
+        """Both `check_env` and the passive checker accept the environment."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # advice on spaces that Gymnasium does not know
+            check_env(self.make_env().unwrapped)
+            env: gymnasium.Env[str, str] = PassiveEnvChecker(self.make_env())
+            question, _ = env.reset(seed=self.env_seed)
+            env.step(self.search(question))
+            env.step(self.answer(""))
+            env.close()
+            env.close()
+
+    def test_actions_and_observations_are_any_text(self) -> None:
+        """The spaces hold Unicode text, half surrogates and line ends included."""
+        env = self.make_env()
+        for name, space in (("action", env.action_space), ("observation", env.observation_space)):
+            for text in ("", "é漢\x00\n<", "\ud800"):
+                assert text in space, f"the {name} space must hold {text!r}; use searchgym.envs.spaces.UnicodeText"
+
+    # -- resets ----------------------------------------------------------------------------------------------------
+
+    def test_the_same_seed_gives_the_same_episodes(self) -> None:
+        """Two environments with one seed say the same throughout, infos included: nothing in them is a time."""
+        actions = [self.search("a"), "no action", self.answer("x"), self.search("b"), self.answer("y")] * 4
+        one, two = (self.play(self.make_env(), actions) for _ in range(2))
+        for number, (reply, other) in enumerate(zip(one, two, strict=True)):
+            assert reply == other, f"reply {number} differs under one seed: {reply!r:.300} and {other!r:.300}"
+
+    def test_a_reset_takes_a_question_id(self) -> None:
+        """`options={"question_id": ...}` chooses the question; what is unknown is refused by name."""
+        env, drawn = self.make_env(), dict[str, str]()
+        for seed in range(8):
+            question, info = self.start(env, seed)
+            drawn[info["question_id"]] = question
+        for question_id, text in drawn.items():
+            question, info = self.start(env, question_id=question_id)
+            assert (question, info["question_id"]) == (text, question_id), (
+                f"question_id {question_id!r} must show {text!r:.80}, got {info['question_id']!r}: {question!r:.80}"
+            )
+        for options in ({"question_id": "no such question"}, {"no_such_option": 1}):
+            try:
+                env.reset(options=options)
+            except UnknownNameError:
+                continue
+            raise AssertionError(f"reset(options={options}) must raise UnknownNameError")
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def test_an_answer_ends_the_episode(self) -> None:
+        """It is terminated, with an empty observation, and nothing follows but a reset."""
+        env = self.make_env()
+        self.start(env)
+        observation, _, terminated, _, info = self.step(env, self.answer("some answer"))
+        seen = (observation, terminated, info["stop_reason"], info["action"], info["answer"])
+        wanted = ("", True, "answer", "answer", "some answer")
+        assert seen == wanted, f"observation, terminated, stop_reason, action, answer: expected {wanted}, got {seen}"
+        self.refuses_a_step(env)
+
+    def refuses_a_step(self, env: gymnasium.Env[str, str]) -> None:
+        """Checks that a step after the end raises, and that a reset goes on."""
+        try:
+            env.step(self.answer("again"))
+        except EpisodeError:
+            self.start(env)
+            assert self.step(env, self.answer(""))[2], "after a reset an answer must end the episode again"
+        else:
+            raise AssertionError("a step after the end must raise EpisodeError")
+
+    def test_a_step_needs_a_reset_and_a_text(self) -> None:
+        """Out of order is an `EpisodeError`, an action that is no string a `UsageError`: unwrapped, wrappers differ."""
+        env = self.make_env().unwrapped
+        wrong: Any = 3
+        for action, error in ((self.answer("x"), EpisodeError), (wrong, UsageError)):
+            try:
+                env.step(action)
+            except error:
+                self.start(env)
+                continue
+            raise AssertionError(f"step({action!r}) must raise {error.__name__}")
+
+    def test_the_turn_budget_ends_the_episode(self) -> None:
+        """Each action costs a turn, unread ones too; with the last one the episode is terminated."""
+        for action in ("no action at all", self.search("a")):
+            env = self.make_env()
+            _, info = self.start(env)
+            budget, turn, terminated = info["turns_left"], 0, False
+            assert type(budget) is int and budget > 0, f"turns_left is a positive int after a reset, got {budget!r}"
+            while not terminated and turn <= budget:
+                _, _, terminated, _, info = self.step(env, action)
+                turn += 1
+                seen = (info["turn"], info["turns_left"])
+                assert seen == (turn, budget - turn), (
+                    f"turn and turns_left: expected {(turn, budget - turn)}, got {seen}"
+                )
+            assert (terminated, turn) == (True, budget), f"{budget} turns are allowed, {turn} were taken: not ended"
+            assert info["stop_reason"] == "turns", f"stop_reason must be 'turns', got {info['stop_reason']!r}"
+
+    def test_hostile_actions_get_deterministic_replies(self) -> None:
+        """Broken tags, half surrogates, megabytes: no text raises, and each gets the same reply twice."""
+        one, two = (self.play(self.make_env(), self.hostile) for _ in range(2))
+        assert one == two, "hostile actions got other replies the second time"
+
+    # -- retrieval -------------------------------------------------------------------------------------------------
+
+    def test_a_retrieved_text_is_never_an_action(self) -> None:
+        """A page that spells actions neither answers nor searches, in this turn or the next."""
+        env = self.make_env(Trap())
+        self.start(env)
+        observation, _, terminated, truncated, info = self.step(env, self.search("a"))
+        assert "trapped" in observation, f"make_env(retriever) must search with that retriever, got {observation!r:.80}"
+        seen = (terminated, truncated, info["searches"], info["action"])
+        assert seen == (False, False, 1, "search"), f"a page was read as an action: {info!r:.300}"
+        _, reward, terminated, _, info = self.step(env, "so the page says")
+        later = (terminated, reward, info["searches"], info["action"])
+        assert later == (False, 0.0, 1, "invalid"), f"a page was read as an action one turn later: {info!r:.300}"
+
+    def test_a_retriever_that_fails_truncates_the_episode(self) -> None:
+        """A fault is never an observation: reward 0, stop_reason ``retriever_error``, and the next reset goes on."""
+        env = self.make_env(Broken())
+        self.start(env)
+        observation, reward, _, truncated, info = self.step(env, self.search("a"))
+        seen = (observation, reward, truncated, info["stop_reason"])
+        wanted = ("", 0.0, True, "retriever_error")
+        assert seen == wanted, f"observation, reward, truncated, stop_reason: expected {wanted}, got {seen!r:.300}"
+        assert "broken on purpose" in info.get("error", ""), "info['error'] must say what the retriever said"
+        self.refuses_a_step(env)
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def test_snapshots_go_back_any_number_of_times(self) -> None:
+        """`set_state` brings episode and generator back; only where the environment has `get_state`."""
+        env = self.make_env()
+        own: Any = env.unwrapped
+        if not hasattr(own, "get_state"):
+            return
+        self.start(env)
+        self.step(env, self.search("a"))
+        snapshot = own.get_state()
+        seen = []
+        for _ in range(3):
+            own.set_state(snapshot)
+            reply = copy.deepcopy(self.step(env, self.search("b")))
+            seen.append((reply, [env.reset()[0] for _ in range(5)]))
+        assert seen[0] == seen[1] == seen[2], f"after set_state the episode went another way: {seen!r:.300}"
+
+    def test_a_vector_gives_the_episodes_of_single_environments(self) -> None:
+        """Environment i of a vector that is reset with seed s says what a single one with seed s + i says."""
+        number, seed = 3, self.env_seed
+        vector = self.make_vector(number)
+        if vector is None:
+            return
+        singles = [self.make_env() for _ in range(number)]
+        questions, infos = vector.reset(seed=seed)
+        starts = [self.start(env, seed + i) for i, env in enumerate(singles)]
+        for i, (question, info) in enumerate(starts):
+            assert questions[i] == question, (
+                f"environment {i} of the vector shows {questions[i]!r:.80}: {question!r:.80}"
+            )
+            self.same_info(infos, i, info)
+        for action in (self.search("a"), "no action", self.answer("x")):
+            got = vector.step([action] * number)
+            for i, env in enumerate(singles):
+                single = self.step(env, action)
+                seen = tuple(column[i] for column in got[:4])
+                assert seen == single[:4], f"environment {i} of the vector: got {seen!r:.300}, alone {single!r:.300}"
+                self.same_info(got[4], i, single[4])
+
+    def same_info(self, infos: dict[str, Any], i: int, info: dict[str, Any]) -> None:
+        """Checks environment i's part of a vector's info."""
+        got = {name: values[i] for name, values in infos.items() if not name.startswith("_") and infos[f"_{name}"][i]}
+        assert got == info, f"environment {i} of the vector: its info is {got!r:.300}, alone {info!r:.300}"

@@ -1,0 +1,256 @@
+"""`RetrieverTests`: what every retriever promises to those that search with it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever, checked, retrieve
+from searchgym.errors import UsageError
+from searchgym.records import Hit, Passage
+
+THREADS: Final = 4
+"""Threads that search at the same time."""
+
+
+def hostile_queries(word: str) -> dict[str, str]:
+    """Returns queries that no retriever may fail on, by what they are.
+
+    Args:
+        word: A plain word of the corpus; some of the queries hold it among what is to be passed over.
+    """
+    return {
+        "empty": "",
+        "blank": " \t\n\u2028",
+        "control characters": f"\x00\x01\x1b[31m {word} \x7f",
+        "lone surrogate": f"\ud800 {word} \udfff",
+        "Lucene": f'contents:"{word}" AND ({word}^2 OR {word}~2) NOT [a TO z}} \\ && || ! * ? /x/',
+        "unbalanced": '((((" +-',
+        "emoji": "🏭" * 300,
+        "one word of a megabyte": "a" * 1_000_000,
+        "a megabyte of words": " ".join(f"w{n}" for n in range(140_000))[:1_000_000],
+    }
+
+
+def assert_same_hits(
+    found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], tolerance: float, k: int, when: str
+) -> None:
+    """Refuses hits that differ from others.
+
+    Args:
+        found: One list per query.
+        expected: The same queries' hits from another call.
+        tolerance: Most that two scores of one passage may differ by. At 0 the lists must be equal; above it, passages
+            whose scores lie that close may change places, also across the end of a list that was cut at k.
+        k: Hits that were asked for per query.
+        when: What was different about the call, for the message.
+
+    Raises:
+        AssertionError: The hits differ by more than that.
+    """
+    assert len(found) == len(expected), f"{when}: got hits of {len(found)} queries, expected {len(expected)}"
+    for number, (own, other) in enumerate(zip(found, expected, strict=True)):
+        if own != other:
+            message = f"{when}, query {number} finds other hits: got {own!r:.300}, before {other!r:.300}"
+            assert tolerance > 0 and len(own) == len(other), message
+            known = {hit.passage: hit.score for hit in other}
+            last = other[-1].score if len(own) == k else math.inf  # only a list that was cut has a neighbour outside
+            assert all(abs(hit.score - known.get(hit.passage, last)) <= tolerance for hit in own), message
+            assert all(abs(a.score - b.score) <= tolerance for a, b in zip(own, other, strict=True)), message
+        assert_best_first(own, number)
+
+
+def assert_best_first(hits: Sequence[Hit], number: int) -> None:
+    """Refuses hits whose scores are not finite floats, or rise."""
+    scores = [hit.score for hit in hits]
+    assert all(type(score) is float and math.isfinite(score) for score in scores), (
+        f"query {number}: a score is a finite float, got {scores!r:.200}"
+    )
+    assert scores == sorted(scores, reverse=True), f"query {number}: hits come best first, got scores {scores!r:.200}"
+
+
+class RetrieverTests:
+    """The contract of `searchgym.corpora.retrieval.retriever.Retriever`.
+
+    A subclass gives `make_retriever` and `queries`; the other attributes state what the retriever promises beyond.
+    """
+
+    queries: Sequence[str] = ()
+    """Queries of which some find something; ten are enough."""
+    passages: Sequence[Passage] | None = None
+    """The corpus. Default: that of a `CorpusRetriever`; of any other it is not known, and hits are not looked up."""
+    tolerance: float = 0.0
+    """Most that the score of a passage may depend on what else is in the batch: the rounding of sums."""
+    most: int = 100
+    """Largest number of hits asked for, above that of the passages where possible."""
+    many: int = 1000
+    """Queries of a large call."""
+    lexical: bool = False
+    """Scores are above 0, and `nothing` finds nothing, as with BM25."""
+    nothing: Sequence[str] = ("", " \t\n")
+    """Queries of a lexical retriever that share no word with any passage."""
+    hostile: Sequence[str] = tuple(hostile_queries("zebra").values())
+    """Queries that must be answered, with whatever is found, and change no other query's hits."""
+    seconds: float = 20.0
+    """Most wall-clock seconds for a call with all hostile queries."""
+    question_id: str = ""
+    """The question behind the queries, for a retriever that records what was asked for which."""
+    pickled: bool = False
+    """The retriever promises to go through pickle, as a process pool needs."""
+
+    def make_retriever(self) -> Retriever:
+        """Returns the retriever under test; called once per check, so that a costly one is worth keeping."""
+        raise NotImplementedError(f"{type(self).__name__} must define make_retriever(self)")
+
+    def identity(self, passage: Passage) -> Hashable:
+        """Returns what of a passage is compared with the corpus; for a retriever that loses ids, override it."""
+        return (passage.id, passage.title, passage.text)
+
+    def search(self, retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Searches and checks the reply's form: one list of at most k `Hit` records per query."""
+        return checked(retriever.search(queries, k), len(queries), k)
+
+    def asked(self) -> list[str]:
+        """Returns the queries."""
+        assert self.queries, f"{type(self).__name__} must set queries to a few that find something"
+        return list(self.queries)
+
+    def same(self, found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], when: str) -> None:
+        """Refuses hits of `most` that differ from others by more than `tolerance`."""
+        assert_same_hits(found, expected, self.tolerance, self.most, when)
+
+    # -- hits ------------------------------------------------------------------------------------------------------
+
+    def test_hits_are_passages_of_the_corpus_best_first(self) -> None:
+        """At most k hits per query, none made up, none twice, scores finite and falling."""
+        retriever, queries = self.make_retriever(), self.asked()
+        pages = self.passages
+        if pages is None and isinstance(retriever, CorpusRetriever):
+            pages = list(retriever.passages())
+        corpus = None if pages is None else Counter(map(self.identity, pages))
+        for k in (1, 3, self.most):
+            found = self.search(retriever, queries, k)
+            assert any(found), f"none of the {len(queries)} queries finds anything"
+            for number, hits in enumerate(found):
+                assert_best_first(hits, number)
+                assert all(type(hit) is Hit and type(hit.passage) is Passage for hit in hits), f"got {hits!r:.200}"
+                seen = Counter(self.identity(hit.passage) for hit in hits)
+                foreign = [] if corpus is None else list(seen - corpus)
+                assert not foreign, f"query {number}: a hit is a passage of the corpus, once; got {foreign[0]!r:.200}"
+                twice = [page for page, count in Counter(hit.passage for hit in hits).items() if count > 1]
+                assert corpus is not None or not twice, f"query {number} finds a passage twice: {twice[0]!r:.200}"
+
+    def test_a_lexical_retriever_finds_nothing_without_a_common_word(self) -> None:
+        """Only where `lexical` is set: a hit has a score above 0, and `nothing` finds no hit."""
+        if not self.lexical:
+            return
+        retriever = self.make_retriever()
+        for query, hits in zip(self.asked(), self.search(retriever, self.asked(), self.most), strict=True):
+            low = [hit.score for hit in hits if hit.score <= 0]
+            assert not low, f"query {query!r:.80}: a lexical score is above 0, got {low[:3]}"
+        for hits in self.search(retriever, self.hostile, self.most):
+            assert all(hit.score > 0 for hit in hits), f"a lexical score is above 0, got {hits!r:.200}"
+        for query, hits in zip(self.nothing, self.search(retriever, self.nothing, self.most), strict=True):
+            assert not hits, f"query {query!r:.80} has no word of any passage, and finds {hits!r:.200}"
+
+    def test_fewer_hits_are_the_first_of_more(self) -> None:
+        """The k best are the first k of the k + n best, and a list is shorter than k only if there are no more."""
+        retriever, queries = self.make_retriever(), self.asked()
+        every = self.search(retriever, queries, self.most)
+        for k in (1, 3, max(1, self.most // 2)):
+            for number, (hits, whole) in enumerate(zip(self.search(retriever, queries, k), every, strict=True)):
+                scores = ([hit.score for hit in hits], [hit.score for hit in whole[:k]])
+                assert len(hits) == len(whole[:k]) and all(
+                    abs(a - b) <= self.tolerance for a, b in zip(*scores, strict=True)
+                ), f"query {number}, k={k}: the first {k} of k={self.most} score {scores[1]}, got {scores[0]}"
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def test_what_is_found_does_not_depend_on_the_call(self) -> None:
+        """Repeated, reversed, one by one, twice in one batch: a query finds the same."""
+        retriever, queries = self.make_retriever(), self.asked()
+        first = self.search(retriever, queries, self.most)
+        self.same(self.search(retriever, queries, self.most), first, "asked again")
+        self.same(self.search(retriever, queries[::-1], self.most)[::-1], first, "asked in reversed order")
+        alone = [self.search(retriever, [query], self.most)[0] for query in queries]
+        self.same(alone, first, "asked one by one")
+        self.same(self.search(retriever, queries * 2, self.most), first * 2, "asked twice in one call")
+        self.same(self.search(retriever, tuple(queries[:3]), self.most), first[:3], "asked with a tuple of queries")
+
+    def test_queries_are_left_as_they_are(self) -> None:
+        """The caller's list belongs to the caller."""
+        queries = self.asked()
+        self.search(self.make_retriever(), queries, 3)
+        assert queries == self.asked(), f"search changed the list of queries that it was given: {queries!r:.200}"
+
+    def test_no_queries_find_no_lists(self) -> None:
+        """An empty batch is answered with an empty list."""
+        found = self.make_retriever().search([], 3)
+        assert found == [], f"no queries are answered by an empty list, got {found!r:.200}"
+
+    def test_wrong_arguments_are_refused(self) -> None:
+        """One string instead of a list, and k below 1, raise `UsageError`; `check_request` does both."""
+        retriever, query = self.make_retriever(), self.asked()[0]
+        wrong: list[tuple[Any, int, str]] = [(query, 3, "queries"), ("", 3, "queries")]
+        wrong += [([query], 0, "k"), ([query], -1, "k"), ([], 0, "k")]
+        for queries, k, name in wrong:
+            call = f"search({queries!r:.80}, {k})"
+            try:
+                found: object = retriever.search(queries, k)
+            except UsageError as error:
+                assert name in str(error).split(), f"{call}: the error must name {name}, it says {error}"
+            except Exception as error:
+                raise AssertionError(f"{call} must raise UsageError, got {type(error).__name__}: {error}") from error
+            else:
+                raise AssertionError(f"{call} must raise UsageError (call check_request first), got {found!r:.200}")
+
+    def test_hostile_queries_are_answered_and_disturb_no_others(self) -> None:
+        """Control characters, half surrogates, query syntax, megabytes: answered in time, beside others too."""
+        retriever, queries = self.make_retriever(), self.asked()
+        beside = queries[:3]
+        expected, started = self.search(retriever, beside, self.most), time.monotonic()
+        found = self.search(retriever, [*self.hostile, *beside], self.most)
+        took = time.monotonic() - started
+        self.same(found[len(self.hostile) :], expected, "asked beside hostile queries")
+        assert took < self.seconds, f"hostile queries took {took:.1f} seconds, at most {self.seconds:g} are allowed"
+
+    def test_many_queries_in_one_call(self) -> None:
+        """A large batch is answered like small ones."""
+        retriever, queries = self.make_retriever(), self.asked()
+        times = max(1, self.many // len(queries))
+        found = self.search(retriever, queries * times, 3)
+        expected = self.search(retriever, queries, 3)
+        assert_same_hits(found, expected * times, self.tolerance, 3, f"{len(found)} queries in one call")
+
+    def test_threads_find_the_same(self) -> None:
+        """Several threads search at once, each in another order."""
+        retriever, queries = self.make_retriever(), self.asked()
+        first = self.search(retriever, queries, self.most)
+        barrier = threading.Barrier(THREADS)
+
+        def ask(start: int) -> list[list[Hit]]:
+            barrier.wait(30)
+            found = self.search(retriever, queries[start:] + queries[:start], self.most)
+            return found[len(queries) - start :] + found[: len(queries) - start]
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for found in pool.map(ask, [number * len(queries) // THREADS for number in range(THREADS)]):
+                self.same(found, first, "asked from several threads at once")
+
+    # -- in environments -------------------------------------------------------------------------------------------
+
+    def test_copies_find_the_same_through_retrieve(self) -> None:
+        """A deep copy, and one through pickle where `pickled` is set, answers environments as the original does."""
+        retriever, queries = self.make_retriever(), self.asked()
+        expected = self.search(retriever, queries, self.most)
+        copies = [copy.deepcopy(retriever)] + ([pickle.loads(pickle.dumps(retriever))] if self.pickled else [])
+        for other in copies:
+            found = retrieve(other, [self.question_id] * len(queries), queries, self.most, deadline=30)
+            self.same(found, expected, "asked of a copy")

@@ -1,0 +1,65 @@
+"""Environments of all kinds keep the contract of environments: in both grammars, over several retrievers."""
+
+import gymnasium
+import pytest
+from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
+
+from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.envs.registration import registered
+from searchgym.envs.single import SearchEnv
+from searchgym.envs.task import load_task
+from searchgym.envs.vector import SearchVectorEnv
+from searchgym.testing import EnvironmentTests
+from searchgym.testing.fakes import HOSTILE_ACTIONS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEARCHGYM_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+INDEX = build_in_memory(PASSAGES)
+SMALL = {"questions": QUESTIONS, "retriever": TitleRetriever()}
+WORLD = {"world": {"seed": 7, "size": 30}}
+ENVIRONMENTS = {
+    "tags": SMALL | {"protocol": "tags"},
+    "tool_calls": SMALL | {"protocol": "tool_calls"},
+    "bm25": SMALL | {"retriever": INDEX, "protocol": "tags"},
+    "bm25, tool_calls": SMALL | {"retriever": INDEX, "protocol": "tool_calls", "max_queries": 3},
+}
+
+
+class TestEveryEnvironment(EnvironmentTests):
+    @pytest.fixture(autouse=True, params=ENVIRONMENTS)
+    def options_of_it(self, request):
+        self.options = ENVIRONMENTS[request.param]
+        self.protocol = self.options["protocol"]
+
+    def task(self, retriever=None):
+        return load_task(CARD, **(self.options | ({"retriever": retriever} if retriever else {})))
+
+    def make_env(self, retriever=None):
+        return SearchEnv(self.task(retriever), render_mode="ansi")
+
+    def make_vector(self, number):
+        return SearchVectorEnv(self.task(), number)
+
+
+class TestEveryRegisteredEnvironment(EnvironmentTests):
+    """As Gymnasium makes them: wrapped, by their ids, with small questions where theirs are not bundled."""
+
+    hostile = tuple(action for action in HOSTILE_ACTIONS if len(action) < 10_000)
+
+    @pytest.fixture(autouse=True, params=sorted(registered()))
+    def id_of_it(self, request):
+        self.id, demo, world = request.param, request.param == "searchgym/Demo-v0", "World" in request.param
+        self.options = {} if demo else WORLD if world else SMALL
+
+    def make_env(self, retriever=None):
+        options = self.options | ({"retriever": retriever} if retriever else {})
+        return gymnasium.make(self.id, render_mode="ansi", **options)
+
+    def make_vector(self, number):
+        return gymnasium.make_vec(self.id, num_envs=number, vectorization_mode="vector_entry_point", **self.options)
