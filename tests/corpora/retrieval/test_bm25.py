@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from numba.core import dispatcher
 
 from searchgym.corpora.retrieval.bm25 import kernels as bm25_kernels
+from searchgym.corpora.retrieval.bm25 import search as bm25
 from searchgym.corpora.retrieval.bm25.analysis import analyse
 from searchgym.corpora.retrieval.bm25.build import build_model
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
-from searchgym.corpora.retrieval.bm25 import search as bm25
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, load_index
 from searchgym.errors import DataError, UsageError

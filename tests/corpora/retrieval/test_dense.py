@@ -21,9 +21,9 @@ import pytest
 from searchgym.cards import EncoderCard
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval.cards import DenseCard
+from searchgym.corpora.retrieval.dense import backend as dense
 from searchgym.corpora.retrieval.dense import encoders, vectors
 from searchgym.corpora.retrieval.dense.backend import DenseRetriever
-from searchgym.corpora.retrieval.dense import backend as dense
 from searchgym.corpora.retrieval.index.build import build_index, building_folder
 from searchgym.corpora.retrieval.index.index import describe_files, load_index
 from searchgym.corpora.retrieval.retriever import CorpusRetriever

@@ -29,10 +29,10 @@ from searchgym.corpora.retrieval.foreign.convert import convert_index
 from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+from searchgym.corpora.retrieval.lucene import backend as lucene
 from searchgym.corpora.retrieval.lucene import build as lucene_build
 from searchgym.corpora.retrieval.lucene import java
 from searchgym.corpora.retrieval.lucene.backend import LuceneRetriever
-from searchgym.corpora.retrieval.lucene import backend as lucene
 from searchgym.corpora.retrieval.remote import wire
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
