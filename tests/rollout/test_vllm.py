@@ -21,7 +21,10 @@ from searchgym.rollout.vllm.start import start_engine
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter, merged
 from searchgym.train.recipe.options import LoraOptions
 
-pytestmark = pytest.mark.filterwarnings("default")  # vLLM and what it imports are not ours to mend
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("default"),  # vLLM and its imports raise warnings that we cannot mend
+]
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
 QUESTION = "Which county is the birthplace of the painter in?\n"
 
@@ -55,6 +58,7 @@ def test_it_is_a_streaming_sampler(vllm):
     assert vllm.max_context == 1024
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("sampling", [{}, {"stop": ("</search>",)}, {"max_tokens": 3}])
 def test_greedy_tokens_are_those_of_transformers(own, vllm, sampling):
     asked = requests(own[1], **({"max_tokens": 48, "temperature": 0.0} | sampling))
@@ -102,6 +106,7 @@ def moved(model, seed=0):
     return other
 
 
+@pytest.mark.smoke
 def test_new_weights_arrive_and_nothing_of_the_old_ones_is_remembered(own, vllm):
     asked = requests(own[1], max_tokens=32, temperature=0.0)
     before = [reply.ids.tolist() for reply in vllm.sample(asked)]  # its prompts are remembered now

@@ -87,6 +87,8 @@ class BackEnd:
         return self.retriever.search(queries, k)
 
 
+pytestmark = pytest.mark.engine
+
 Open = Callable[[str], BackEnd]
 
 

@@ -62,6 +62,7 @@ def by_hand(card: EncoderCard, texts: list[str], folder: str | Path) -> np.ndarr
     return np.stack(rows)
 
 
+@pytest.mark.smoke
 def test_the_real_encoder_is_mean_pooling_and_length_one_by_hand(minilm: Encoder) -> None:
     folder = encoders._in_package(CARD.model)
     found = minilm.encode_queries(TEXTS)

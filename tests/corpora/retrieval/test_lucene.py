@@ -38,6 +38,7 @@ from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
+pytestmark = pytest.mark.engine
 CARD = {"kind": "lucene", "memory": "256m", "threads": 2}
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -121,6 +122,7 @@ def pyserini_ids(folder: Path, queries: list[str], k: int) -> list[list[str]]:
 # -- what is found -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_scores_are_those_of_bm25_by_hand(tmp_path: Path) -> None:
     passages = [Passage("a", "", "owl owl fox"), Passage("b", "owl", "hen"), Passage("c", "", "fox hen hen hen cat")]
     k1, b, mean = 0.9, 0.4, (3 + 2 + 5) / 3
@@ -145,6 +147,7 @@ def test_scores_are_those_of_bm25_by_hand(tmp_path: Path) -> None:
     assert searched[0][0].score == pytest.approx(idf, rel=1e-6)  # at search, without another build
 
 
+@pytest.mark.smoke
 def test_finds_what_our_bm25_finds(retriever: LuceneRetriever) -> None:
     ours = build_in_memory(generated(2_000))
     shares = []
