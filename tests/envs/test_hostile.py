@@ -38,10 +38,8 @@ def environments():
     ]
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-@given(actions=st.lists(ACTIONS, min_size=100, max_size=100))
-def test_hostile_sequences_get_deterministic_replies(environments, actions):
-    """500 sequences in each of two environments, twice: a thousand sequences of a hundred actions."""
+def check_replies(environments, actions):
+    """Plays the actions twice in each environment."""
     for env in environments:
         replies = play(env, actions)
         assert replies == play(env, actions)
@@ -53,3 +51,17 @@ def test_hostile_sequences_get_deterministic_replies(environments, actions):
                 assert type(terminated) is bool
                 assert truncated is False
                 assert not reward or info["action"] == "answer"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(actions=st.lists(ACTIONS, min_size=40, max_size=40))
+def test_hostile_sequences_get_deterministic_replies(environments, actions):
+    check_replies(environments, actions)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(actions=st.lists(ACTIONS, min_size=100, max_size=100))
+def test_a_thousand_hostile_sequences_get_deterministic_replies(environments, actions):
+    """500 sequences of a hundred actions in each of two environments, twice."""
+    check_replies(environments, actions)

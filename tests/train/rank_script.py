@@ -1,6 +1,7 @@
-"""Trains with DeepSpeed on one rank of several: ``rank_script.py RANK WORLD MEETING OUT``.
+"""Trains with DeepSpeed on one rank of several: ``rank_script.py RANK WORLD MEETING OUT CASE ...``.
 
-Every case of `CASES` runs in the same processes, one after the other; the first rank writes metrics and weights.
+The cases, of `CASES` and `ROUGH`, run in the same processes, one after the other; the first rank writes metrics and
+weights.
 """
 
 from __future__ import annotations
@@ -106,16 +107,17 @@ def sharded(case: dict[str, Any]) -> tuple[LocalLearner, Any]:
 
 def main() -> None:
     rank, world, meeting, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    asked = sys.argv[5:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     found: dict[str, Any] = {}
-    for name, case in CASES.items():
+    for name, case in ((name, CASES[name]) for name in asked if name in CASES):
         learner, recipe = sharded(case)
         rows = advance(learner, recipe, range(steps_of(case)))
         found[name] = {"rows": rows, "weights": learner.weights()}
         if "offloaded" in name or name == "adam, ZeRO 2":
             found[name] |= resumed(case, out / name, rank)
-    for name, case in ROUGH.items():
+    for name, case in ((name, ROUGH[name]) for name in asked if name in ROUGH):
         few, many = (sharded(case)[0].learn(copies(number), 0)["gradient_norm"] for number in (2, 64))
         learner, recipe = sharded(case)
         rows = advance(learner, recipe, range(steps_of(case)))

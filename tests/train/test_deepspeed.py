@@ -13,13 +13,12 @@ from transformers import AutoModelForCausalLM
 from searchgym.train.distributed.deepspeed_updater import deepspeed_config
 from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 
+pytestmark = pytest.mark.engine
 RANKS = 2
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What two ranks made of every case."""
-    out = tmp_path_factory.mktemp("ranks")
+def two_ranks(out, names):
+    """What two ranks make of some cases; one start of DeepSpeed for all of them."""
     script, here = Path(__file__).with_name("rank_script.py"), Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent), *sys.path])}
     ranks, logs = [], [out / f"rank{rank}.log" for rank in range(RANKS)]
@@ -27,7 +26,7 @@ def found(tmp_path_factory):
         with path.open("wb") as log:  # not a pipe: one that is full would hold up its rank, and so all of them
             ranks.append(
                 subprocess.Popen(
-                    [sys.executable, str(script), str(rank), str(RANKS), str(out / "meeting"), str(out)],
+                    [sys.executable, str(script), str(rank), str(RANKS), str(out / "meeting"), str(out), *names],
                     env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)},
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -43,6 +42,12 @@ def found(tmp_path_factory):
             rank.wait()
     assert codes == [0] * RANKS, [path.read_text()[-3000:] for path in logs]
     return torch.load(out / "found.pt", weights_only=True) | {"out": out}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What two ranks made of every case."""
+    return two_ranks(tmp_path_factory.mktemp("ranks"), [*CASES, *ROUGH])
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +69,18 @@ def flat(weights):
     return torch.cat([weights[name].flatten() for name in sorted(weights)])
 
 
+@pytest.mark.smoke
+def test_a_step_of_zero_2_on_two_ranks_is_that_of_one_rank(alone, tmp_path):
+    name = "sgd, ZeRO 2"
+    check_gradients(two_ranks(tmp_path, [name]), alone, name)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("sgd")])
 def test_the_gradients_of_a_step_are_those_of_one_rank(found, alone, name):
+    check_gradients(found, alone, name)
+
+
+def check_gradients(found, alone, name):
     rows, weights, start = alone(name)
     moved, wanted = flat(found[name]["weights"]) - flat(start), flat(weights) - flat(start)
     assert float(wanted.norm()) > 1

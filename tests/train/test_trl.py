@@ -178,6 +178,7 @@ def run_trl(case, folder):
     ]
 
 
+@pytest.mark.smoke
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func', which is an experimental feature:UserWarning")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.loss_type} {case.scale} beta {case.beta} {case.trl}")
 def test_loss_and_gradient_equal_trls(case, tmp_path):

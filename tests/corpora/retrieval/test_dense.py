@@ -97,6 +97,7 @@ def recall(retriever: CorpusRetriever, table: np.ndarray, k: int = 10) -> float:
 # -- search --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_flat_ranks_as_numpy_does(tmp_path: Path, use: Use) -> None:
     table = made_vectors(500)
     use(table)
