@@ -89,7 +89,8 @@ class Replies:
     max_context, version = 2**31 - 1, 0
 
     def __init__(self, texts: Sequence[str], finish: Finish | None = None) -> None:
-        self._texts, self._finish = texts, finish
+        self._texts = texts
+        self._finish: Finish | None = finish
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one text per request, as code points."""
