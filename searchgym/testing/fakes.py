@@ -89,7 +89,8 @@ class Replies:
     max_context, version = 2**31 - 1, 0
 
     def __init__(self, texts: Sequence[str], finish: Finish | None = None) -> None:
-        self._texts, self._finish = texts, finish
+        self._texts = texts
+        self._finish: Finish | None = finish
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one text per request, as code points."""
@@ -99,11 +100,10 @@ class Replies:
         text = self._texts[zlib.crc32(request.ids.tobytes() + str(request.seed).encode()) % len(self._texts)]
         ends = [text.find(stop) + len(stop) for stop in request.sampling.stop if stop in text]
         text = text[: min(ends, default=len(text))]
-        finish: Finish = "stop" if ends else "eos"
-        if len(text) > request.sampling.max_tokens:
-            text, finish = text[: request.sampling.max_tokens], "length"
+        finish: Finish = "length" if len(text) > request.sampling.max_tokens else "stop" if ends else "eos"
+        text = text[: request.sampling.max_tokens]
         ids: npt.NDArray[np.int32] = np.array([ord(char) for char in text], np.int32)
-        return Sampled(ids, np.zeros(len(ids), np.float32), self._finish or finish)
+        return Sampled(ids, np.zeros(len(ids), np.float32), finish if self._finish is None else self._finish)
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Does nothing: there are no weights."""

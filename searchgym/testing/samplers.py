@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,21 +63,15 @@ class SamplerTests:
 
     def requests(self, number: int = 6, seed: int = 0, **sampling: Any) -> list[SampleRequest]:
         """Returns requests whose seeds count up from `seed`."""
-        how = Sampling(**({"max_tokens": self.max_tokens} | sampling))
+        how = replace(Sampling(self.max_tokens), **sampling)
         return [SampleRequest(ids, how, seed + n) for n, ids in enumerate(self.prompts(number))]
 
     def mixed(self) -> list[SampleRequest]:
         """Returns requests of all kinds in one batch."""
-        kinds: list[dict[str, Any]] = [
-            {},
-            {"temperature": 0.7},
-            {"temperature": 0.0},
-            {"top_p": 0.5},
-            {"max_tokens": 1},
-        ]
+        most = self.max_tokens
+        kinds = [Sampling(most), Sampling(most, 0.7), Sampling(most, 0.0), Sampling(most, top_p=0.5), Sampling(1)]
         prompts = enumerate(self.prompts(2 * len(kinds)))
-        how = [Sampling(**({"max_tokens": self.max_tokens} | kind)) for kind in kinds]
-        return [SampleRequest(ids, how[n % len(kinds)], n) for n, ids in prompts]
+        return [SampleRequest(ids, kinds[n % len(kinds)], n) for n, ids in prompts]
 
     def sample(self, sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Samples, and checks the form of each reply."""

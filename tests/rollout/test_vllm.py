@@ -18,6 +18,7 @@ from searchgym.rollout.sampler import SampleRequest, Sampling, StreamingSampler,
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine
+from searchgym.testing import SamplerTests
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter, merged
 from searchgym.train.recipe.options import LoraOptions
 
@@ -58,6 +59,30 @@ def test_it_is_a_streaming_sampler(vllm):
     assert vllm.max_context == 1024
 
 
+class TestVllmSampler(SamplerTests):
+    tolerance = 1e-4
+
+    @pytest.fixture(autouse=True)
+    def take(self, own, vllm):
+        self.own, self.vllm, version = own, vllm, vllm.version
+        self.vocabulary = len(own[1])
+        yield
+        if vllm.version != version:
+            vllm.update(own[0].model.state_dict(), version)
+
+    def make_sampler(self):
+        return self.vllm
+
+    def close(self, sampler):
+        """It is shared."""
+
+    def decode(self, ids):
+        return self.own[1].decode(ids)
+
+    def new_weights(self):
+        return moved(self.own[0].model, seed=1).state_dict()
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("sampling", [{}, {"stop": ("</search>",)}, {"max_tokens": 3}])
 def test_greedy_tokens_are_those_of_transformers(own, vllm, sampling):
@@ -76,14 +101,6 @@ def test_log_probs_are_after_the_temperature(own, vllm):
             logits = own[0].model(input_ids=ids).logits[0, len(request.ids) - 1 : -1]
         wanted = torch.log_softmax(logits / 0.7, -1).gather(1, ids[0, len(request.ids) :, None])[:, 0]
         np.testing.assert_allclose(reply.logp, wanted.numpy(), atol=1e-4)
-
-
-def test_a_seed_decides_a_response_whatever_else_is_in_the_batch(own, vllm):
-    asked = requests(own[1], max_tokens=24)
-    whole = [reply.ids.tolist() for reply in vllm.sample(asked)]
-    assert vllm.sample([asked[3]])[0].ids.tolist() == whole[3]
-    again = SampleRequest(asked[3].ids, asked[3].sampling, 99)
-    assert vllm.sample([again])[0].ids.tolist() != whole[3]
 
 
 def test_prompts_that_fill_the_context_and_foreign_ids(own, vllm):
