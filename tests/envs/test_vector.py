@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import gymnasium
 import numpy as np
@@ -54,6 +55,18 @@ def test_a_vector_gives_the_same_episodes_as_single_environments():
         if not alive:
             break
     assert not alive
+
+
+def test_each_environment_gets_the_hits_of_its_own_queries():
+    """One call retrieves for all of them; some ask several queries at once, some none."""
+    asked = [["Alpha", "Beta"], ["Gamma"], [], ["Delta", "Alpha", "Gamma"], ["Beta"]]
+    calls = [json.dumps({"name": "search", "arguments": {"query": own}}) if own else "junk" for own in asked]
+    vector = SearchVectorEnv(task(protocol="tool_calls", max_queries=3), len(asked))
+    vector.reset(seed=0)
+    observations, _, _, _, infos = vector.step([f"<tool_call>\n{call}\n</tool_call>" for call in calls])
+    for own, observation, hits in zip(asked, observations, infos["hits"], strict=True):
+        assert [hit["title"] for hit in hits or ()] == own
+        assert all((f"(Title: {title})" in observation) == (title in own) for title in ("Alpha", "Beta", "Gamma"))
 
 
 def test_one_retriever_call_per_step_for_64_environments():

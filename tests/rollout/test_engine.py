@@ -59,6 +59,16 @@ def test_concurrency_changes_nothing_but_the_batches():
         assert {e.id: e for e in run(TwoSearches(), concurrency=concurrency)[1]} == wanted
 
 
+def test_attempts_at_a_question_are_a_group_of_their_step():
+    """The same question asked in two steps makes two groups, and episodes of different ids."""
+    task = load_task(CARD, questions=QUESTIONS, retriever=TitleRetriever())
+    engine, episodes = Engine(task, LoadedAgent("test", TwoSearches())), []
+    for step in ("3", "4"):
+        asyncio.run(engine.run(QUESTIONS[:2], episodes.append, attempts=2, group=step))
+    found = sorted((e.group_uid, e.id) for e in episodes)
+    assert found == [(f"{s}/{q}", f"{q}#{n}@{s}") for s in "34" for q in ("q0", "q1") for n in (0, 1)]
+
+
 def test_an_endless_workflow_ends_with_its_budget():
     episodes = run(Endless(), QUESTIONS)[1]
     assert [(e.stop_reason, e.turns, len(e.searches)) for e in episodes] == [("turns", 5, 4)] * 3
