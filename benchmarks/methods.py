@@ -31,8 +31,9 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.intervals import bootstrap_ci, t_interval
+from searchgym.rollout.checkpoints import in_checkpoints
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.recipe.keys import models_by_role
+from searchgym.train.recipe.keys import keys_of
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.parts import train
@@ -147,7 +148,12 @@ def scores_of(task: Task, recipe: Recipe, checkpoint: Path | None, out: Path) ->
     EM is by question id in the place of the mean.
     """
     agent = load_agent(recipe.agent)
-    scores = evaluate_model(task, agent, models_by_role(recipe, agent, checkpoint), out)
+    if checkpoint is None:
+        keys = keys_of(recipe, agent.roles, agent.name)
+        models = {role: key.recipe.model for key in keys for role in key.roles}
+    else:
+        models = in_checkpoints(dict.fromkeys(agent.roles, str(checkpoint)), agent)
+    scores = evaluate_model(task, agent, models, out)
     prompts = [call.start for episode in read_episodes(out / "episodes.jsonl") for call in episode.calls]
     return scores | {"em": em_by_question(out), "longest_prompt": max(prompts)}
 

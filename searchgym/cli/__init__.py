@@ -10,6 +10,7 @@ import typer
 import searchgym
 from searchgym.cli import data, index, models, run, serve, train, world
 from searchgym.cli.doctor.command import doctor
+from searchgym.cli.evaluate import evaluate
 from searchgym.errors import SearchGymError, UsageError
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
 )
 app.command("list")(run.list_cards)
 app.command("play")(run.play)
-app.command("eval")(run.evaluate)
+app.command("eval")(evaluate)
 app.command("train")(train.train)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)
