@@ -24,9 +24,8 @@ def task_options(given: Source) -> TaskOptions:
     from searchgym.envs.task import TaskOptions
 
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
-    known = TaskOptions.__annotations__
-    found = {name: value for name, value in fields.items() if name in known and value not in (None, False)}
-    return cast("TaskOptions", found)
+    chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
+    return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
 
 
 def load(name: str, options: TaskOptions, wait: float = 0.0) -> Task:

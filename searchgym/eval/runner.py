@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import searchgym
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, read_json, write_atomic, write_jsonl
 from searchgym.corpora.questions import question_row
@@ -29,6 +28,7 @@ from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar
+from searchgym.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def run_identity(engine: Engine) -> dict[str, Any]:
         "max_turns": rules.max_turns,
         "max_queries": rules.max_queries,
         "max_observation_words": rules.max_observation_words,
-        "searchgym": searchgym.__version__,
+        "searchgym": __version__,
     }
 
 

@@ -76,7 +76,7 @@ def _models_by_role(record: Path, agent: LoadedAgent, checkpoint: Path) -> dict[
     if not keys:
         return dict.fromkeys(agent.roles, str(checkpoint))
     shared = share_roles({name: own.get("roles") for name, own in keys.items()}, agent.roles, agent.name)
-    by_role = {}
+    by_role: dict[str, str] = {}
     for name, roles in shared.items():
         frozen = keys[name].get("frozen", False)
         model = keys[name].get("model") or recipe["model"] if frozen else checkpoint / name
