@@ -24,19 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from searchgym.agents.base import load_agent
+from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl
-from searchgym.envs.registration import find_env
-from searchgym.envs.task import Task, load_task
-from searchgym.eval.intervals import bootstrap_ci, t_interval
-from searchgym.rollout.checkpoints import in_checkpoints
-from searchgym.rollout.storage import read_episodes
+from searchgym.envs import Task, find_env, load_task
+from searchgym.eval import bootstrap_ci, t_interval
+from searchgym.rollout import in_checkpoints, read_episodes
+from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.recipe.keys import keys_of
-from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.parts import train
 
 TEAM = [
     "tiny-grpo",

@@ -15,6 +15,7 @@ import dataclasses
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +30,7 @@ from searchgym.train import load_recipe, train
 
 PACKAGE = Path(searchgym.__file__).parent
 SMALL = ["steps=2", "rollout.questions=2", "rollout.attempts=4", "advantage.drop_zero_variance=false"]
-SMALL += ["validation.every=0", "log.tensorboard=false"]
+SMALL += ["optimizer.warmup_steps=0", "validation.every=0", "log.tensorboard=false"]
 
 
 class Passed:
@@ -40,16 +41,17 @@ class Passed:
         self.names: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        """Is what Python asks for: see `sys.setprofile`."""
         if self.on and event == "call" and frame.f_code.co_name != "<module>":
             self.names.add(frame.f_code.co_filename)
 
     @contextlib.contextmanager
-    def watching(self) -> Any:
-        """Is called for every function call until the block ends; threads that begin in it are watched too."""
+    def watching(self) -> Iterator[None]:
+        """Watches this thread, and those that begin in the block, until the block ends."""
         threading.setprofile(self)
         sys.setprofile(self)
         try:
-            yield self
+            yield
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
