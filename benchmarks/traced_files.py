@@ -45,14 +45,19 @@ class Passed:
         if self.on and event == "call" and frame.f_code.co_name != "<module>":
             self.names.add(frame.f_code.co_filename)
 
+    def begin(self) -> None:
+        """Begins to collect."""
+        self.on = True
+        sys.setprofile(self)  # of this thread; the others have it from their start, see `watching`
+
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches this thread, and those that begin in the block, until the block ends."""
+        """Watches threads that begin in the block, and those that call `begin`."""
         threading.setprofile(self)
-        sys.setprofile(self)
         try:
             yield
         finally:
+            self.on = False
             sys.setprofile(None)
             threading.setprofile(None)
 
@@ -67,7 +72,10 @@ def training_step(out: Path) -> list[str]:
     passed = Passed()
 
     def report(row: Any) -> None:
-        passed.on = row["step"] == 1
+        if row["step"] == 1:
+            passed.begin()
+        else:
+            passed.on = False
 
     with passed.watching():
         train(load_recipe("tiny-grpo", SMALL), out, report=report)
@@ -79,14 +87,14 @@ def evaluated_question(out: Path) -> list[str]:
     passed = Passed()
 
     def progress(done: int, of: int) -> None:
-        passed.on = True
+        if done == 1:
+            passed.begin()
 
     task, agent = load_task(find_env("Demo")), load_agent("search-r1")
     task = dataclasses.replace(task, questions=task.questions[:2])
     with passed.watching():
         models = load_models(dict.fromkeys(agent.roles, "tiny"), task.rules.protocol)
         evaluate(task, agent, out, models, EvalOptions(concurrency=1), progress=progress)
-        passed.on = False
     for model in models.values():
         model.sampler.close()
     return passed.files()
