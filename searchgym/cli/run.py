@@ -40,7 +40,8 @@ def load(name: str, options: TaskOptions, wait: float = 0.0) -> Task:
     from searchgym.envs.registration import env_options, find_env
     from searchgym.envs.task import load_task
 
-    task = load_task(find_env(name), **{**env_options(name), **options})
+    whole = cast("TaskOptions", {**env_options(name), **options})
+    task = load_task(find_env(name), **whole)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):
             raise UsageError("--wait is for a retrieval server: give its --retriever URL")
