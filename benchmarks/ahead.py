@@ -31,12 +31,11 @@ from rollout_engine import Paced, Recorder, Slow
 
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.files import iter_jsonl
-from searchgym.rollout.models import Model
+from searchgym.rollout import Model
 from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import Drawer
 from searchgym.train.run.folder import Row
 from searchgym.train.run.parts import Parts, load_parts, trainer_of

@@ -22,9 +22,8 @@ import torch
 from gpu import SHAPES, random_model
 
 from searchgym.cli.output import emit
-from searchgym.rollout.loading import load_tokenizer
-from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.parts import train
+from searchgym.rollout import load_tokenizer
+from searchgym.train import load_recipe, train
 
 
 def main() -> None:

@@ -21,12 +21,10 @@ from typing import Any
 import numpy as np
 
 from searchgym.agents.mask import MOST_EVIDENCE
-from searchgym.corpora.documents import open_corpus
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.envs.registration import find_env
-from searchgym.envs.task import Task, load_task
-from searchgym.rollout.loading import load_tokenizer
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.corpora import open_corpus
+from searchgym.corpora.retrieval import build_in_memory
+from searchgym.envs import Task, find_env, load_task
+from searchgym.rollout import TokenFormat, load_tokenizer
 from searchgym.train.tiny.demonstrations import Demonstration, play
 from searchgym.train.tiny.team_demonstrations import play_team
 

@@ -25,13 +25,10 @@ from typing import Any
 
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.passages import read_passages
-from searchgym.corpora.questions import read_questions
-from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.retrieval.retriever import NullRetriever, Retriever
+from searchgym.corpora import read_passages, read_questions
+from searchgym.corpora.retrieval import NullRetriever, Retriever, build_in_memory
+from searchgym.envs import SearchVectorEnv, Task, load_task
 from searchgym.envs.data import bundled_file
-from searchgym.envs.task import Task, load_task
-from searchgym.envs.vector import SearchVectorEnv
 from searchgym.records import Passage, Question
 
 SEARCHES = 4

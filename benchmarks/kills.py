@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from searchgym.cli.output import emit
-from searchgym.rollout.storage import read_episodes
+from searchgym.rollout import read_episodes
+from searchgym.train import load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.parts import load_parts, trainer_of
 
 STEP = 128

@@ -24,18 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from searchgym.agents.base import load_agent
+from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl
-from searchgym.envs.registration import find_env
-from searchgym.envs.task import Task, load_task
-from searchgym.eval.intervals import bootstrap_ci, t_interval
-from searchgym.rollout.storage import read_episodes
-from searchgym.train.recipe.keys import models_by_role
-from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.parts import train
+from searchgym.envs import Task, find_env, load_task
+from searchgym.eval import bootstrap_ci, t_interval
+from searchgym.rollout import in_checkpoints, read_episodes
+from searchgym.train import Recipe, load_recipe, train
+from searchgym.train.recipe.keys import keys_of
 
 TEAM = [
     "tiny-grpo",
@@ -147,7 +144,12 @@ def scores_of(task: Task, recipe: Recipe, checkpoint: Path | None, out: Path) ->
     EM is by question id in the place of the mean.
     """
     agent = load_agent(recipe.agent)
-    scores = evaluate_model(task, agent, models_by_role(recipe, agent, checkpoint), out)
+    if checkpoint is None:
+        keys = keys_of(recipe, agent.roles, agent.name)
+        models = {role: key.recipe.model for key in keys for role in key.roles}
+    else:
+        models = in_checkpoints(dict.fromkeys(agent.roles, str(checkpoint)), agent)
+    scores = evaluate_model(task, agent, models, out)
     prompts = [call.start for episode in read_episodes(out / "episodes.jsonl") for call in episode.calls]
     return scores | {"em": em_by_question(out), "longest_prompt": max(prompts)}
 

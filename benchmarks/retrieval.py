@@ -37,13 +37,10 @@ import numpy as np
 
 from searchgym.cards import EncoderCard
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.documents import open_corpus
-from searchgym.corpora.questions import read_queries
+from searchgym.corpora import open_corpus, read_queries
+from searchgym.corpora.retrieval import CorpusRetriever, build_index, load_index
 from searchgym.corpora.retrieval.bm25.search import contents
 from searchgym.corpora.retrieval.cards import DenseCard
-from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.corpora.retrieval.index.index import load_index
-from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.records import Passage
 
 T = TypeVar("T")

@@ -22,12 +22,10 @@ from typing import Any, Final
 import numpy as np
 
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.passages import read_passages
-from searchgym.corpora.questions import read_questions
-from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.corpora.retrieval.index.index import load_index
-from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.retrieval import Qrels, qrels_from_titles, recall, retrieve_run
+from searchgym.corpora import read_passages, read_questions
+from searchgym.corpora.retrieval import build_index, load_index
+from searchgym.eval import bootstrap_ci, qrels_from_titles, retrieve_run
+from searchgym.eval.retrieval import Qrels, recall
 from searchgym.records import Passage
 
 RETRIEVERS: Final[dict[str, Any]] = {
@@ -87,7 +85,7 @@ def together(own: Sequence[Passage], more: Sequence[Passage]) -> Iterator[Passag
 
 def search_all(passages: Sequence[Passage], texts: Mapping[str, str], folder: str | None) -> dict[str, Any]:
     """Returns the run of each retriever; passages are encoded once."""
-    from searchgym.corpora.retrieval.foreign.convert import convert_index
+    from searchgym.corpora.retrieval import convert_index
 
     runs = {}
     with tempfile.TemporaryDirectory(dir=folder) as place:

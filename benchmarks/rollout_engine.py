@@ -28,16 +28,13 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from searchgym.agents.base import load_agent
+from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.envs.registration import find_env
-from searchgym.envs.task import Task, load_task
+from searchgym.corpora.retrieval import Retriever
+from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode, Hit
-from searchgym.rollout.engine import Engine
-from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Deliver, Pull, Sampled, Sampler, SampleRequest
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout import Engine, Model, Sampled, Sampler, SampleRequest, TokenFormat
+from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.train.tiny.demonstrations import AGENT, ROLE
 

@@ -26,15 +26,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from searchgym.agents.base import load_agent
+from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows
-from searchgym.envs.registration import find_env
-from searchgym.envs.task import Task, load_task
+from searchgym.envs import Task, find_env, load_task
 from searchgym.records import Episode
-from searchgym.rollout.engine import Engine
-from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampler, VllmOptions
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout import Engine, Model, Sampler, TokenFormat
+from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.transformers.sampler import BATCH_TOKENS, TransformersSampler, load_sampler
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine

@@ -38,11 +38,8 @@ import generated
 import numpy as np
 
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.retrieval.index.build import build_index
-from searchgym.corpora.retrieval.index.index import load_index
-from searchgym.corpora.retrieval.remote.client import HttpRetriever
+from searchgym.corpora.retrieval import HttpRetriever, NullRetriever, Retriever, build_index, load_index
 from searchgym.corpora.retrieval.remote.wire import document
-from searchgym.corpora.retrieval.retriever import NullRetriever, Retriever
 
 K: Final = 3
 DISTINCT: Final = 8192
@@ -184,7 +181,7 @@ def write_flat(path: Path, count: int) -> None:
 
 def flat_retriever(index: Path, data: Path) -> Retriever:
     """Returns a retriever over made vectors; the passages are those of an index folder."""
-    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.corpora.retrieval import find_retriever
     from searchgym.corpora.retrieval.dense.backend import DenseRetriever
     from searchgym.corpora.retrieval.dense.vectors import open_index
     from searchgym.corpora.store import PassageStore

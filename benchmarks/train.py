@@ -31,14 +31,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from searchgym.cli.output import emit_rows
 from searchgym.records import Episode
-from searchgym.rollout.loading import load_model
+from searchgym.rollout import load_model
+from searchgym.train import load_recipe
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.learner.batching import MicroBatch
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.learner.updater import Updater
-from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import AdvantageOptions, LossOptions
 from searchgym.train.run.parts import load_parts
 

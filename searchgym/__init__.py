@@ -12,8 +12,8 @@ Importing the package registers its environments with Gymnasium and loads nothin
 
 from searchgym.envs.registration import register, register_shipped
 from searchgym.records import Action, Answer, Hit, Invalid, Passage, Question, Search
+from searchgym.version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = ["Action", "Answer", "Hit", "Invalid", "Passage", "Question", "Search", "register"]
 
 register_shipped()

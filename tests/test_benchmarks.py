@@ -50,6 +50,17 @@ def test_scripts_print_a_table_or_one_object(name):
     assert "..." in found.stderr
 
 
+def test_structure():
+    found = script("structure.py", "--json")
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    rooms = {row["room"]: row for row in result["rooms"]}
+    assert rooms["searchgym.corpora.retrieval.bm25"]["floor"] > rooms["searchgym.corpora"]["floor"] > 0
+    assert sum(row["lines"] for row in rooms.values()) > 20_000
+    assert [row["of"] for row in result["sizes"]] == ["files", "functions"]
+    assert (result["circles_of_modules"], result["packages_that_import_each_other"]) == ([], [])
+
+
 @pytest.mark.slow
 def test_engines_of_retrieval():
     """On generated passages and vectors; pyserini's own searcher takes longer to import than all else."""

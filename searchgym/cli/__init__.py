@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-import searchgym
 from searchgym.cli import data, index, models, run, serve, train, world
 from searchgym.cli.doctor.command import doctor
+from searchgym.cli.evaluate import evaluate
 from searchgym.errors import SearchGymError, UsageError
+from searchgym.version import __version__
 
 app = typer.Typer(
     name="searchgym",
@@ -21,7 +22,7 @@ app = typer.Typer(
 )
 app.command("list")(run.list_cards)
 app.command("play")(run.play)
-app.command("eval")(run.evaluate)
+app.command("eval")(evaluate)
 app.command("train")(train.train)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)
@@ -43,7 +44,7 @@ def root(
 ) -> None:
     """A gym and trainer for agentic search."""
     if version:
-        print(f"searchgym {searchgym.__version__}")  # noqa: T201
+        print(f"searchgym {__version__}")  # noqa: T201
     elif context.invoked_subcommand is None:
         print(context.get_help())  # noqa: T201
         raise typer.Exit(2)

@@ -21,7 +21,7 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.runner import evaluate
+from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
@@ -111,7 +111,7 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
 
 def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> dict[str, Any]:
     """Returns the scores of greedy episodes with a model for each role; an evaluation in `out` that stopped goes on."""
-    return evaluate(task, agent, out, load_models(models, task.rules.protocol), resume=out.exists())
+    return evaluate(task, agent, out, load_models(models, task.rules.protocol), EvalOptions(resume=out.exists()))
 
 
 def em_by_question(out: Path) -> dict[str, float]:

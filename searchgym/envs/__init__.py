@@ -1,1 +1,40 @@
 """Environments: the text space, the environment core and its gym shells."""
+
+from typing import TYPE_CHECKING
+
+from searchgym._lazy import lazy
+
+if TYPE_CHECKING:
+    from searchgym.envs.core import Rules, State
+    from searchgym.envs.registration import env_options, find_env, register, registered
+    from searchgym.envs.single import SearchEnv
+    from searchgym.envs.spaces import UnicodeText
+    from searchgym.envs.task import Task, TaskOptions, load_task
+    from searchgym.envs.vector import SearchVectorEnv
+
+__all__ = [
+    "Rules",
+    "SearchEnv",
+    "SearchVectorEnv",
+    "State",
+    "Task",
+    "TaskOptions",
+    "UnicodeText",
+    "env_options",
+    "find_env",
+    "load_task",
+    "register",
+    "registered",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "core": "Rules State",
+        "registration": "env_options find_env register registered",
+        "single": "SearchEnv",
+        "spaces": "UnicodeText",
+        "task": "Task TaskOptions load_task",
+        "vector": "SearchVectorEnv",
+    },
+)

@@ -13,10 +13,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import searchgym
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, read_json, write_atomic, write_jsonl
 from searchgym.corpora.questions import question_row
@@ -28,6 +28,23 @@ from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar
+from searchgym.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class EvalOptions:
+    """How an evaluation is run."""
+
+    temperature: float = 0.0
+    """Of the models' sampling; 0 is greedy."""
+    seed: int = 0
+    """Seed of the agents' generators and of sampling."""
+    concurrency: int = 64
+    """Episodes under way at once; changes no score."""
+    resume: bool = False
+    """Go on with an unfinished run: finished questions are kept, retriever errors are tried again."""
+    overwrite: bool = False
+    """Delete a run that is already there."""
 
 
 def evaluate(
@@ -35,12 +52,8 @@ def evaluate(
     agent: LoadedAgent,
     out: Path,
     models: Mapping[str, Model] | None = None,
+    options: EvalOptions = EvalOptions(),
     *,
-    temperature: float = 0.0,
-    seed: int = 0,
-    concurrency: int = 64,
-    resume: bool = False,
-    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """Runs an agent on every question of a task and writes a run folder.
@@ -50,23 +63,21 @@ def evaluate(
         agent: The workflow and its roles.
         out: The run folder.
         models: The model behind each role.
-        temperature: Of the models' sampling; 0 is greedy.
-        seed: Seed of the agents' generators and of sampling.
-        concurrency: Episodes under way at once; changes no score.
-        resume: Go on with an unfinished run: finished questions are kept, retriever errors are tried again.
-        overwrite: Delete a run that is already there.
+        options: How it is run.
         progress: Called with (questions done, questions in all).
 
     Returns:
         The scores, as in ``scores.json``.
 
     Raises:
-        RunExistsError: The folder holds a run and neither `resume` nor `overwrite` was asked for.
+        RunExistsError: The folder holds a run and neither `resume` nor `overwrite` is set.
         UsageError: `resume` of a run of something else.
     """
-    engine = Engine(task, agent, models, concurrency=concurrency, seed=seed, temperature=temperature)
+    engine = Engine(
+        task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
+    )
     identity = run_identity(engine)
-    with _own_folder(out, identity, resume=resume, overwrite=overwrite):
+    with _own_folder(out, identity, resume=options.resume, overwrite=options.overwrite):
         path = out / "episodes.jsonl"
         kept = _drop_errors(path) if path.exists() else set()
         unknown = kept - task.by_id.keys()
@@ -129,7 +140,7 @@ def run_identity(engine: Engine) -> dict[str, Any]:
         "max_turns": rules.max_turns,
         "max_queries": rules.max_queries,
         "max_observation_words": rules.max_observation_words,
-        "searchgym": searchgym.__version__,
+        "searchgym": __version__,
     }
 
 

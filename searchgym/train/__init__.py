@@ -1,1 +1,21 @@
 """Training: samples from episodes, advantages, losses, the learner and the loop around them."""
+
+from typing import TYPE_CHECKING
+
+from searchgym._lazy import lazy
+
+if TYPE_CHECKING:
+    from searchgym.train.recipe.load import load_recipe, read_recipe
+    from searchgym.train.recipe.recipe import Recipe, dump_recipe
+    from searchgym.train.run.parts import train
+
+__all__ = ["Recipe", "dump_recipe", "load_recipe", "read_recipe", "train"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "recipe.load": "load_recipe read_recipe",
+        "recipe.recipe": "Recipe dump_recipe",
+        "run.parts": "train",
+    },
+)

@@ -8,7 +8,7 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.scripted import gold_answer
 from searchgym.envs.task import load_task
 from searchgym.errors import RewardError, RunExistsError, ScoringError, UsageError
-from searchgym.eval.runner import evaluate
+from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes, title_recall
 from searchgym.records import Answer, Question, Search
 from searchgym.rollout.storage import read_episodes, sidecar
@@ -26,9 +26,9 @@ def task(questions=QUESTIONS, **options):
     return load_task(CARD, questions=questions, **({"retriever": TitleRetriever()} | options))
 
 
-def run(out, agent="oracle", the_task=None, **options):
+def run(out, agent="oracle", the_task=None, progress=None, **options):
     loaded = load_agent(agent) if isinstance(agent, str) else LoadedAgent("own", agent)
-    return evaluate(the_task or task(), loaded, out, **options)
+    return evaluate(the_task or task(), loaded, out, options=EvalOptions(**options), progress=progress)
 
 
 def test_a_run_folder_holds_what_was_run_and_what_came_out(tmp_path):

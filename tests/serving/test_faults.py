@@ -18,7 +18,7 @@ from searchgym.corpora.worlds import cached_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError
-from searchgym.eval.runner import evaluate
+from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.rollout.storage import read_episodes
 
 EPISODES = 500
@@ -60,7 +60,7 @@ def server(world):
 def run(world, out, retriever=None, progress=None):
     own = {"retriever": retriever, "retriever_deadline": 120.0} if retriever else {"corpus": world / "corpus.jsonl"}
     task = load_task(find_env("World"), questions=world / "questions.jsonl", **own)
-    scores = evaluate(task, load_agent("evidence-oracle"), out, concurrency=32, progress=progress)
+    scores = evaluate(task, load_agent("evidence-oracle"), out, options=EvalOptions(concurrency=32), progress=progress)
     return scores, {episode.question_id: episode for episode in read_episodes(out / "episodes.jsonl")}
 
 

@@ -9,6 +9,7 @@ import torch
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import CardError, DataMissingError, GuardError, UnknownNameError, UsageError
+from searchgym.rollout.checkpoints import in_checkpoints
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_model
 from searchgym.train.algorithms.losses import token_weights
@@ -16,7 +17,7 @@ from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.inspect.plan import plan
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.recipe.keys import in_checkpoints, keys_of
+from searchgym.train.recipe.keys import keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.options import GuardOptions
 from searchgym.train.recipe.recipe import dump_recipe

@@ -29,6 +29,7 @@ from searchgym.cli.doctor.machine import (
     memory,
 )
 from searchgym.cli.output import Json, emit, show, table
+from searchgym.version import __version__
 
 PYTHON_ASKED = ">=3.11"
 
@@ -60,8 +61,6 @@ def diagnose(imports: bool = False) -> dict[str, Any]:
         and ``data`` (see `machine`; sizes in bytes), and ``problems``: what is broken or outside its range, with the
         command that mends it.
     """
-    import searchgym
-
     packages = look_at_packages()
     packages.append(look_at_java())
     if imports:
@@ -72,7 +71,7 @@ def diagnose(imports: bool = False) -> dict[str, Any]:
     total, available = memory()
     problems = [{"name": p.name, "problem": p.problem, "command": p.command} for p in faults(packages)]
     return {
-        "searchgym": searchgym.__version__,
+        "searchgym": __version__,
         "python": {"version": platform.python_version(), "asked": PYTHON_ASKED},
         "packages": [dataclasses.asdict(package) for package in packages],
         "parts": [dataclasses.asdict(part) for part in look_at_parts(packages)],

@@ -1,1 +1,70 @@
 """Retrievers: BM25, Lucene and FAISS in index folders; hybrid, reranked, noisy, cached, recorded, served."""
+
+from typing import TYPE_CHECKING
+
+from searchgym._lazy import lazy
+
+if TYPE_CHECKING:
+    from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
+    from searchgym.corpora.retrieval.foreign.convert import convert_index
+    from searchgym.corpora.retrieval.index.build import build_index
+    from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+    from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+    from searchgym.corpora.retrieval.remote.client import HttpRetriever
+    from searchgym.corpora.retrieval.remote.recorded import RecordedRetriever
+    from searchgym.corpora.retrieval.remote.tool import ToolRetriever
+    from searchgym.corpora.retrieval.retriever import (
+        AnyRetriever,
+        CorpusRetriever,
+        NullRetriever,
+        QuestionRetriever,
+        Retriever,
+        retrieve,
+    )
+    from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
+    from searchgym.corpora.retrieval.wrappers.fusion import HybridRetriever
+    from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
+    from searchgym.corpora.retrieval.wrappers.rerank import RerankRetriever
+
+__all__ = [
+    "AnyRetriever",
+    "CacheRetriever",
+    "CorpusRetriever",
+    "DistractorRetriever",
+    "HttpRetriever",
+    "HybridRetriever",
+    "NoiseRetriever",
+    "NullRetriever",
+    "QuestionRetriever",
+    "RecordedRetriever",
+    "RerankRetriever",
+    "Retriever",
+    "RetrieverCard",
+    "ToolRetriever",
+    "build_in_memory",
+    "build_index",
+    "convert_index",
+    "find_retriever",
+    "inspect_index",
+    "load_index",
+    "retrieve",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "cards": "RetrieverCard find_retriever",
+        "foreign.convert": "convert_index",
+        "index.build": "build_index",
+        "index.distractors": "DistractorRetriever",
+        "index.index": "build_in_memory inspect_index load_index",
+        "remote.client": "HttpRetriever",
+        "remote.recorded": "RecordedRetriever",
+        "remote.tool": "ToolRetriever",
+        "retriever": "AnyRetriever CorpusRetriever NullRetriever QuestionRetriever Retriever retrieve",
+        "wrappers.cache": "CacheRetriever",
+        "wrappers.fusion": "HybridRetriever",
+        "wrappers.noise": "NoiseRetriever",
+        "wrappers.rerank": "RerankRetriever",
+    },
+)

@@ -8,7 +8,8 @@ Results on worlds compare methods on this substrate; they are not evidence about
 
 from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.build import build_world
+from searchgym.corpora.worlds.report import card_of, report_of
 from searchgym.corpora.worlds.storage import cached_world, read_world, write_world
 from searchgym.corpora.worlds.world import World
 
-__all__ = ["World", "WorldSpec", "build_world", "cached_world", "read_world", "write_world"]
+__all__ = ["World", "WorldSpec", "build_world", "cached_world", "card_of", "read_world", "report_of", "write_world"]

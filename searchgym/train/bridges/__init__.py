@@ -1,1 +1,19 @@
 """Bridges to other trainers, which train on these environments with loops of their own."""
+
+from typing import TYPE_CHECKING
+
+from searchgym._lazy import lazy
+
+if TYPE_CHECKING:
+    from searchgym.train.bridges.trl import EnvironmentFactory, outcome
+    from searchgym.train.bridges.trl_tags import use_tags
+
+__all__ = ["EnvironmentFactory", "outcome", "use_tags"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "trl": "EnvironmentFactory outcome",
+        "trl_tags": "use_tags",
+    },
+)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from searchgym.agents.base import LoadedAgent
 from searchgym.agents.roles import Role
-from searchgym.errors import DataMissingError, UnknownNameError, UsageError
-from searchgym.rollout.loading import is_adapter
-from searchgym.train.recipe.load import read_recipe
+from searchgym.errors import UsageError
+from searchgym.rollout.checkpoints import share_roles
 from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -48,59 +45,11 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
     if not roles:
         raise UsageError(f"agent {agent} asks no model: there is nothing to train")
     options = recipe.models or {POLICY: KeyOptions()}
-    named = [role for own in options.values() for role in own.roles or ()]
-    if unknown := [role for role in named if role not in roles]:
-        raise UnknownNameError(f"role of agent {agent}", unknown[0], roles)
-    rest = [role for role in roles if role not in named]
-    keys = []
-    for name, own in options.items():
-        asked = tuple(rest if own.roles is None else own.roles)
-        if not asked:
-            raise UsageError(f"models.{name}: no role of agent {agent} asks it, each has another key: leave it out")
-        keys.append(Key(name, asked, own.frozen, _recipe(recipe, own)))
-    if missing := set(roles).difference(*(key.roles for key in keys)):
-        raise UsageError(f"agent {agent}: no model for role {', '.join(sorted(missing))}: name a key for it in models")
+    shared = share_roles({name: own.roles for name, own in options.items()}, roles, agent)
+    keys = [Key(name, shared[name], own.frozen, _recipe(recipe, own)) for name, own in options.items()]
     if all(key.frozen for key in keys):
         raise UsageError(f"models: every key is frozen ({', '.join(options)}): there is nothing to train")
     return keys
-
-
-def models_by_role(recipe: Recipe, agent: LoadedAgent, checkpoint: Path | None = None) -> dict[str, str]:
-    """Returns the model behind each role of a recipe's agent: as a run begins, or as one of its checkpoints has it."""
-    keys = keys_of(recipe, agent.roles, agent.name)
-    return {role: _weights(recipe, key, checkpoint) for key in keys for role in key.roles}
-
-
-def _weights(recipe: Recipe, key: Key, checkpoint: Path | None) -> str:
-    """Returns the folder, or name, of one key's model."""
-    if checkpoint is None or key.frozen:
-        return key.recipe.model
-    return str(checkpoint / key.name if recipe.models else checkpoint)
-
-
-def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, str]:
-    """Returns role to model, where a role may have been given the checkpoint of a run with several keys.
-
-    Args:
-        models: Role to a folder, or anything else that names a model.
-        agent: The run's.
-
-    Raises:
-        DataMissingError: A checkpoint of several keys outside its run.
-        UnknownNameError: The checkpoint is of a team with other roles.
-        UsageError: The same.
-    """
-    found = dict(models)
-    for name in set(models.values()):
-        checkpoint = Path(name)
-        one = is_adapter(checkpoint) or (checkpoint / "config.json").is_file()
-        if (checkpoint / "trainer.json").is_file() and not one:
-            record = checkpoint.resolve().parent.parent / "recipe.yaml"
-            if not record.is_file():
-                raise DataMissingError(f"{name} has several models, and {record}, which says whose, is not there")
-            by_role = models_by_role(read_recipe(record), agent, checkpoint)
-            found |= {role: by_role[role] for role, model in models.items() if model == name}
-    return found
 
 
 def check_comparison(recipe: Recipe, roles: Mapping[str, Role]) -> None:

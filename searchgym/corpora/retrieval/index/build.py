@@ -20,7 +20,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-import searchgym
 from searchgym.cards import build
 from searchgym.corpora.files import FilePath, lock_folder, write_atomic
 from searchgym.corpora.passages import corpus_sha256, passage_line
@@ -31,6 +30,7 @@ from searchgym.corpora.retrieval.index.index import FORMAT, MANIFEST, Manifest, 
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.records import Passage
+from searchgym.version import __version__
 
 SHARD: Final = 100_000
 """Passages of a shard: what is lost at most when a build is interrupted, and what is in memory at once."""
@@ -298,7 +298,7 @@ def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, An
         passages=len(store),
         retriever=plain(card),
         parts=parts,
-        versions={"searchgym": searchgym.__version__, "unicode": unicodedata.unidata_version} | _versions(),
+        versions={"searchgym": __version__, "unicode": unicodedata.unidata_version} | _versions(),
         files=files,
     )
     with write_atomic(building / MANIFEST) as file:

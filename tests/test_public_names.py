@@ -1,0 +1,49 @@
+"""Names that packages hand on: each is its module's, type checkers know it, and the packages stay light."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGES = [
+    "searchgym.agents",
+    "searchgym.corpora",
+    "searchgym.corpora.retrieval",
+    "searchgym.envs",
+    "searchgym.eval",
+    "searchgym.rollout",
+    "searchgym.train",
+    "searchgym.train.bridges",
+]
+HEAVY = {"bm25s", "datasets", "deepspeed", "faiss", "numba", "pyarrow", "torch", "transformers", "trl", "vllm"}
+
+
+def for_type_checkers(package):
+    """Returns name to module of the imports under ``TYPE_CHECKING``."""
+    tree = ast.parse(Path(package.__file__).read_text())
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"]
+    return {alias.name: line.module for block in blocks for line in block.body for alias in line.names}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_name_is_the_one_of_its_module(name):
+    package = importlib.import_module(name)
+    where = for_type_checkers(package)
+    assert sorted(where) == sorted(package.__all__)
+    assert set(package.__all__) < set(dir(package))
+    for public, module in where.items():
+        assert getattr(package, public) is getattr(importlib.import_module(module), public)
+
+
+def test_a_name_that_is_not_handed_on():
+    with pytest.raises(AttributeError, match=r"'searchgym\.train' has no attribute 'trane'"):
+        importlib.import_module("searchgym.train").__getattr__("trane")
+
+
+def test_the_packages_are_light():
+    code = f"import sys, {', '.join(PACKAGES)}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(found.stdout.split())
