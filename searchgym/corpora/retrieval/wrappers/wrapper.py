@@ -32,10 +32,9 @@ class Wrapper:
     """Returns the passage at a position, from 0 to len - 1."""
 
     def __init__(self, *inner: Retriever) -> None:
-        for retriever in inner:
-            if not isinstance(retriever, Retriever):
-                wrong = type(retriever).__name__
-                raise UsageError(f"{type(self).__name__} stands on retrievers with search(), got {wrong}")
+        for each in inner:
+            if not isinstance(each, Retriever):
+                raise UsageError(f"{type(self).__name__} stands on retrievers with search(), got {type(each).__name__}")
         self.inner = inner
         self.calls_at_once = min(int(getattr(each, "calls_at_once", 1)) for each in inner)
         self.queries_at_once = min(int(getattr(each, "queries_at_once", sys.maxsize)) for each in inner)
