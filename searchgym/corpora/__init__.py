@@ -1,1 +1,1 @@
-"""Corpora, questions and retrievers: everything that reads data or finds it."""
+"""Corpora, questions, generated worlds and retrievers."""

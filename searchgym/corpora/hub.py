@@ -28,7 +28,7 @@ from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.records import Passage, Question
 
 PROBE_SECONDS = 5.0
-"""Seconds that the hub may take to answer a probe; without one, its client would retry for half a minute."""
+"""Seconds that the hub may take to answer a probe, since its own client would retry for half a minute."""
 SPEC = re.compile(
     r"hf:(?P<repo>[./~][^:@]*|[^/:@]+/[^/:@]+)(:(?P<config>[^/:@]+))?(@(?P<revision>[^/]+))?/(?P<target>[^@]+)"
 )
@@ -42,7 +42,7 @@ class HubSource:
     repo: str
     """Data set: ``OWNER/NAME`` on the hub, or a local folder."""
     config: str | None = None
-    """Name of the configuration. Default: that of the data set."""
+    """Name of the data set's configuration (subset). Default: the data set's default configuration."""
     split: str | None = None
     """Name of the split; None if `file` is given."""
     revision: str | None = None

@@ -63,7 +63,7 @@ class PassageWriter:
             self._ends.close()
 
     def cut(self, passages: int, bytes: int) -> None:
-        """Removes all but the first passages.
+        """Removes the last passages, so that a given number of them is left.
 
         Args:
             passages: Number of passages to keep.

@@ -19,14 +19,14 @@ from searchgym.records import Passage
 _MODULES: Final = {"bm25": "bm25.backend", "lucene": "lucene.backend", "dense": "dense.backend"}
 
 Progress = Callable[[str, int, int], None]
-"""Callback called with the name of a stage, the work done and the work in all (0 if unknown), mostly in passages."""
+"""Callback that gets the name of a stage, the work done and the total work (0 if unknown), both mostly in passages."""
 
 
 class Needs(NamedTuple):
     """Upper estimate of the memory and disk space that a build takes."""
 
     memory: int
-    """Bytes of memory."""
+    """Bytes of memory that the build takes."""
     disk: int
     """Bytes of disk space during the build; the finished part takes less."""
 

@@ -79,9 +79,9 @@ class DenseCard(_Card):
     links: int = 32
     """Number of links per vector, FAISS's M (``hnsw``)."""
     ef_construction: int = 80
-    """Number of candidates while building (``hnsw``)."""
+    """Number of candidates examined for each vector while building the graph (``hnsw``)."""
     ef_search: int = 64
-    """Number of candidates while searching, raised to k if that is larger (``hnsw``)."""
+    """Number of candidates examined for each query, raised to k if that is larger (``hnsw``)."""
     device: str = "cpu"
     """Device that FAISS searches on: ``cpu``, ``cuda`` (every GPU) or ``cuda:N``."""
     shard: bool = False
@@ -130,9 +130,9 @@ class NoiseCard(_Card):
     start: float = 0.0
     """Probability that the hits of a query are replaced at step 0. Outside of training it is always 0."""
     end: float = 0.5
-    """Probability from step `steps` on."""
+    """Probability that the hits of a query are replaced from step `steps` on."""
     base: float = 4.0
-    """Base of the exponential growth: above 1 the probability grows late; 1 gives a straight line."""
+    """Base of the probability's exponential growth: above 1 it grows mostly late in training; 1 means linear growth."""
     steps: int | None = None
     """Step at which the probability reaches `end`. Default: the number of training steps."""
     seed: int = 0

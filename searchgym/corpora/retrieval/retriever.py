@@ -67,7 +67,7 @@ class QuestionRetriever(Protocol):
 
 
 AnyRetriever = Retriever | QuestionRetriever
-"""A retriever of either kind."""
+"""A retriever with one corpus for all questions, or with a corpus per question."""
 
 
 class NullRetriever:

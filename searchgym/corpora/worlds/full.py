@@ -20,7 +20,7 @@ from searchgym.corpora.worlds.phrases import works as phrases_works
 from searchgym.corpora.worlds.schema import MEMBER
 
 PHRASES: Final = phrases_people.PHRASES | phrases_places.PHRASES | phrases_works.PHRASES | phrases_groups.PHRASES
-"""Phrases by relation."""
+"""Templates of level `full`, by relation."""
 
 ECHO: Final = 0.75
 """Probability that a page mentions an entity whose page refers to it, so that one query can find both pages."""
@@ -49,7 +49,7 @@ FRAMES: Final[Pair] = (
         "an old almanac says that {c}", "{c}, as the story goes", "historians hold that {c}", "nobody denies that {c}",
     ),
 )  # fmt: skip
-"""Frames around a clause, for each half of the templates; they multiply the number of phrasings."""
+"""Sentences into which a clause ``{c}`` is inserted, for each half of the templates; they multiply the phrasings."""
 
 INTRO: Final[Pair] = (
     ("{s} is {kind}", "{s} is the name of {kind}", "{s} is {kind} of some repute",

@@ -43,11 +43,11 @@ class Entity:
     kind: str
     """Kind of entity, such as ``"person"``; see `schema.KINDS`."""
     gender: str = "it"
-    """Pronoun: ``"she"``, ``"he"`` or ``"it"``."""
+    """Pronoun for the entity: ``"she"``, ``"he"`` or ``"it"``."""
     note: str = ""
     """Profession or genre (`full` only), which a namesake's title has in brackets."""
     aliases: tuple[str, ...] = ()
-    """Other names (`full` only)."""
+    """Other names of the entity (`full` only)."""
     shared: bool = False
     """Whether another entity has the same name."""
 
@@ -62,11 +62,11 @@ class Graph:
     """Knowledge graph of entities and facts, indexed in both directions and in order of insertion."""
 
     entities: dict[str, Entity] = field(default_factory=dict)
-    """Entities by title."""
+    """Entities of the graph, by title."""
     facts: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Objects by subject and relation."""
+    """Objects of facts, by subject and then by relation."""
     back: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Subjects by object and relation."""
+    """Subjects of facts, by object and then by relation."""
     key: str = ""
     """Random text that identifies the world and seeds the wording that namesakes share."""
 

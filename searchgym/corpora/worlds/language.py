@@ -22,7 +22,7 @@ class Phrases(NamedTuple):
     state: Pair
     """Clauses that state the relation on a page."""
     ask: Pair
-    """Questions that ask for the object."""
+    """Questions that ask for the object of the relation."""
     noun: Pair = ((), ())
     """Noun phrases for an object that is an entity, such as ``the mother of {s}``."""
     least: Pair = ((), ())
@@ -47,7 +47,7 @@ class Language(ABC):
     """Base class of a level's language: its templates, and how it writes pages."""
 
     phrases: Mapping[str, Phrases]
-    """Templates by relation."""
+    """Templates of pages and questions, by relation."""
     bridge: Pair
     """Questions that ask which ``{kind}``, ``{a}`` or ``{b}``, has the ``{age}`` (older or younger) ``{role}``."""
     bridge_same: Pair

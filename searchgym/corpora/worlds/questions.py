@@ -57,7 +57,7 @@ class Draft:
 
 
 class Drafter:
-    """Drawer of a world's questions, which never draws a question twice.
+    """Random generator of a world's questions, which never draws the same question twice.
 
     Args:
         graph: Graph of the world.
@@ -80,7 +80,7 @@ class Drafter:
         self._born_in = {relation: self._by_birthplace(relation) for relation in ROLES}
 
     def draw(self, shape: str, hops: int, accept: Callable[[Draft], bool]) -> Draft:
-        """Returns a new question of a shape.
+        """Draws a new question of a given shape and number of hops.
 
         Args:
             shape: Shape of the question, one of those in the world's mix.
@@ -209,7 +209,7 @@ class Drafter:
         return self._two("same", self._same_pair(self._born_in[role]), [role, "birthplace"])
 
     def _same_pair(self, groups: Mapping[str, list[str]]) -> list[str] | None:
-        """Draws two subjects that have the same object, or two that have not: even chances."""
+        """Draws two subjects that have the same object, or two that do not, with even chances."""
         rng = self._rng
         if rng.random() < 0.5:
             larger = [group for group in groups.values() if len(group) > 1]

@@ -12,7 +12,7 @@ VERSION: Final = 1
 """Version of the generator, incremented whenever the same specification gives other bytes."""
 
 LEVELS: Final = ("simple", "full")
-"""Levels of language, from easy to difficult."""
+"""Levels of a world's language, from easy to difficult."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Relation:
     name: str
     """Name of the relation."""
     subject: str
-    """Kind of the subject."""
+    """Kind of entity that the relation's subject is."""
     object: str
-    """Kind of the object, or ``"date"`` or ``"number"``."""
+    """Kind of entity that the relation's object is, or ``"date"`` or ``"number"``."""
     held_out: bool = False
     """Whether only worlds of the split ``transfer`` have the relation."""
 
@@ -63,7 +63,7 @@ RELATIONS: Final = {
         Relation("label", "band", "company", held_out=True),
     )
 }
-"""Relations by name."""
+"""All relations of worlds, by name."""
 HELD_OUT: Final = frozenset(name for name, relation in RELATIONS.items() if relation.held_out)
 """Names of the relations that only the split ``transfer`` has."""
 LITERALS: Final = frozenset({"date", "number"})
@@ -138,7 +138,7 @@ SPLITS: Final = {
     "test": Split(names=2, templates=1),
     "transfer": Split(names=2, templates=1, held_out=True),
 }
-"""Splits by name."""
+"""Splits of worlds, by name."""
 
 STRATA: Final = ("1", "2-5", "6-20", "reformulation")
 """Strata of questions: ranks of the gold page that is hardest to find when the question's text is the query.

@@ -34,7 +34,7 @@ CORPUS: Final = "corpus.jsonl"
 QUESTIONS: Final = "questions.jsonl"
 TRIPLES: Final = "triples.tsv"
 CARD: Final = "card.yaml"
-"""Files of a world folder."""
+"""File of a world folder that describes the world."""
 
 
 def write_world(world: World, out: FilePath) -> Path:

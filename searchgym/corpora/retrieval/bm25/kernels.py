@@ -42,7 +42,7 @@ class Ragged(NamedTuple):
     """One list of integers per query, concatenated: list q is ``values[starts[q] : starts[q + 1]]``."""
 
     values: Longs
-    """(T,) int64 values of all lists."""
+    """(T,) int64 values of all lists, one list after the other."""
     starts: Longs
     """(Q + 1,) int64 offsets of the lists."""
 
@@ -51,9 +51,9 @@ class Found(NamedTuple):
     """Hits of Q queries, best first; entries beyond a query's number of hits are undefined."""
 
     scores: Floats
-    """(Q, k) float32 scores."""
+    """(Q, k) float32 scores of the hits."""
     passages: Ints
-    """(Q, k) int32 passage positions."""
+    """(Q, k) int32 passage positions of the hits."""
     sizes: Longs
     """(Q,) int64 number of hits per query."""
 

@@ -122,7 +122,7 @@ class BM25Retriever:
         return BM25Retriever, (self.model, self._passages, self.corpus_sha256, self._threads)
 
     def warm_up(self) -> None:
-        """Runs one tiny search of each kind, so that compilation happens now."""
+        """Runs a tiny search with each compiled function, so that the first real search need not wait for numba."""
         self.search([""], 1)
         self.search_within([""], 1, [np.zeros(1, np.int64)])
 

@@ -84,7 +84,7 @@ class Manifest:
     versions: dict[str, str]
     """Versions of the software that built the index, by package."""
     files: dict[str, IndexFile]
-    """Every other file of the folder, by its path below the folder."""
+    """Entries for all files of the index folder but the manifest, by path below the folder."""
 
 
 def build_in_memory(passages: Iterable[Passage], k1: float = K1, b: float = B) -> BM25Retriever:

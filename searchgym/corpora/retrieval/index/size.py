@@ -18,7 +18,7 @@ from searchgym.corpora.retrieval.index.index import part_names
 SAMPLE: Final = 4 << 20
 """Bytes read from the start of the file; at most four times as many after unpacking."""
 IDS: Final = 2 * 43
-"""Bytes of memory per passage that check ids for repeats, which both the reader and the builder do."""
+"""Bytes of memory per passage for finding repeated ids, which the reader and the builder each do."""
 PROGRAM: Final = 300_000_000
 """Bytes of memory that the program takes by itself."""
 COPIES: Final = 7
@@ -30,9 +30,9 @@ class Size:
     """Estimated size of a corpus."""
 
     passages: int
-    """Number of passages."""
+    """Estimated number of passages."""
     bytes: int
-    """Bytes of its ids, titles and texts as JSON lines."""
+    """Estimated bytes of all ids, titles and texts as JSON lines."""
 
 
 def estimate(source: FilePath) -> Size | None:

@@ -42,7 +42,7 @@ threads that search two indexes could both search the same one. The threads of o
 because they call methods of the same objects; where they do not, they take `_reading`.
 """
 _reading = threading.Lock()
-"""Lock for reading stored documents, for which each call has an object of its own."""
+"""Lock for reading stored documents, for which each call uses a separate object."""
 
 __all__ = ["LuceneRetriever", "builder", "load", "needs"]
 builder = LuceneBuilder

@@ -110,28 +110,28 @@ def jnius() -> Any:
 
 
 def heap_bytes(memory: str) -> int:
-    """Returns a heap in bytes.
+    """Returns the size of a heap in bytes, from text such as ``512m`` or ``2g``.
 
     Raises:
-        UsageError: It is not a number with k, m, g or t behind it, or not from 16 MB to 1 TB.
+        UsageError: `memory` is not a number, optionally followed by k, m, g or t; or not from 16 MB to 1 TB.
     """
-    found = re.fullmatch(r"(\d{1,12})([kmgt]?)", memory.lower())
-    size = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"(\d{1,12})([kmgt]?)", memory.lower())
+    size = int(match[1]) * _UNITS[match[2]] if match else 0
     if not _HEAP[0] <= size <= _HEAP[1]:
         raise UsageError(f"memory of Java is a size such as 512m or 2g, from 16m to 1t; got {memory!r}")
     return size
 
 
 def java_text(java: Java, text: str) -> Any:
-    """Returns a text as Java takes it; what no Unicode text can hold, half a surrogate pair, is replaced by ``?``."""
+    """Returns a text as a Java string, or as it is if pyjnius converts it correctly; lone surrogates become ``?``."""
     if text.isascii() or max(text) < "\ud800":
         return text
-    # pyjnius cuts characters beyond 16 bits short
+    # pyjnius truncates characters beyond 16 bits.
     return java("java.lang.String")(text.encode("utf-8", "replace"), "UTF-8")
 
 
 def java_said(error: Exception) -> str:
-    """Returns a Java exception's own line."""
+    """Returns the first line of a Java exception's message."""
     return str(error).partition("\n")[0].removeprefix("JVM exception occurred: ")
 
 

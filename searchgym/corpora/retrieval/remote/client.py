@@ -24,9 +24,9 @@ AGAIN: Final = {408, 429, 500, 502, 503, 504}
 FIRST_PAUSE: Final = 0.1
 """Seconds before the first retry; the pause doubles with each further retry."""
 LEAST_PAUSE: Final = 0.01
-"""Shortest pause in seconds, in case the server's ``Retry-After`` is 0."""
+"""Shortest pause between retries in seconds, in case the server's ``Retry-After`` is 0."""
 LONGEST_PAUSE: Final = 5.0
-"""Longest pause in seconds."""
+"""Longest pause between retries in seconds."""
 MOST: Final = 512
 """Default number of queries per request; a server of this project accepts 1,024 by default."""
 SHOWN: Final = 300

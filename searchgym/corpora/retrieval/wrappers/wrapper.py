@@ -34,7 +34,7 @@ class Wrapper:
     def __init__(self, *inner: Retriever) -> None:
         for each in inner:
             if not isinstance(each, Retriever):
-                raise UsageError(f"{type(self).__name__} stands on retrievers with search(), got {type(each).__name__}")
+                raise UsageError(f"{type(self).__name__} wraps retrievers with search(), got {type(each).__name__}")
         self.inner = inner
         self.calls_at_once = min(int(getattr(each, "calls_at_once", 1)) for each in inner)
         self.queries_at_once = min(int(getattr(each, "queries_at_once", sys.maxsize)) for each in inner)
@@ -71,7 +71,7 @@ class Wrapper:
             TypeError: No wrapped retriever has its corpus on this machine.
         """
         if self._corpus is None:
-            raise TypeError(f"{type(self).__name__} stands on no corpus at hand: it has no len()")
+            raise TypeError(f"{type(self).__name__} has no corpus at hand, so it has no len()")
         return len(self._corpus)
 
     def __bool__(self) -> bool:
