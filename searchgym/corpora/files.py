@@ -311,6 +311,8 @@ def _try_lock(folder: Path) -> BinaryIO | None:
         raise UsageError(f"{folder} cannot be made a folder to write to: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between opening and locking, the folder may have been renamed and made again: then the lock is on a file that
+        # no other process will look at.
         if os.fstat(lock.fileno()).st_ino == (folder / ".lock").stat().st_ino:
             return lock
     except OSError:  # another process holds the lock, or has just renamed the folder

@@ -72,7 +72,7 @@ def _kernels() -> tuple[Any, Any]:
 
     @numba.njit(nogil=True)
     def insert(rows: Any, key: Any, place: Any) -> Any:
-        mask = np.uint64(len(rows) - 1)
+        mask = np.uint64(len(rows) - 1)  # the number of rows is a power of two
         at = key & mask
         while rows[at, 0] != 0:
             if rows[at, 0] == key:

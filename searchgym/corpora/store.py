@@ -154,7 +154,7 @@ class PassageStore:
         Raises:
             KeyError: No passage has the id.
         """
-        if self._ids is None:
+        if self._ids is None:  # every id is its own position, so "007" or "+7" is none
             if id.isascii() and id.isdigit() and str(int(id)) == id and int(id) < len(self):
                 return int(id)
             raise KeyError(id)

@@ -160,6 +160,7 @@ class _Counted:
         self.queries_at_once = int(getattr(retriever, "queries_at_once", sys.maxsize))
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        # Each k has a batcher of its own, which knows nothing of the calls of the others.
         if not self._slots.acquire(timeout=self._seconds):
             raise BusyError(f"no call of the retriever has ended within {self._seconds:g} s")
         try:

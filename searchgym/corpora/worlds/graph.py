@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 Form = Mapping[str, Any]
-"""Logical form of a question, as plain data, with its answer on the right:
+"""Logical form of a question, as plain data. There are three forms, shown here with their answers:
 
 ``{"op": "path", "start": TITLE, "steps": [RELATION, ...]}``  the objects at the end; ``~RELATION`` goes backwards
 ``{"op": "least" | "greatest", "paths": [path, path]}``       the start of the path with the smaller or larger value

@@ -67,7 +67,7 @@ RELATIONS: Final = {
 HELD_OUT: Final = frozenset(name for name, relation in RELATIONS.items() if relation.held_out)
 """Names of the relations that only the split ``transfer`` has."""
 LITERALS: Final = frozenset({"date", "number"})
-"""Kinds of objects that are not entities."""
+"""Kinds of literals, the objects of facts that are not entities."""
 KIN: Final = frozenset({"mother", "father", "spouse"})
 """Names of the relations between relatives."""
 

@@ -66,7 +66,7 @@ def write_world(world: World, out: FilePath) -> Path:
         sums = {name: sha256_file(building / name) for name in (CORPUS, QUESTIONS, TRIPLES)}
         card = yaml.safe_dump(card_of(world) | {"sha256": sums}, sort_keys=False)
         (building / CARD).write_text(card, encoding="utf-8")
-        check_free(out)  # again: another process may have been quicker
+        check_free(out)  # again: another process may have written it meanwhile
         building.rename(out)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)

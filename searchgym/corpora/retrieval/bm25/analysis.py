@@ -32,19 +32,19 @@ _STOP_WORDS: Final = (
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """Lucene's English stop words (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`)."""
 
-_MAX_TOKEN: Final = 255  # StandardTokenizer cuts a longer word into pieces of this length
+_MAX_TOKEN: Final = 255  # characters: StandardTokenizer cuts a longer word into pieces of this length
 
 # Members of character classes, in regular expression syntax, that do not follow from Unicode's general categories.
 _BETWEEN_LETTERS: Final = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a"  # MidLetter
 _BETWEEN_DIGITS: Final = ",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b"  # MidNum
 _BETWEEN_BOTH: Final = ".'\u2018\u2019\u2024\ufe52\uff07\uff0e"  # MidNumLet and the single quote
 _CONNECTORS: Final = "_\u202f\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"  # ExtendNumLet
-_LETTERS: Final = (  # ALetter beside the letter categories
+_LETTERS: Final = (  # ALetter besides the letter categories
     "\u02c2-\u02c5\u02d2-\u02d7\u02de\u02df\u02ed\u02ef-\u02ff\u055b\u055c\u055e\u05f3\u24b6-\u24e9\ua708-\ua716"
     "\ua720\ua721\ua789\ua78a\uab5b\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189"
 )
-_DIGITS: Final = "\u066b"  # Numeric beside Nd
-_EXTENDERS: Final = "\uff9e\uff9f\U000e0001-\U000e01ef"  # Extend and Format beside marks and format characters
+_DIGITS: Final = "\u066b"  # Numeric besides Nd
+_EXTENDERS: Final = "\uff9e\uff9f\U000e0001-\U000e01ef"  # Extend and Format besides marks and format characters
 _SINGLES: Final = (  # Han, Hiragana and pictographs: every character is a word
     "\xa9\xae\u203c\u2049\u2122\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2714\u2716\u2728"
     "\u2744\u2763-\u2767\u27a1\u2b50\U0001f000-\U0001f0ff\U0001f300-\U0001f3fa\U0001f400-\U0001f53d"

@@ -150,6 +150,7 @@ def search_all(
         sizes = postings.starts[ids + 1] - postings.starts[ids]
         scores, passages = found.scores[query], found.passages[query]
         count = _gather(postings, ids, weights, np.argsort(sizes), scratch, scores, passages)
+        # Sums so far have another order of terms than final scores: rounding may lift one into the top k.
         least = _kth(scratch, count, scores, passages) * (1 - 2 * _slack(len(ids)))
         size = 0
         for i in range(count):
@@ -191,7 +192,7 @@ def _gather(
                 count = _keep(scratch, count, floor - rest * (1 + slack))
         if not closed:
             count = _add_all(postings, first, last, weights[i], scratch, count)
-        elif 16 * count < last - first:
+        elif 16 * count < last - first:  # few candidates: searching for each is faster than visiting all postings
             if not ascending:
                 scratch.candidates[:count].sort()
                 ascending = True

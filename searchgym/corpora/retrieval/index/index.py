@@ -143,7 +143,7 @@ def load_index(
     if card is None and any(isinstance(leaf, OUTSIDE) for leaf in leaves(default)):
         raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
     wanted = default if card is None else find_retriever(card)
-    opened: list[tuple[PartCard, CorpusRetriever]] = []
+    opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 
     def open_part(card: PartCard) -> CorpusRetriever:
         for known, retriever in opened:

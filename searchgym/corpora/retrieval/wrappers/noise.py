@@ -114,7 +114,7 @@ class NoiseRetriever(Wrapper):
         taken = {hit.passage.id for hit in hits}
         others: list[Passage] = []
         while len(others) < min(len(hits), len(self) - len(hits)):
-            passage = self.passage(next(numbers) * len(self) // _WORDS)
+            passage = self.passage(next(numbers) * len(self) // _WORDS)  # scales the number down to a position
             if passage.id not in taken:
                 taken.add(passage.id)
                 others.append(passage)
