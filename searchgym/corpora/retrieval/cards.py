@@ -96,7 +96,7 @@ class HybridCard(_Card):
 
     kind: Literal["hybrid"]
     of: list[RetrieverCard]
-    """Cards of the retrievers, two or more."""
+    """Cards of the retrievers whose hits are merged, two or more."""
     depth: int = 100
     """Number of hits taken from each retriever, raised to k if that is larger."""
     constant: int = 60
