@@ -1,4 +1,4 @@
-"""Corpora, questions and retrievers: everything that reads data or finds it."""
+"""Corpora, questions, generated worlds and retrievers."""
 
 from typing import TYPE_CHECKING
 

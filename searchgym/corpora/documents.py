@@ -1,4 +1,4 @@
-"""One's own documents as a corpus: a folder of Markdown, text and HTML files, cut into passages and inspected."""
+"""Turns a folder of Markdown, text and HTML files into a corpus; cuts passages into chunks; inspects a corpus."""
 
 from __future__ import annotations
 
@@ -20,39 +20,43 @@ from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.records import Passage
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+"""Matches a block of YAML between lines of dashes at the start of a Markdown file."""
 FENCE_OR_HEADING = re.compile(
     r"^(?P<fence>```|~~~).*?(?:^(?P=fence)|\Z)|^#{1,6}[ \t]+(?P<title>[^\n]+?)(?:[ \t]+#+)?[ \t]*$",
     re.DOTALL | re.MULTILINE,
 )
-"""A block of code, in which ``#`` is no heading, or a heading."""
+"""Matches a Markdown heading (group ``title``) or a code block, which is matched so that its ``#`` is no heading."""
 WORD = re.compile(r"\S+")
+"""Matches a word: a run of characters other than white space."""
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
+"""Matches a blank line, which ends a paragraph."""
 SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+")
+"""Matches the punctuation and white space that end a sentence."""
 
 
 def convert_documents(folder: FilePath) -> Iterator[Passage]:
-    """Reads a folder of documents, sub-folders too, as one passage each.
+    """Reads a folder of documents and its sub-folders, and makes one passage of each document.
 
     Args:
-        folder: Holds files named ``*.md``, ``*.txt`` or ``*.html``, in UTF-8. Others are passed over, as is whatever
-            begins with a dot.
+        folder: Folder with files ``*.md``, ``*.txt`` or ``*.html``, in UTF-8. Other files are skipped, as are files
+            and folders whose names begin with a dot.
 
     Yields:
         Passages in the order of their ids. The id is the path inside the folder; the title is the front matter's
         ``title`` (Markdown), the ``<title>`` (HTML) or the first heading, else the file's name without its suffix.
-        Markdown keeps its marks; a heading that opens the text and became the title is taken off it.
+        The text keeps Markdown's marks, but loses an opening heading that became the title.
 
     Raises:
-        DataMissingError: There is no such folder.
-        DataError: It is no folder or holds no documents, or a file is not UTF-8.
+        DataMissingError: The folder does not exist.
+        DataError: `folder` is a file or holds no documents, or a document is not UTF-8.
     """
     root = Path(folder)
     if not root.exists():
         raise DataMissingError("no such folder: check the path", folder)
     if not root.is_dir():
         raise DataError("is a file: give a folder of documents", folder)
-    found = [path for path in root.rglob("*") if path.suffix.lower() in READERS and path.is_file()]
-    ids = {path: path.relative_to(root).as_posix() for path in found}
+    documents = [path for path in root.rglob("*") if path.suffix.lower() in READERS and path.is_file()]
+    ids = {path: path.relative_to(root).as_posix() for path in documents}
     files = {id: path for path, id in ids.items() if "/." not in f"/{id}"}
     if not files:
         raise DataError(f"holds no documents: put {', '.join(READERS)} files there", folder)
@@ -66,21 +70,21 @@ def convert_documents(folder: FilePath) -> Iterator[Passage]:
 
 
 def is_documents(source: FilePath) -> bool:
-    """True for a folder of documents: any folder that is not a BEIR corpus."""
+    """Returns whether a path is a folder of documents, which is any folder that is not a BEIR corpus."""
     return Path(source).is_dir() and not any(Path(source).glob("corpus.jsonl*"))
 
 
 def open_corpus(source: FilePath, format: str | None = None, bad: BadLines | None = None) -> Iterator[Passage]:
-    """Reads passages from wherever they are: a corpus file, a BEIR folder, a folder of documents, a hub data set.
+    """Reads passages from any source: a corpus file, a BEIR folder, a folder of documents or a data set on the hub.
 
     Args:
         source: A path, or ``hf:OWNER/NAME:CONFIG/SPLIT``.
-        format: As in `read_passages`; found out if left out.
-        bad: Tolerance for bad rows; documents have no rows.
+        format: One of `passages.FORMATS`. Default: detected from the content. Documents ignore it.
+        bad: Tolerance for bad rows. Documents ignore it.
 
     Raises:
-        DataMissingError: It is not there.
-        DataError: It cannot be read.
+        DataMissingError: The source does not exist or cannot be reached.
+        DataError: The source cannot be read.
     """
     if str(source).startswith("hf:"):
         from searchgym.corpora.hub import read_hub_passages
@@ -98,20 +102,21 @@ def chunk_passages(
     """Cuts passages into chunks of consecutive words.
 
     Args:
-        passages: What to cut.
-        words: Words of a chunk at most. A word is what stands between white space.
-        overlap: Words at the end of a chunk that the next one begins with; fewer where that would cut a unit.
-        by: Where a chunk may begin and end: at any word, or only between paragraphs (at blank lines) or sentences
-            (after a full stop, question or exclamation mark and white space), as many of them together as fit. A unit
-            longer than `words` is cut at any word.
+        passages: Passages to cut.
+        words: Maximum number of words in a chunk. Words are separated by white space.
+        overlap: Number of words at the end of a chunk that the next chunk repeats; fewer where that many would cut a
+            unit.
+        by: Unit of a chunk, which may begin and end at any word, or only between paragraphs (at blank lines) or
+            sentences (after a full stop, question or exclamation mark and white space). A chunk takes as many units as
+            fit; a unit longer than `words` is cut at any word.
 
     Yields:
         Passages with the id ``"<id>#<n>"`` (n from 0), the same title, and the original text between the first and the
-        last word of the chunk. None is empty, a passage without words gives none; without overlap the words of the
-        chunks are those of the passage, in order.
+        last word of the chunk. No chunk is empty, so a passage without words gives none. Without overlap, the words of
+        the chunks are those of the passage, in order.
 
     Raises:
-        UsageError: `words` is less than 1, `overlap` not in [0, words), or `by` none of the three.
+        UsageError: `words` is less than 1, `overlap` is not in [0, words), or `by` is none of the three.
     """
     if words < 1 or not 0 <= overlap < words:
         raise UsageError(f"expected words >= 1 and 0 <= overlap < words, got words={words}, overlap={overlap}")
@@ -121,17 +126,18 @@ def chunk_passages(
 
 
 def inspect_corpus(path: FilePath) -> dict[str, Any]:
-    """Counts and measures a corpus, or a folder of documents.
+    """Returns statistics of a corpus or of a folder of documents.
+
+    Takes about 0.1 GB of memory per million passages, besides that of `read_passages`.
 
     Returns:
-        ``format``, ``passages``, ``sha256`` (of the canonical form, see `passages.corpus_sha256`), ``words_mean`` and
-        ``words_p5`` to ``words_max`` (words of the text, title apart), ``empty_titles``, ``empty_texts`` and
-        ``duplicate_texts`` (passages whose text an earlier one has). Memory: about 0.1 GB per million passages, besides
-        what `read_passages` needs.
+        ``format``, ``passages``, ``sha256`` (of the canonical form, see `passages.corpus_sha256`), ``words_mean``,
+        ``words_p5``, ``words_p50``, ``words_p95`` and ``words_max`` (words of the text, without the title),
+        ``empty_titles``, ``empty_texts`` and ``duplicate_texts`` (passages whose text an earlier passage has).
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: As `read_passages`.
+        DataMissingError: The source does not exist.
+        DataError: The source cannot be read; see `read_passages`.
     """
     digest, lengths, texts = hashlib.sha256(), array("q"), set()
     empty_titles = empty_texts = 0
@@ -156,7 +162,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
 
 
 def _format(source: FilePath) -> str:
-    """Returns what a source is, for people."""
+    """Returns the type of a source as a readable name."""
     if str(source).startswith("hf:"):
         return "hub data set"
     return "documents" if is_documents(source) else detect_format(source)
@@ -176,7 +182,7 @@ def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> I
 
 
 def _bounds(text: str, spans: Sequence[tuple[int, int]], by: str) -> Sequence[int]:
-    """Returns the numbers of the words at which a chunk may begin, and the number of words at the end."""
+    """Returns the indices of the words at which a chunk may begin; the last entry is the number of words."""
     if by == "words":
         return range(len(spans) + 1)
     ends = (PARAGRAPH_END if by == "paragraph" else SENTENCE_END).finditer(text)
@@ -185,20 +191,20 @@ def _bounds(text: str, spans: Sequence[tuple[int, int]], by: str) -> Sequence[in
 
 
 def _windows(bounds: Sequence[int], words: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yields (first word, word after the last) of the chunks."""
+    """Yields the half-open range of word indices of each chunk."""
     total, start = bounds[-1], 0
     while start < total:
         end = _reach(bounds, start, words)
         yield start, end
         back = bounds[bisect_left(bounds, end - overlap)]
-        if back > end:  # in the middle of a unit longer than a chunk
+        if back > end:  # the chunk ended in the middle of a unit that is longer than a chunk
             back = end - overlap
-        # Going back is of use only if the next chunk then ends later than this one did.
+        # Overlapping makes sense only if the next chunk then still ends later than this one.
         start = back if back > start and _reach(bounds, back, words) > end else end
 
 
 def _reach(bounds: Sequence[int], start: int, words: int) -> int:
-    """Returns where a chunk that begins at `start` ends: the last bound in reach, else in the middle of a unit."""
+    """Returns the end of the chunk that begins at `start`: the last bound within `words`, else `start + words`."""
     last = bounds[bisect_right(bounds, start + words) - 1]
     return last if last > start else start + words
 
@@ -207,10 +213,10 @@ def _reach(bounds: Sequence[int], start: int, words: int) -> int:
 
 
 def _markdown(content: str) -> tuple[str, str]:
-    """Returns (title, text) of a Markdown document; the title is empty if it names none."""
+    """Returns (title, text) of a Markdown document; the title is empty if the document has none."""
     matter = FRONT_MATTER.match(content)
     fields = _yaml_object(matter.group(1)) if matter else None
-    if matter is None or fields is None:  # three dashes may be a rule
+    if matter is None or fields is None:  # three dashes may also be a horizontal rule
         fields, text = {}, content.strip()
     else:
         text = content[matter.end() :].strip()
@@ -225,7 +231,7 @@ def _markdown(content: str) -> tuple[str, str]:
 
 
 def _yaml_object(source: str) -> dict[Any, Any] | None:
-    """Returns the object that is written in YAML, None if it is anything else."""
+    """Returns the mapping that a YAML text holds, None if the text is anything else."""
     try:
         value = yaml.safe_load(source)
     except yaml.YAMLError:
@@ -234,7 +240,7 @@ def _yaml_object(source: str) -> dict[Any, Any] | None:
 
 
 class _Html(HTMLParser):
-    """Takes a page apart into its title and its blocks of visible text."""
+    """Parser that splits an HTML page into its title and its blocks of visible text."""
 
     # fmt: off
     INLINE = frozenset((
@@ -249,32 +255,32 @@ class _Html(HTMLParser):
         super().__init__()
         self.title = ""
         self.blocks: list[tuple[str, bool]] = []
-        """(text with white space collapsed, whether it is a heading)."""
-        self._inside = ""
-        self._parts: list[str] = []
+        """Blocks in page order: (text with white space collapsed, whether the block is a heading)."""
+        self._inside = ""  # open tag that decides what text is: title, heading or hidden
+        self._pieces: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        """Ends the block before a tag that is not inline."""
+        """Ends the current block at an opening tag that is not inline."""
         if tag not in self.INLINE:
             self.end_block()
         if tag == "title" or tag in self.HEADINGS or tag in self.HIDDEN:
             self._inside = tag
 
     def handle_endtag(self, tag: str) -> None:
-        """Ends the block before a closing tag that is not inline."""
+        """Ends the current block at a closing tag that is not inline."""
         if tag not in self.INLINE:
             self.end_block()
         if tag == self._inside:
             self._inside = ""
 
     def handle_data(self, data: str) -> None:
-        """Collects text."""
-        self._parts.append(data)
+        """Adds text to the current block."""
+        self._pieces.append(data)
 
     def end_block(self) -> None:
-        """Files the text collected so far."""
-        text = " ".join("".join(self._parts).split())
-        self._parts.clear()
+        """Stores the text collected so far as the title or as a block; drops hidden text."""
+        text = " ".join("".join(self._pieces).split())
+        self._pieces.clear()
         if not text or self._inside in self.HIDDEN:
             return
         if self._inside == "title":
@@ -284,7 +290,7 @@ class _Html(HTMLParser):
 
 
 def _html(content: str) -> tuple[str, str]:
-    """Returns (title, text) of a page: its blocks as paragraphs; the title is empty if it names none."""
+    """Returns (title, text) of an HTML page, its blocks as paragraphs; the title is empty if the page has none."""
     page = _Html()
     page.feed(content)
     page.close()
@@ -298,9 +304,9 @@ def _html(content: str) -> tuple[str, str]:
 
 
 def _plain(content: str) -> tuple[str, str]:
-    """Returns no title and the text of a text file."""
+    """Returns (title, text) of a plain text file, whose title is always empty."""
     return "", content.strip()
 
 
 READERS: dict[str, Callable[[str], tuple[str, str]]] = {".md": _markdown, ".txt": _plain, ".html": _html}
-"""Reader of each kind of document: content to (title, text)."""
+"""Functions from a document's content to (title, text), by file suffix."""

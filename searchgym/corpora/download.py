@@ -1,4 +1,4 @@
-"""Getting a corpus by its card."""
+"""Downloads the corpus that a card describes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from searchgym.corpora.hub import HubSource, hub_file
 from searchgym.errors import DataMissingError, RunExistsError, UsageError
 
 Progress = Callable[[int, int | None], None]
+"""Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""
 
 
 def get_corpus(
@@ -20,19 +21,19 @@ def get_corpus(
     """Downloads a corpus file into a folder and checks it against its card.
 
     Args:
-        card: Names the file, where it is, and (where known) its sha256 and size.
-        folder: Where the file goes, under the card's file name.
-        overwrite: Replace a file that is there already.
-        progress: Called with (bytes done, bytes in all or None).
+        card: Corpus card, with the file's name, its address and (where known) its sha256.
+        folder: Folder that receives the file, under the file name of the card.
+        overwrite: Whether to replace an existing file.
+        progress: Called as the download goes on.
 
     Returns:
-        ``path``, ``bytes``, ``sha256``, and ``checked``: whether the card knows the sha256.
+        ``path``, ``bytes``, ``sha256``, and ``checked``: whether the file was checked against the card's sha256.
 
     Raises:
         UsageError: The corpus ships with the package.
-        RunExistsError: The file is there and `overwrite` was not asked for.
-        DataMissingError: It cannot be had; says by which address a person gets it.
-        DataError: Another sha256 than the card's; nothing is kept.
+        RunExistsError: The file exists and `overwrite` is False.
+        DataMissingError: The file cannot be downloaded; the message names the address for a manual download.
+        DataError: The file's sha256 is not the card's; nothing is kept.
     """
     if card.bundled:
         raise UsageError(f"corpus {card.name!r} ships with the package: nothing to get")
@@ -49,7 +50,7 @@ def get_corpus(
 
 
 def _address(card: CorpusCard, path: Path) -> str:
-    """Returns the URL of a card's file; what comes from a hub is in its cache then."""
+    """Returns the URL of a card's file; a file on the hub is downloaded into the hub's cache first."""
     if card.url is not None:
         return card.url
     if card.hub is None:

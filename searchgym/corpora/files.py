@@ -1,7 +1,7 @@
-"""Files on disk: JSON and JSON lines, plain or gzip, read with the place of every fault and written all at once.
+"""Reads and writes JSON and JSON lines, plain or gzip; downloads and locks.
 
-A file is read by what it holds, not by what it is called: gzip is told by its first bytes. What is written appears
-under its name only when it is complete: until then it has a temporary name in the same folder.
+A file's type is detected from its content, not from its name: gzip by its first bytes. Read errors name the file and
+line. Writing is atomic: until a file is complete it has a temporary name in the same folder.
 """
 
 from __future__ import annotations
@@ -26,36 +26,39 @@ from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageE
 
 FilePath = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes done so far and the bytes expected (None if unknown)."""
+"""Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""
 
 GZIP_MAGIC = b"\x1f\x8b"
+"""First bytes of a gzip file."""
 PARQUET_MAGIC = b"PAR1"
+"""First bytes of a parquet file."""
 BOM = b"\xef\xbb\xbf"
+"""Byte order mark of UTF-8."""
 SNIFF_LINES = 20
-"""Lines looked at to tell one JSON document from JSON lines; a good row among them settles it."""
+"""Number of lines examined to tell a JSON document from JSON lines; one valid row among them means JSON lines."""
 CHUNK = 1 << 20
-"""Bytes copied at a time."""
+"""Number of bytes copied at a time."""
 TIMEOUT = 30.0
-"""Seconds without a byte after which a download has failed."""
+"""Seconds without data after which a download fails."""
 
 
 class BadLines:
-    """How many bad lines a reader may leave out, and which it did: the rule behind ``--skip-bad N``.
+    """Tolerance of a reader for bad lines, and the record of those it skipped: the rule behind ``--skip-bad N``.
 
     Args:
-        limit: Bad lines tolerated; the next one is raised.
+        limit: Number of bad lines to skip; the next one is raised.
     """
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         self.errors: list[DataError] = []
-        """What was left out, in order: to be reported."""
+        """Errors of the skipped lines, in order, for the report to the user."""
 
     def bad(self, error: DataError) -> None:
-        """Records a bad line.
+        """Records the error of a bad line that is skipped.
 
         Raises:
-            DataError: `error`, if `limit` bad lines were left out before.
+            DataError: `error` itself, if `limit` bad lines were skipped before.
         """
         if len(self.errors) < self.limit:
             self.errors.append(error)
@@ -73,9 +76,9 @@ def read_json(path: FilePath) -> Any:
     """Reads one JSON document, plain or gzip.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: Empty, damaged gzip, not UTF-8, not JSON, or an object that names a key twice (of two values under
-            one title Python would silently keep the last).
+        DataMissingError: The file does not exist.
+        DataError: The file is empty, damaged gzip, not UTF-8 or not JSON, or an object has the same key twice (of two
+            pages with one title Python would silently keep the last).
     """
     content = b"".join(line for _, line in _lines(path))
     try:
@@ -93,19 +96,19 @@ def read_json(path: FilePath) -> Any:
 def iter_jsonl(path: FilePath, bad: BadLines | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Reads JSON lines one by one, plain or gzip, in constant memory.
 
-    Lines end at ``\n`` only (text may hold other line separators, U+2028 for one). Blank lines and a byte order mark
-    are passed over.
+    Lines end at ``\n`` only, because text may hold other line separators such as U+2028. Blank lines and a byte order
+    mark are skipped.
 
     Args:
         path: The file.
-        bad: Tolerance for lines that are not UTF-8, not JSON or not an object; none if left out.
+        bad: Tolerance for lines that are not UTF-8, not JSON or not an object. Default: the first one is an error.
 
     Yields:
-        (1-based line number, object).
+        Pairs (1-based line number, object).
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: The file is empty, blank or damaged, or holds more bad lines than `bad` allows.
+        DataMissingError: The file does not exist.
+        DataError: The file is empty, blank or damaged, or has more bad lines than `bad` allows.
     """
     bad = BadLines() if bad is None else bad
     blank = True
@@ -129,7 +132,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """Returns the object on one line of JSON lines.
 
     Raises:
-        DataError: Without a place; not UTF-8, not JSON or not an object.
+        DataError: The line is not UTF-8, not JSON or not an object. The error names no file or line.
     """
     line = line.strip()
     try:
@@ -146,11 +149,11 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def sniff(path: FilePath) -> Literal["json", "jsonl", "parquet"]:
-    """Tells from a file's content whether it is one JSON document, JSON lines or parquet.
+    """Returns a file's type, detected from its content: one JSON document, JSON lines or parquet.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: It is empty, damaged, or none of the three.
+        DataMissingError: The file does not exist.
+        DataError: The file is empty, damaged or of none of the three types.
     """
     start = b""
     for number, line in _lines(path):
@@ -171,11 +174,11 @@ def sniff(path: FilePath) -> Literal["json", "jsonl", "parquet"]:
 
 
 def sha256_file(path: FilePath) -> str:
-    """Returns the sha256 of a file's bytes as they are on disk, in hexadecimal.
+    """Returns the sha256 of a file's bytes on disk (not unpacked), in hexadecimal.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: It cannot be read.
+        DataMissingError: The file does not exist.
+        DataError: The file cannot be read.
     """
     try:
         with Path(path).open("rb") as file:
@@ -187,7 +190,7 @@ def sha256_file(path: FilePath) -> str:
 
 
 def _lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
-    """Yields (1-based number, line with its end) of a plain or gzip file, turning every fault into a DataError."""
+    """Yields (1-based number, line with its line break) of a plain or gzip file; every fault becomes a DataError."""
     file = Path(path)
     if not file.exists():
         raise DataMissingError("no such file: check the path", path)
@@ -210,7 +213,7 @@ def _lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_row(line: bytes) -> bool:
-    """True if a line alone is a JSON object that can be a row; ``{title: [sentences]}`` is a whole document."""
+    """Returns whether a line is a JSON object that can be a row; ``{title: [sentences]}`` is a whole document."""
     try:
         row = parse_line(line)
     except DataError:
@@ -219,17 +222,17 @@ def _is_row(line: bytes) -> bool:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Builds a JSON object, refusing a key that comes twice."""
-    built = dict(pairs)
-    if len(built) != len(pairs):
+    """Returns a JSON object made of its pairs; raises a DataError if a key occurs twice."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in built if keys.count(key) > 1)
+        twice = next(key for key in document if keys.count(key) > 1)
         raise DataError(f"an object holds the key {twice!r} twice")
-    return built
+    return document
 
 
 def _not_utf8(error: UnicodeDecodeError) -> str:
-    """Describes bytes that are not UTF-8."""
+    """Returns the reason for a DataError about bytes that are not UTF-8."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} ({error.reason}); convert the file to UTF-8"
 
 
@@ -237,9 +240,10 @@ def _not_utf8(error: UnicodeDecodeError) -> str:
 
 
 def dump_line(value: Any) -> bytes:
-    """Returns a value as one line of JSON in UTF-8, its end included.
+    """Returns a value as one line of JSON in UTF-8, with the line break.
 
-    Text that is no valid Unicode (lone surrogates) is written with ASCII escapes, so that it reads back equal.
+    Text that is not valid Unicode (lone surrogates) is written with ASCII escapes, so that reading it back gives the
+    same text.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n"
@@ -249,20 +253,20 @@ def dump_line(value: Any) -> bytes:
 
 @contextmanager
 def write_atomic(path: FilePath) -> Iterator[BinaryIO]:
-    """Opens a file for writing bytes that gets its name only on success; packed if the name ends in ``.gz``.
+    """Opens a file for atomic writing: it gets its name only on success. Compressed if the name ends in ``.gz``.
 
-    Inside the block the bytes go to a temporary name in the same folder, which is made if needed. At its end they are
-    flushed to disk and take the name, replacing what was there; after an exception they are removed. The same bytes
-    always give the same file, gzip too: no name and no time are packed in.
+    Inside the block the bytes go to a temporary file in the same folder, which is made if needed. When the block ends,
+    the file is flushed to disk and renamed, replacing any earlier file; after an exception it is removed. The same
+    bytes always give the same file, even with gzip, because neither name nor time is stored.
 
     Args:
         path: The file to write.
 
     Yields:
-        The open file.
+        The open file, for bytes.
 
     Raises:
-        UsageError: The place cannot be written to, or is a folder or a device.
+        UsageError: `path` cannot be written, or is a folder or a device.
     """
     with _replacing(Path(path)) as file:
         if str(path).endswith(".gz"):
@@ -274,17 +278,17 @@ def write_atomic(path: FilePath) -> Iterator[BinaryIO]:
 
 @contextmanager
 def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
-    """Makes a folder if need be and holds it until the block ends, against every other process.
+    """Locks a folder against all other processes until the block ends; makes the folder if needed.
 
-    The lock is the operating system's, on the file ``.lock``: it goes with the process, however that ends. The block
-    may give the folder another name, if it removes that file first.
+    The lock is an operating system lock on the file ``.lock``: it ends with the process, however that ends. The block
+    may rename the folder if it removes ``.lock`` afterwards.
 
     Args:
-        folder: What to hold.
-        wait: Seconds to wait for another process that holds it.
+        folder: Folder to lock.
+        wait: Seconds to wait for another process to release the lock.
 
     Raises:
-        RunExistsError: Another process holds it.
+        RunExistsError: Another process holds the lock.
         UsageError: The folder cannot be made or written.
     """
     end = time.monotonic() + wait
@@ -297,26 +301,28 @@ def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
 
 
 def _try_lock(folder: Path) -> BinaryIO | None:
-    """Returns the locked file of a folder, None if another process holds it."""
+    """Returns the open, locked file ``.lock`` of a folder, or None if another process holds the lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("ab")
-    except FileNotFoundError:  # moved away by the one who held it, between the two lines
+    except FileNotFoundError:  # the process that held the lock renamed the folder between the two lines
         return None
     except OSError as error:
         raise UsageError(f"{folder} cannot be made a folder to write to: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between opening and locking, the folder may have been renamed and made again: then the lock is on a file that
+        # no other process will look at.
         if os.fstat(lock.fileno()).st_ino == (folder / ".lock").stat().st_ino:
             return lock
-    except OSError:  # held, or moved away with its folder by the one who held it
+    except OSError:  # another process holds the lock, or has just renamed the folder
         pass
     lock.close()
     return None
 
 
 def write_jsonl(path: FilePath, rows: Iterable[Any]) -> int:
-    """Writes values as JSON lines, all at once; packed if the name ends in ``.gz``.
+    """Writes values as JSON lines atomically, compressed if the name ends in ``.gz``.
 
     Returns:
         Number of lines written.
@@ -330,18 +336,18 @@ def write_jsonl(path: FilePath, rows: Iterable[Any]) -> int:
 
 
 def download(url: str, path: FilePath, sha256: str | None = None, progress: Progress | None = None) -> None:
-    """Downloads a file; it gets its name only when it is complete and checked.
+    """Downloads a file, which gets its name only when it is complete and checked.
 
     Args:
         url: ``http``, ``https`` or ``file`` address.
-        path: Where to put it; the bytes are kept as they come.
-        sha256: What the file must have, in hexadecimal; not checked if left out.
-        progress: Told about every `CHUNK` of bytes.
+        path: File to write; the bytes are stored as received.
+        sha256: Expected sha256 of the file, in hexadecimal. Default: not checked.
+        progress: Called after each `CHUNK` of bytes.
 
     Raises:
-        UsageError: Another kind of address, or a place that cannot be written to.
-        DataMissingError: It cannot be had; says why.
-        DataError: It was cut short or has another sha256.
+        UsageError: `url` is of another kind, or `path` cannot be written.
+        DataMissingError: The file cannot be downloaded; the message gives the reason.
+        DataError: The download was cut short, or the file has another sha256.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https", "file"):
         raise UsageError(f"cannot download {url!r}: expected an http, https or file address")
@@ -349,13 +355,13 @@ def download(url: str, path: FilePath, sha256: str | None = None, progress: Prog
         with urllib.request.urlopen(url, timeout=TIMEOUT) as reply, _replacing(Path(path)) as file:
             length = reply.headers.get("Content-Length")
             expected = int(length) if length is not None else None
-            found = _copy(reply, file, expected, progress)
+            actual = _copy(reply, file, expected, progress)
             if expected is not None and file.tell() != expected:
                 raise DataError(
                     f"{url} ended after {file.tell()} of {expected} bytes: nothing was kept, try again", path
                 )
-            if sha256 is not None and found != sha256.lower():
-                raise DataError(f"{url} has sha256 {found}, expected {sha256.lower()}: nothing was kept", path)
+            if sha256 is not None and actual != sha256.lower():
+                raise DataError(f"{url} has sha256 {actual}, expected {sha256.lower()}: nothing was kept", path)
     except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
         raise DataMissingError(
             f"{url} could not be downloaded ({error}): get it by hand and put it here", path
@@ -363,7 +369,7 @@ def download(url: str, path: FilePath, sha256: str | None = None, progress: Prog
 
 
 def _copy(source: BinaryIO, file: BinaryIO, expected: int | None, progress: Progress | None) -> str:
-    """Copies bytes from one stream to another; returns their sha256."""
+    """Copies bytes from one stream to another and returns their sha256 in hexadecimal."""
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         file.write(chunk)
@@ -375,13 +381,13 @@ def _copy(source: BinaryIO, file: BinaryIO, expected: int | None, progress: Prog
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a temporary file that takes the place of `path` on success and is removed otherwise."""
+    """Opens a temporary file that replaces `path` on success and is removed otherwise."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is a folder or a device, it cannot be written as a file: choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        file = part.open("xb")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        file = temporary.open("xb")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     try:
@@ -389,7 +395,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        temporary.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -1,11 +1,11 @@
-"""Questions and passages from Hugging Face data sets, by name.
+"""Reads questions and passages from data sets on the Hugging Face hub.
 
-A data set is named ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT``, one file of it ``hf:OWNER/NAME[@REVISION]/FILE``; a
-local folder in the hub's layout may stand for ``OWNER/NAME`` if it begins with ``.``, ``/`` or ``~``. Rows are read by
-the same formats as files.
+A split of a data set is named ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT``, one of its files
+``hf:OWNER/NAME[@REVISION]/FILE``. A local folder in the hub's layout may replace ``OWNER/NAME`` if its path begins with
+``.``, ``/`` or ``~``. Rows are parsed by the same formats as those of files.
 
-The ``datasets`` package is needed (``pip install 'searchgym[train]'``). Questions are downloaded once and come from its
-cache afterwards; passages are streamed.
+Needs the ``datasets`` package (``pip install 'searchgym[train]'``). Questions are downloaded once and then read from
+its cache; passages are streamed.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.records import Passage, Question
 
 PROBE_SECONDS = 5.0
-"""How long the hub may take to answer at all: its own client tries five times, half a minute, before it gives up."""
+"""Seconds that the hub may take to answer a probe, since its own client would retry for half a minute."""
 SPEC = re.compile(
-    r"hf:(?P<repo>[./~][^:@]*|[^/:@]+/[^/:@]+)(:(?P<config>[^/:@]+))?(@(?P<revision>[^/]+))?/(?P<part>[^@]+)"
+    r"hf:(?P<repo>[./~][^:@]*|[^/:@]+/[^/:@]+)(:(?P<config>[^/:@]+))?(@(?P<revision>[^/]+))?/(?P<target>[^@]+)"
 )
+"""Matches the name of a split or file; the group ``target`` is the split or the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """One split of a data set, or one file of it."""
+    """One split or one file of a data set on the hub."""
 
     repo: str
-    """``OWNER/NAME``, or a local folder."""
+    """Data set: ``OWNER/NAME`` on the hub, or a local folder."""
     config: str | None = None
+    """Name of the data set's configuration (subset). Default: the data set's default configuration."""
     split: str | None = None
+    """Name of the split; None if `file` is given."""
     revision: str | None = None
-    """Branch, tag or commit; the newest if left out."""
+    """Branch, tag or commit. Default: the newest commit of the main branch."""
     file: str | None = None
-    """Path inside the data set, instead of `split`."""
+    """Path of a file inside the data set; None if `split` is given."""
 
     def __post_init__(self) -> None:
         if (self.split is None) == (self.file is None):
@@ -57,18 +60,18 @@ class HubSource:
 
     @classmethod
     def parse(cls, spec: str) -> HubSource:
-        """Reads ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT`` or ``.../FILE``; a file is told by the dot in its name.
+        """Parses ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT`` or ``.../FILE``; a name with a dot is a file's.
 
         Raises:
-            UsageError: It is of another form.
+            UsageError: `spec` has another form.
         """
-        found = SPEC.fullmatch(spec)
-        if found is None:
+        match = SPEC.fullmatch(spec)
+        if match is None:
             raise UsageError(f"expected hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT (or /FILE), got {spec!r}")
-        repo, config, revision, part = found.group("repo", "config", "revision", "part")
-        if "." in part:
-            return cls(repo, config, None, revision, part)
-        return cls(repo, config, part, revision)
+        repo, config, revision, target = match.group("repo", "config", "revision", "target")
+        if "." in target:
+            return cls(repo, config, None, revision, target)
+        return cls(repo, config, target, revision)
 
     def __str__(self) -> str:
         config = f":{self.config}" if self.config else ""
@@ -77,19 +80,19 @@ class HubSource:
 
     @property
     def folder(self) -> Path | None:
-        """The local folder that stands for the data set, None if it is on the hub."""
+        """Local folder that holds the data set, None if the data set is on the hub."""
         return Path(self.repo).expanduser() if self.repo.startswith((".", "/", "~")) else None
 
 
 def read_hub_questions(
     source: str | HubSource, format: str | None = None, bad: BadLines | None = None
 ) -> list[Question]:
-    """Reads questions of a data set; format and tolerance are as in `read_questions`.
+    """Reads the questions of a data set on the hub; `format` and `bad` are those of `read_questions`.
 
     Raises:
-        UsageError: The name is of another form, or ``datasets`` is not installed.
-        DataMissingError: No such data set, or neither the hub can be reached nor is it in the cache.
-        DataError: As `read_questions`.
+        UsageError: `source` is not a valid name, or ``datasets`` is not installed.
+        DataMissingError: The data set does not exist, or the hub cannot be reached and the cache does not hold it.
+        DataError: The rows cannot be read; see `read_questions`.
     """
     source = HubSource.parse(source) if isinstance(source, str) else source
     bad = BadLines() if bad is None else bad
@@ -101,16 +104,16 @@ def read_hub_questions(
 def open_questions(
     source: str | PathLike[str], bad: BadLines | None = None, aliases: str | PathLike[str] | None = None
 ) -> list[Question]:
-    """Reads questions from wherever they are: a file, or ``hf:OWNER/NAME:CONFIG/SPLIT``.
+    """Reads questions from any source: a file, or a data set ``hf:OWNER/NAME:CONFIG/SPLIT``.
 
     Args:
-        source: A path or the name of a data set.
-        bad: Tolerance for bad rows.
-        aliases: 2WikiMultihopQA's ``id_aliases.json``; for files only, hub rows carry no entity ids.
+        source: Path of a file, or name of a data set.
+        bad: Tolerance for bad rows. Default: the first bad row is an error.
+        aliases: 2WikiMultihopQA's ``id_aliases.json``. For files only: rows from the hub have no entity ids.
 
     Raises:
-        DataMissingError: It is not there.
-        DataError: As `read_questions`.
+        DataMissingError: The source does not exist or cannot be reached.
+        DataError: The source cannot be read; see `read_questions`.
     """
     if str(source).startswith("hf:"):
         return read_hub_questions(str(source), None, bad)
@@ -120,12 +123,12 @@ def open_questions(
 def read_hub_passages(
     source: str | HubSource, format: str | None = None, bad: BadLines | None = None
 ) -> Iterator[Passage]:
-    """Streams passages of a data set; format and tolerance are as in `read_passages`.
+    """Streams the passages of a data set on the hub; `format` and `bad` are those of `read_passages`.
 
     Raises:
-        UsageError: The name is of another form, or ``datasets`` is not installed.
-        DataMissingError: No such data set, or neither the hub can be reached nor is it in the cache.
-        DataError: As `read_passages`.
+        UsageError: `source` is not a valid name, or ``datasets`` is not installed.
+        DataMissingError: The data set does not exist, or the hub cannot be reached and the cache does not hold it.
+        DataError: The rows cannot be read; see `read_passages`.
     """
     source = HubSource.parse(source) if isinstance(source, str) else source
     bad = BadLines() if bad is None else bad
@@ -135,7 +138,7 @@ def read_hub_passages(
 
 
 def _rows(source: HubSource, streaming: bool) -> Rows:
-    """Returns the rows of a split."""
+    """Returns the rows of a split, streamed from the hub or downloaded into the cache first."""
     datasets = _import("datasets", source)
     name = str(source.folder or source.repo)
     offline = source.folder is None and not hub_answers()
@@ -152,11 +155,11 @@ def _rows(source: HubSource, streaming: bool) -> Rows:
 
 
 def hub_file(source: HubSource) -> Path:
-    """Returns the local path of a file of a data set, fetched into the hub's cache if need be.
+    """Returns the local path of a file of a data set, downloaded into the hub's cache if needed.
 
     Raises:
-        UsageError: The source names no file, or ``huggingface_hub`` is not installed.
-        DataMissingError: Neither the hub can be reached nor is the file in the cache.
+        UsageError: `source` names a split, or ``huggingface_hub`` is not installed.
+        DataMissingError: The file does not exist, or the hub cannot be reached and the cache does not hold the file.
     """
     if source.file is None:
         raise UsageError(f"{source} names a split, not a file")
@@ -170,34 +173,34 @@ def hub_file(source: HubSource) -> Path:
                 source.repo, source.file, repo_type="dataset", revision=source.revision, local_files_only=offline
             )
         )
-    except Exception as error:  # the hub's client raises many types
+    except Exception as error:  # the hub's client raises exceptions of many types
         raise _missing(source, error, offline) from error
 
 
 def _numbered(table: Iterable[Any], source: HubSource) -> Iterator[tuple[int, Any]]:
-    """Yields rows with their 1-based numbers."""
+    """Yields the rows of a table with their 1-based numbers."""
     number = 0
     try:
         for number, row in enumerate(table, start=1):
             yield number, row
-    except Exception as error:  # a stream can break off in as many ways as there are storage formats
+    except Exception as error:  # each storage format raises other types when a stream breaks off
         reason = f"reading broke off after row {number} ({type(error).__name__}: {error!s:.200})"
         raise DataError(reason, source) from error
 
 
 def hub_answers() -> bool:
-    """True if the hub can be reached, whatever it says; settled within seconds. Needs ``huggingface_hub``."""
+    """Returns whether the hub answers a request within `PROBE_SECONDS`. Needs ``huggingface_hub``."""
     hub = importlib.import_module("huggingface_hub")
     try:
         hub.get_session().head(hub.constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except Exception:  # every kind of failure means the same here
+    except Exception:  # any failure means that the hub cannot be reached
         return False
     return True
 
 
 @contextmanager
 def _offline(datasets: ModuleType, offline: bool) -> Iterator[None]:
-    """Makes ``datasets`` look into its cache alone, as HF_HUB_OFFLINE=1 does."""
+    """Makes ``datasets`` use only its cache within the block if `offline`, as HF_HUB_OFFLINE=1 does."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = before or offline
     try:
@@ -207,7 +210,7 @@ def _offline(datasets: ModuleType, offline: bool) -> Iterator[None]:
 
 
 def _import(module: str, source: HubSource) -> ModuleType:
-    """Imports a package of the train extra."""
+    """Imports a package of the extra ``train``; raises a UsageError with the install command if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -215,6 +218,6 @@ def _import(module: str, source: HubSource) -> ModuleType:
 
 
 def _missing(source: HubSource, error: Exception, offline: bool) -> DataMissingError:
-    """Returns the error for a data set that cannot be had."""
+    """Returns the error for a data set that cannot be loaded."""
     why = "the hub cannot be reached, and in its cache: " if offline else ""
     return DataMissingError(f"the data set could not be loaded ({why}{type(error).__name__}: {error!s:.300})", source)

@@ -1,4 +1,4 @@
-"""Many ids in little memory: where each came first, kept by a 64-bit hash."""
+"""Finds repeated ids in little memory, by 64-bit hashes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, Final
 import numpy as np
 
 EXACT: Final = 200_000
-"""Ids kept as they are; of more, hashes are kept."""
+"""Most ids that are kept as text; beyond this number only their hashes are kept."""
 
 
 def hash_id(id: str) -> int:
-    """Returns 64 bits that stand for an id; never 0."""
+    """Returns the 64-bit hash of an id, which is never 0 (0 marks a free row of the table)."""
     return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
 
 
 class FirstPlaces:
-    """Tells an id that comes again from a new one, and where it came first.
+    """Records where each id occurred first, so that repeated ids are found.
 
-    Of many ids it keeps 64 bits and the place, 21 to 43 bytes each: of 21 million different ids, two are then taken
-    for the same with a probability of 1.2e-5.
+    Beyond `EXACT` ids it keeps only a 64-bit hash and the place, 21 to 43 bytes per id. Among 21 million different
+    ids, any two have the same hash with a probability of 1.2e-5.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class FirstPlaces:
         self._hashed: _Table | None = None
 
     def first(self, id: str, place: int) -> int | None:
-        """Notes an id's place, at least 0; returns the place where it came before, None if it is new."""
+        """Records an id's place (at least 0) and returns its first place, or None if the id is new."""
         if self._exact is not None:
-            if (found := self._exact.setdefault(id, place)) != place:
-                return found
+            if (first := self._exact.setdefault(id, place)) != place:
+                return first
             if len(self._exact) > EXACT:
                 self._hashed = _Table(2 * EXACT)
                 for old, where in self._exact.items():
@@ -39,16 +39,16 @@ class FirstPlaces:
                 self._exact = None
             return None
         assert self._hashed is not None
-        found = self._hashed.insert(hash_id(id), place)
-        return None if found == place else found
+        first = self._hashed.insert(hash_id(id), place)
+        return None if first == place else first
 
     def __len__(self) -> int:
-        """Returns the number of ids."""
+        """Returns the number of different ids."""
         return len(self._exact) if self._exact is not None else self._hashed.count if self._hashed else 0
 
 
 class _Table:
-    """Open addressing: a hash and a place in each row, 0 where there is none."""
+    """Hash table with open addressing: each row holds a hash and a place; a hash of 0 marks a free row."""
 
     def __init__(self, rows: int) -> None:
         self._insert, self._move = _kernels()
@@ -56,23 +56,23 @@ class _Table:
         self.count = 0
 
     def insert(self, key: int, place: int) -> int:
-        """Returns the place of a hash: the one it had, else the new one."""
-        if 4 * self.count >= 3 * len(self._rows):
+        """Inserts a hash and returns its place: the recorded one if it is known, else `place`."""
+        if 4 * self.count >= 3 * len(self._rows):  # keeps probe sequences short
             larger = np.zeros((2 * len(self._rows), 2), np.uint64)
             self._move(self._rows, larger)
             self._rows = larger
-        found = int(self._insert(self._rows, np.uint64(key), np.uint64(place)))
-        self.count += found == place
-        return found
+        first = int(self._insert(self._rows, np.uint64(key), np.uint64(place)))
+        self.count += first == place
+        return first
 
 
 def _kernels() -> tuple[Any, Any]:
-    """Returns the compiled functions; numba is loaded by those only who have many ids."""
+    """Returns the compiled functions (insert, move); numba is imported here because only large corpora need it."""
     import numba
 
     @numba.njit(nogil=True)
     def insert(rows: Any, key: Any, place: Any) -> Any:
-        mask = np.uint64(len(rows) - 1)
+        mask = np.uint64(len(rows) - 1)  # the number of rows is a power of two
         at = key & mask
         while rows[at, 0] != 0:
             if rows[at, 0] == key:

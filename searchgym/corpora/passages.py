@@ -1,6 +1,6 @@
-"""Reading and writing corpora.
+"""Reads and writes corpora of passages.
 
-Formats, told apart by their content:
+The format is detected from the content:
 
 ==============  ====================================================================================================
 ``contents``    JSON lines ``{"id", "contents"}`` (FlashRAG, Search-R1): the title on the first line, quoted or not
@@ -10,7 +10,7 @@ Formats, told apart by their content:
 ``searchgym``   JSON lines ``{"id", "title", "text"}``: what `write_corpus` writes
 ==============  ====================================================================================================
 
-Every format may be gzip. JSON lines are streamed, a JSON document is read whole.
+Every format may be gzip-compressed. JSON lines are streamed; a JSON document is read whole.
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ from searchgym.records import Passage
 
 
 def read_passages(path: FilePath, format: str | None = None, bad: BadLines | None = None) -> Iterator[Passage]:
-    """Reads a corpus.
+    """Reads the passages of a corpus file.
 
     Args:
         path: A file, or a BEIR folder.
-        format: One of `FORMATS`; told from the content if left out.
-        bad: Tolerance for bad rows; none if left out.
+        format: One of `FORMATS`. Default: detected from the content.
+        bad: Tolerance for bad rows. Default: the first bad row is an error.
 
     Returns:
-        Passages in the order of the file, ids unique; text exactly as the source has it. To find repeated ids, at
-        most 43 bytes per passage are kept.
+        Passages in file order, with unique ids and the text exactly as in the source. Checking that ids are unique
+        takes at most 43 bytes of memory per passage.
 
     Raises:
-        DataMissingError: There is no such file (raised at the call; faults further on come during iteration).
-        DataError: Empty, damaged, of no known format, a row that does not fit it, or an id that comes twice.
-        UnknownNameError: No such format.
+        DataMissingError: The file does not exist (raised at the call; all other faults are raised during iteration).
+        DataError: The file is empty or damaged, its format is unknown, a row does not fit the format, or an id occurs
+            twice.
+        UnknownNameError: `format` is not one of `FORMATS`.
     """
     bad = BadLines() if bad is None else bad
     return parse_passages(open_rows(corpus_file(path), bad, _pages), format, bad)
 
 
 def parse_passages(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Passage]:
-    """Reads passages from rows, wherever they come from; the rest is as in `read_passages`."""
+    """Reads passages from rows of any source; `format`, `bad` and the errors are those of `read_passages`."""
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
     elif format not in FORMATS:
@@ -67,28 +68,28 @@ def parse_passages(rows: Rows, format: str | None, bad: BadLines) -> Iterator[Pa
 
 
 def detect_format(path: FilePath) -> str:
-    """Returns the name of a corpus's format, by its content.
+    """Returns the name of the format of a corpus file, detected from its content.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: It is of no known format.
+        DataMissingError: The file does not exist.
+        DataError: The format is unknown.
     """
     any_bad = BadLines(SNIFF_LINES)
     return find_format(open_rows(corpus_file(path), any_bad, _pages), _shape, EXPECTED)[0]
 
 
 def passage_row(passage: Passage) -> dict[str, str]:
-    """Returns the canonical row of a passage: own JSON lines form."""
+    """Returns a passage as a row of the canonical format, ``searchgym``."""
     return {"id": passage.id, "title": passage.title, "text": passage.text}
 
 
 def passage_line(passage: Passage) -> bytes:
-    """Returns the canonical line of a passage, its end included, in UTF-8."""
+    """Returns a passage as a line of the canonical format: UTF-8, with the line break."""
     return dump_line(passage_row(passage))
 
 
 def corpus_sha256(passages: Iterable[Passage]) -> str:
-    """Returns the fingerprint of a corpus: the sha256 of its canonical lines, whatever format it was read from."""
+    """Returns the sha256 of a corpus's canonical lines, which does not depend on the format it was read from."""
     digest = hashlib.sha256()
     for passage in passages:
         digest.update(passage_line(passage))
@@ -96,7 +97,7 @@ def corpus_sha256(passages: Iterable[Passage]) -> str:
 
 
 def write_corpus(path: FilePath, passages: Iterable[Passage]) -> int:
-    """Writes a corpus in its canonical form, all at once; packed if the name ends in ``.gz``.
+    """Writes a corpus atomically in the canonical format, compressed if the name ends in ``.gz``.
 
     Returns:
         Number of passages written.
@@ -108,13 +109,14 @@ def write_corpus(path: FilePath, passages: Iterable[Passage]) -> int:
 
 
 EXPECTED = "id and contents, title and text, or one object {title: [sentences]}"
+"""Description of the known formats for error messages."""
 
 
 def corpus_file(path: FilePath) -> Path:
-    """Returns the corpus file behind a path: itself, or the one in a BEIR folder.
+    """Returns the corpus file that a path names: the path itself, or ``corpus.jsonl`` in a BEIR folder.
 
     Raises:
-        DataMissingError: A folder without one.
+        DataMissingError: The path is a folder without a corpus file.
     """
     file = Path(path)
     if not file.is_dir():
@@ -130,7 +132,7 @@ def corpus_file(path: FilePath) -> Path:
 
 
 def _shape(row: Row) -> str | None:
-    """Returns the name of the format that a row is in, None if in none."""
+    """Returns the name of a row's format, None if no known format fits."""
     if "contents" in row:
         return "contents"
     if "text" not in row:
@@ -143,8 +145,8 @@ def _shape(row: Row) -> str | None:
 
 
 def _pages(document: Row) -> list[Row]:
-    """Turns ``{title: [sentences]}`` into rows of title and text; a wrong value is left for the parser to refuse."""
-    good = {t: s for t, s in document.items() if isinstance(s, list) and all(isinstance(one, str) for one in s)}
+    """Turns ``{title: [sentences]}`` into rows of title and text; the parser refuses values of another type later."""
+    good = {t: s for t, s in document.items() if isinstance(s, list) and all(isinstance(item, str) for item in s)}
     texts = dict(zip(good, map("".join, spaced(list(good.values()))), strict=True))
     return [{"title": t, "text": texts.get(t, s), "sentences": s} for t, s in document.items()]
 
@@ -153,13 +155,13 @@ def _pages(document: Row) -> list[Row]:
 
 
 def _contents(row: Row, position: int) -> Passage:
-    """Reads FlashRAG's contents."""
+    """Makes a passage from a FlashRAG row ``{"id", "contents"}``."""
     title, text = split_contents(text_field(row, "contents"))
     return Passage(id_field(row, "id", "_id"), title, text)
 
 
 def split_contents(contents: str) -> tuple[str, str]:
-    """Splits FlashRAG's contents into title, quoted or not, and text; without a line break there is no title."""
+    """Splits FlashRAG's ``contents`` into (title without quotes, text); without a line break the title is empty."""
     head, line_break, rest = contents.partition("\n")
     title, text = (head, rest) if line_break else ("", head)
     if len(title) >= 2 and title.startswith('"') and title.endswith('"'):
@@ -168,14 +170,14 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def _page(row: Row, position: int) -> Passage:
-    """Reads a page of ``{title: [sentences]}``."""
+    """Makes a passage from one page of ``{title: [sentences]}``."""
     if not isinstance(row.get("text"), str):
         raise DataError(f"page {row.get('title')!r}: expected a list of sentences, got {row.get('text')!r:.60}")
     return _titled(row, position=position)
 
 
 def _titled(row: Row, *id_keys: str, position: int | None = None) -> Passage:
-    """Reads title and text; the position is the id of a row without one, where a format allows that."""
+    """Makes a passage from a row of title and text; `position`, if given, is the id of a row without one."""
     id = id_field(row, *id_keys, position=position)
     return Passage(id, optional_text(row, "title") or "", text_field(row, "text"))
 
@@ -187,4 +189,4 @@ FORMATS: dict[str, Parser[Passage]] = {
     "beir": lambda row, position: _titled(row, "_id"),
     "searchgym": lambda row, position: _titled(row, "id"),
 }
-"""Corpus formats by name."""
+"""Parsers of corpus rows, by the name of the format."""

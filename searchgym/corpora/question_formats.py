@@ -1,6 +1,6 @@
-"""The formats of questions: one row to one `Question`. The table of them stands in `searchgym.corpora.questions`.
+"""Parsers of question formats, each from one row to one `Question`; `searchgym.corpora.questions` lists the formats.
 
-Every function takes a row and its 0-based position and raises a DataError without a place; `parse_rows` adds it.
+Every parser takes a row and its 0-based position and raises a DataError without a place; `parse_rows` adds the place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def _hotpotqa(row: Row, position: int) -> Question:
-    """Reads HotpotQA's row; one without ids and context too."""
+    """Makes a question from a HotpotQA row, also from the simplified one without id and context."""
     facts = _facts(row, "supporting_facts")
     gold = {title_key(fact.title) for fact in facts or ()}
     pages = tuples_field(row, "context", "title", "sentences")
@@ -49,7 +49,7 @@ def _hotpotqa(row: Row, position: int) -> Question:
 
 
 def _two_wiki(row: Row, position: int) -> Question:
-    """Reads 2WikiMultihopQA's row: HotpotQA's with triples, and with entity ids in the ids release."""
+    """Makes a question from a 2WikiMultihopQA row: HotpotQA's fields and triples, and entity ids in the ids release."""
     evidences, evidence_ids = _triples(row, "evidences"), _triples(row, "evidences_id")
     if evidence_ids is not None and len(evidence_ids) != len(evidences or ()):
         raise DataError(f"'evidences_id': {len(evidence_ids)} triples for {len(evidences or ())} evidences")
@@ -64,7 +64,7 @@ def _two_wiki(row: Row, position: int) -> Question:
 
 
 def _musique(row: Row, position: int) -> Question:
-    """Reads MuSiQue's row; the number of hops is the first part of its id (``2hop__...``)."""
+    """Makes a question from a MuSiQue row, whose id begins with the kind (``2hop__...``)."""
     id = id_field(row, "id")
     answerable = _optional_bool(row, "answerable")
     used = ("id", "question", "answer", "answer_aliases", "answerable", "question_decomposition", "paragraphs")
@@ -82,7 +82,7 @@ def _musique(row: Row, position: int) -> Question:
 
 
 def _musique_paragraph(position: int, row: Row) -> Paragraph:
-    """Reads a paragraph of MuSiQue, whose ``idx`` must be its position: support is named by it."""
+    """Makes a paragraph from MuSiQue's row; ``idx`` must be its position, because hops refer to paragraphs by it."""
     if row.get("idx", position) != position:
         raise DataError(f"'paragraphs': idx {row['idx']!r} at position {position}")
     supporting = bool(_optional_bool(row, "is_supporting"))
@@ -90,7 +90,7 @@ def _musique_paragraph(position: int, row: Row) -> Paragraph:
 
 
 def _flashrag(row: Row, position: int) -> Question:
-    """Reads FlashRAG's row."""
+    """Makes a question from a FlashRAG row."""
     return Question(
         id=id_field(row, "id", position=position),
         text=text_field(row, "question"),
@@ -100,7 +100,7 @@ def _flashrag(row: Row, position: int) -> Question:
 
 
 def _search_r1(row: Row, position: int) -> Question:
-    """Reads Search-R1's row; its ids repeat between data sets, so the id is made of source, split and index."""
+    """Makes a question from a Search-R1 row; its id joins source, split and index, as ``id`` is not unique."""
     extra, truth = _object(row, "extra_info"), _object(_object(row, "reward_model"), "ground_truth")
     return Question(
         id=f"{text_field(row, 'data_source')}_{text_field(extra, 'split')}_{id_field(extra, 'index')}",
@@ -111,7 +111,7 @@ def _search_r1(row: Row, position: int) -> Question:
 
 
 def _question_of_prompt(prompt: Any) -> str:
-    """Returns the question inside Search-R1's prompt: what follows the first ``Question:`` of the last message."""
+    """Returns the question in Search-R1's prompt: the text after the first ``Question:`` of the last message."""
     message = prompt[-1] if isinstance(prompt, list) and prompt else None
     content = message.get("content") if isinstance(message, Mapping) else None
     _, mark, question = content.partition("Question:") if isinstance(content, str) else ("", "", "")
@@ -121,9 +121,9 @@ def _question_of_prompt(prompt: Any) -> str:
 
 
 def _flashrag_metadata(row: Row, used: Collection[str]) -> dict[str, Any]:
-    """Returns what FlashRAG's metadata tells in the forms its multi-hop sets have.
+    """Returns the arguments of `Question` that FlashRAG's metadata gives in its multi-hop data sets.
 
-    Metadata is free in form: what cannot be read so is unknown, and stays in `Question.metadata`.
+    Metadata has no fixed form: a field that cannot be read is treated as unknown and stays in `Question.metadata`.
     """
     metadata = _object(row, "metadata")
     kind, level = (_if_readable(optional_text, metadata, key) for key in ("type", "level"))
@@ -141,13 +141,13 @@ def _flashrag_metadata(row: Row, used: Collection[str]) -> dict[str, Any]:
 
 
 def _flashrag_steps(metadata: Row, key: str) -> list[tuple[Hop, str | None]]:
-    """Reads FlashRAG's form of MuSiQue's decomposition: the steps, each with the title of its supporting page."""
+    """Reads MuSiQue's decomposition as FlashRAG stores it: pairs (hop, title of its supporting page)."""
     steps = _objects(metadata, key)
     return [(_hop(step, None), optional_text(_object(step, "support_paragraph"), "title")) for step in steps]
 
 
 def _if_readable(read: Callable[[Row, str], T], row: Row, key: str) -> T | None:
-    """Returns what `read` gives, None if the field is of another form."""
+    """Returns the result of ``read(row, key)``, or None if the field has another form."""
     try:
         return read(row, key)
     except DataError:
@@ -155,14 +155,14 @@ def _if_readable(read: Callable[[Row, str], T], row: Row, key: str) -> T | None:
 
 
 def _searchgym(row: Row, position: int) -> Question:
-    """Reads what `question_row` gives."""
+    """Makes a question from a row that `question_row` wrote."""
     names = [field.name for field in dataclasses.fields(Question)]
     for key in row:
         if key not in names:
             raise DataError(f"unknown key {key!r}{did_you_mean(str(key), names)}")
     paragraphs = tuple(
-        Paragraph(text_field(one, "title"), texts_field(one, "sentences"), bool(_optional_bool(one, "supporting")))
-        for one in _objects(row, "paragraphs")
+        Paragraph(text_field(item, "title"), texts_field(item, "sentences"), bool(_optional_bool(item, "supporting")))
+        for item in _objects(row, "paragraphs")
     )
     return Question(
         id=id_field(row, "id"),
@@ -175,7 +175,7 @@ def _searchgym(row: Row, position: int) -> Question:
         evidences=_triples(row, "evidences"),
         evidence_ids=_triples(row, "evidence_ids"),
         answer_id=optional_text(row, "answer_id"),
-        hops=tuple(_hop(one, "paragraph") for one in _objects(row, "hops")) or None,
+        hops=tuple(_hop(item, "paragraph") for item in _objects(row, "hops")) or None,
         paragraphs=paragraphs or None,
         answerable=_optional_bool(row, "answerable"),
         metadata=dict(_object(row, "metadata")),
@@ -190,14 +190,14 @@ FORMATS: dict[str, Parser[Question]] = {
     "search-r1": _search_r1,
     "searchgym": _searchgym,
 }
-"""Question formats by name."""
+"""Parsers of question rows, by the name of the format."""
 
 
-# -- parts of a row ------------------------------------------------------------------------------------------------
+# -- fields of a row -----------------------------------------------------------------------------------------------
 
 
 def _gold(row: Row, key: str) -> tuple[str, ...]:
-    """Returns gold answers, one or a list, of which at least one must say something."""
+    """Returns the gold answers of a field that holds one answer or a list; at least one must not be blank."""
     value = row.get(key)
     if not isinstance(value, str | list | None):
         raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
@@ -208,7 +208,7 @@ def _gold(row: Row, key: str) -> tuple[str, ...]:
 
 
 def _facts(row: Row, key: str) -> tuple[SupportingFact, ...] | None:
-    """Returns supporting facts, None if there are none."""
+    """Returns a field of supporting facts, None if there are none."""
     facts = tuples_field(row, key, "title", "sent_id")
     for title, sentence in facts:
         if not isinstance(title, str) or not isinstance(sentence, int | None) or isinstance(sentence, bool):
@@ -217,13 +217,13 @@ def _facts(row: Row, key: str) -> tuple[SupportingFact, ...] | None:
 
 
 def _triples(row: Row, key: str) -> tuple[Triple, ...] | None:
-    """Returns triples, None if there are none."""
+    """Returns a field of triples, None if there are none."""
     triples = tuples_field(row, key, "subject", "relation", "object")
     return tuple(Triple(*as_texts(key, triple)) for triple in triples) or None
 
 
 def _hop(row: Row, paragraph: str | None) -> Hop:
-    """Reads one step of a decomposition; `paragraph` is the key of its supporting paragraph's index."""
+    """Makes a hop from one step of a decomposition; `paragraph` is the key of its supporting paragraph's index."""
     index = None if paragraph is None else row.get(paragraph)
     if not isinstance(index, int | None) or isinstance(index, bool):
         raise DataError(f"{paragraph!r}: expected the index of a paragraph, got {index!r:.60}")
@@ -231,7 +231,7 @@ def _hop(row: Row, paragraph: str | None) -> Hop:
 
 
 def _object(row: Row, key: str) -> Row:
-    """Returns an object, an empty one if there is none."""
+    """Returns a field that is an object; empty if the field is absent."""
     value = row.get(key) or {}
     if not isinstance(value, Mapping):
         raise DataError(f"{key!r}: expected an object, got {value!r:.60}")
@@ -239,15 +239,15 @@ def _object(row: Row, key: str) -> Row:
 
 
 def _objects(row: Row, key: str) -> list[Row]:
-    """Returns a list of objects, empty if there is none."""
+    """Returns a field that is a list of objects; empty if the field is absent."""
     value = row.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise DataError(f"{key!r}: expected a list of objects, got {value!r:.60}")
     return value
 
 
 def _optional_bool(row: Row, key: str) -> bool | None:
-    """Returns true or false, None if there is neither."""
+    """Returns a field that is true or false, None if the field is absent."""
     value = row.get(key)
     if not isinstance(value, bool | None):
         raise DataError(f"{key!r}: expected true or false, got {value!r:.60}")
@@ -255,5 +255,5 @@ def _optional_bool(row: Row, key: str) -> bool | None:
 
 
 def _rest(row: Row, used: Collection[str]) -> dict[str, Any]:
-    """Returns what was not read of a row."""
+    """Returns the fields of a row that are neither in `used` nor null."""
     return {key: value for key, value in row.items() if key not in used and value is not None}

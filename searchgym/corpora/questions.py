@@ -1,11 +1,11 @@
-"""Reading and writing questions.
+"""Reads and writes questions.
 
-Formats, told apart by their content:
+The format is detected from the content:
 
 =============  =====================================================================================================
-``hotpotqa``   the official JSON list, or the simplified one of ``{question, answer, type}``; ids are positions from 0
-               where there are none
-``2wiki``      the same with ``evidences``; ids release (``evidences_id``, ``answer_id``) and its alias file too
+``hotpotqa``   the official JSON list, or the simplified one of ``{question, answer, type}``; a question without an id
+               gets its position, from 0
+``2wiki``      the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
 ``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
 ``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``
 ``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
@@ -13,8 +13,8 @@ Formats, told apart by their content:
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================
 
-A format is about rows: a JSON list, JSON lines, gzip or parquet may hold any of them, as may a data set on a hub (whose
-tables keep ``supporting_facts`` and ``context`` as columns; both ways are read).
+A format describes rows: a JSON list, JSON lines, gzip or parquet may hold any of them, as may a data set on the hub
+(whose tables keep ``supporting_facts`` and ``context`` as columns; both ways are read).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from searchgym.errors import DataError, DataMissingError, UnknownNameError, Usag
 from searchgym.records import Question
 
 EXPECTED = "question and answer, question and golden_answers, text and answers, or Search-R1's prompt and reward_model"
+"""Description of the known formats for error messages."""
 
 
 def read_questions(
@@ -40,20 +41,20 @@ def read_questions(
 
     Args:
         path: The file.
-        format: One of `FORMATS`; told from the content if left out.
-        bad: Tolerance for bad rows; none if left out.
-        aliases: 2WikiMultihopQA's ``id_aliases.json``: fills `Question.aliases` through the answers' entity ids.
+        format: One of `FORMATS`. Default: detected from the content.
+        bad: Tolerance for bad rows. Default: the first bad row is an error.
+        aliases: 2WikiMultihopQA's ``id_aliases.json``, which gives `Question.aliases` by the answers' entity ids.
 
     Returns:
-        Questions in the order of the file, ids unique; text exactly as the source has it. An unanswerable twin of
-        MuSiQue-Full, which shares its id with the answerable question, has `UNANSWERABLE_SUFFIX` put to its id.
+        Questions in file order, with unique ids and the text exactly as in the source. In MuSiQue-Full an unanswerable
+        question shares its id with its answerable twin; `UNANSWERABLE_SUFFIX` is appended to the former's id.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: Empty, damaged, of no known format, a question without gold answer, a field of another type, an id
-            that comes twice.
-        UnknownNameError: No such format.
-        UsageError: `aliases` was given and no question has an entity id for its answer.
+        DataMissingError: The file does not exist.
+        DataError: The file is empty or damaged, its format is unknown, a question has no gold answer, a field has the
+            wrong type, or an id occurs twice.
+        UnknownNameError: `format` is not one of `FORMATS`.
+        UsageError: `aliases` is given, but no question has an entity id for its answer.
     """
     bad = BadLines() if bad is None else bad
     questions = parse_questions(open_rows(path, bad), format, bad)
@@ -61,7 +62,7 @@ def read_questions(
 
 
 def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Question]:
-    """Reads questions from rows, wherever they come from; the rest is as in `read_questions`."""
+    """Reads questions from rows of any source; `format`, `bad` and the errors are those of `read_questions`."""
     if format is None:
         format, rows = find_format(rows, _shape, EXPECTED)
         if format == "beir":
@@ -72,18 +73,18 @@ def parse_questions(rows: Rows, format: str | None, bad: BadLines) -> list[Quest
 
 
 def read_queries(path: FilePath, bad: BadLines | None = None) -> dict[str, str]:
-    """Reads the texts to search for in a retrieval evaluation.
+    """Reads the queries of a retrieval evaluation.
 
     Args:
         path: A BEIR folder or its ``queries.jsonl``, or a file of questions in any format.
-        bad: Tolerance for bad rows; none if left out.
+        bad: Tolerance for bad rows. Default: the first bad row is an error.
 
     Returns:
-        ``{id: text}`` in the order of the file.
+        Query texts by id, in file order.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: As `read_questions`.
+        DataMissingError: The file does not exist.
+        DataError: The file cannot be read; see `read_questions`.
     """
     bad = BadLines() if bad is None else bad
     file = Path(path)
@@ -101,11 +102,11 @@ def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
     """Reads 2WikiMultihopQA's ``id_aliases.json``: JSON lines ``{"Q_id", "aliases", "demonyms"}``.
 
     Returns:
-        ``{entity id: aliases and demonyms}``, both of which the official scorer (v1.1) accepts.
+        Aliases and demonyms by entity id; the official scorer (v1.1) accepts both.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: Empty, damaged, or a line of another form.
+        DataMissingError: The file does not exist.
+        DataError: The file is empty or damaged, or a line has another form.
     """
     aliases = {}
     for number, row in iter_jsonl(path):
@@ -118,7 +119,7 @@ def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
 
 
 def write_questions(path: FilePath, questions: Iterable[Question]) -> int:
-    """Writes questions as JSON lines that read back equal, all at once; packed if the name ends in ``.gz``.
+    """Writes questions atomically as JSON lines of format ``searchgym``, compressed if the name ends in ``.gz``.
 
     Returns:
         Number of questions written.
@@ -127,11 +128,11 @@ def write_questions(path: FilePath, questions: Iterable[Question]) -> int:
 
 
 def question_row(question: Question) -> dict[str, Any]:
-    """Returns a question as plain data, for JSON; what is absent is left out."""
+    """Returns a question as a row of format ``searchgym``, plain data for JSON; empty fields are left out."""
     row = {field.name: getattr(question, field.name) for field in dataclasses.fields(Question)}
     for key, as_plain in PLAIN.items():
         if row[key] is not None:
-            row[key] = [as_plain(one) for one in row[key]]
+            row[key] = [as_plain(item) for item in row[key]]
     row["answers"] = list(question.answers)
     row["aliases"] = list(question.aliases) or None
     row["metadata"] = dict(question.metadata) or None
@@ -143,13 +144,17 @@ PLAIN: dict[str, Any] = {
     "evidences": lambda triple: [triple.subject, triple.relation, triple.object],
     "evidence_ids": lambda triple: [triple.subject, triple.relation, triple.object],
     "hops": dataclasses.asdict,
-    "paragraphs": lambda one: {"title": one.title, "sentences": list(one.sentences), "supporting": one.supporting},
+    "paragraphs": lambda paragraph: {
+        "title": paragraph.title,
+        "sentences": list(paragraph.sentences),
+        "supporting": paragraph.supporting,
+    },
 }
-"""How the members of a question's lists become plain data."""
+"""Functions that turn an item of a list field of `Question` into plain data, by field name."""
 
 
 def _with_aliases(questions: list[Question], aliases: FilePath, path: FilePath) -> list[Question]:
-    """Returns questions with the aliases of their answers' entities."""
+    """Returns the questions with the aliases of their answers' entities."""
     if not any(question.answer_id for question in questions):
         raise UsageError(f"{path}: no question has an answer_id: aliases need 2WikiMultihopQA's ids release")
     names = read_aliases(aliases)
@@ -157,7 +162,7 @@ def _with_aliases(questions: list[Question], aliases: FilePath, path: FilePath) 
 
 
 def _shape(row: Row) -> str | None:
-    """Returns the name of the format that a row is in, None if in none."""
+    """Returns the name of a row's format, None if no known format fits."""
     if {"text", "answers"} <= row.keys():
         return "searchgym"
     if {"prompt", "reward_model"} <= row.keys():
@@ -174,12 +179,14 @@ def _shape(row: Row) -> str | None:
 
 
 class Query(NamedTuple):
-    """A text to search for."""
+    """A query of a retrieval evaluation, without answers."""
 
     id: str
+    """Id of the query."""
     text: str
+    """Text to search for."""
 
 
 def _query(row: Row, position: int) -> Query:
-    """Reads a BEIR query."""
+    """Makes a query from a row of BEIR's ``queries.jsonl``."""
     return Query(id_field(row, "_id"), text_field(row, "text"))

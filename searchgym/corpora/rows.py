@@ -1,8 +1,8 @@
-"""Rows: what every source of passages and questions comes down to, and how a row's fields are read.
+"""Rows: the common form of every source of passages and questions, and readers of a row's fields.
 
-A JSON list, JSON lines, a parquet file and a data set on a hub all become `Rows`: numbered objects, and the way to name
-the place of one in an error message. The formats of passages and questions are functions from one row to one record, so
-that a format is read the same wherever it comes from.
+A JSON list, JSON lines, a parquet file and a data set on the hub all become `Rows`: numbered objects whose place an
+error message can name. A format of passages or questions is a function from one row to one record, so it is read in the
+same way from every source.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ Row = Mapping[str, Any]
 
 
 class HasId(Protocol):
-    """A record with an id."""
+    """A record with an id, such as a passage or a question."""
 
     @property
     def id(self) -> str:
-        """Unique in its source."""
+        """Id of the record, unique in its source."""
         ...
 
 
 Record = TypeVar("Record", bound=HasId)
 Parser = Callable[[Row, int], Record]
-"""Makes a record from a row and its 0-based position (the id of what has none). Raises DataError without a place."""
+"""Makes a record from a row and its 0-based position, the default id in some formats.
+
+Raises a DataError without a place; `parse_rows` adds the place.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +41,30 @@ class Rows:
     """Numbered rows of one source."""
 
     source: str
-    """File or data set, for messages."""
+    """Name of the file or data set, for error messages."""
     unit: Literal["line", "item", "row"]
-    """What the numbers count, from 1: lines of a file, items of a JSON document, rows of a table."""
+    """Unit that the row numbers count: lines of a file, items of a JSON document or rows of a table."""
     rows: Iterable[tuple[int, Any]]
+    """Pairs (1-based number, row); a row is not checked to be an object yet."""
 
     def error(self, number: int, reason: str) -> DataError:
-        """Returns an error that says where it is."""
+        """Returns a `DataError` that names the source and the number of the faulty row."""
         if self.unit == "line":
             return DataError(reason, self.source, number)
         return DataError(f"{self.unit} {number}: {reason}", self.source)
 
 
 def open_rows(path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]] | None = None) -> Rows:
-    """Opens a file of rows by its content: a JSON list, JSON lines (either may be gzip) or parquet.
+    """Opens a file of rows, whose type is detected from its content: JSON list, JSON lines (either gzip) or parquet.
 
     Args:
-        path: The file. JSON lines and parquet are streamed, a JSON document is read whole.
+        path: The file. JSON lines and parquet are streamed; a JSON document is read whole.
         bad: Tolerance for bad JSON lines.
-        objects: Turns a document that is one JSON object into rows; such a document is refused if left out.
+        objects: Turns a document that is a single JSON object into rows. Default: such a document is refused.
 
     Raises:
-        DataMissingError: There is no such file.
-        DataError: It is empty, damaged, or none of these.
+        DataMissingError: The file does not exist.
+        DataError: The file is empty, damaged or of another type.
     """
     kind = sniff(path)
     if kind == "parquet":
@@ -77,15 +81,15 @@ def open_rows(path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]]
 
 
 def find_format(rows: Rows, shape: Callable[[Row], str | None], expected: str) -> tuple[str, Rows]:
-    """Tells the format of rows from the first few of them.
+    """Detects the format of rows from the first few of them.
 
     Args:
-        rows: The source.
-        shape: Names the format that a row is in; None if it is in none.
-        expected: What was looked for, for the message.
+        rows: The rows of a source.
+        shape: Returns the name of a row's format, or None if no known format fits.
+        expected: Description of the known formats for the error message.
 
     Returns:
-        (format, the rows as they were).
+        The name of the format, and all the rows (the first ones included).
 
     Raises:
         DataError: None of the first rows is in a known format, or there are no rows.
@@ -94,8 +98,8 @@ def find_format(rows: Rows, shape: Callable[[Row], str | None], expected: str) -
     first = list(itertools.islice(stream, SNIFF_LINES))
     objects = [row for _, row in first if isinstance(row, Mapping)]
     for row in objects:
-        if (found := shape(row)) is not None:
-            return found, Rows(rows.source, rows.unit, itertools.chain(first, stream))
+        if (format := shape(row)) is not None:
+            return format, Rows(rows.source, rows.unit, itertools.chain(first, stream))
     if not objects:
         raise DataError("holds no rows: get or make it again", rows.source)
     raise DataError(
@@ -107,15 +111,15 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
     """Turns rows into records with unique ids.
 
     Args:
-        rows: The source.
-        parse: The format.
+        rows: The rows of a source.
+        parse: Parser of the format.
         bad: Tolerance for rows that do not fit the format or repeat an id.
 
     Yields:
-        Records, in order.
+        Records, in the order of the rows.
 
     Raises:
-        DataError: A bad row more than `bad` allows, or not one good row.
+        DataError: There are more bad rows than `bad` allows, or no good row at all.
     """
     places = FirstPlaces()
     for number, row in rows.rows:
@@ -134,7 +138,7 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
 
 
 def _parquet_rows(path: FilePath) -> Iterator[tuple[int, Row]]:
-    """Yields the rows of a parquet file in small batches."""
+    """Yields the rows of a parquet file with their 1-based numbers, read in small batches to save memory."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -157,10 +161,10 @@ def _parquet_rows(path: FilePath) -> Iterator[tuple[int, Row]]:
 
 
 def text_field(row: Row, key: str) -> str:
-    """Returns a text that must be there.
+    """Returns a required text field.
 
     Raises:
-        DataError: It is absent, null or not text.
+        DataError: The field is absent, null or not text.
     """
     if row.get(key) is None:
         raise DataError(f"no {key!r}: got keys {_listed(row)}")
@@ -168,20 +172,20 @@ def text_field(row: Row, key: str) -> str:
 
 
 def optional_text(row: Row, key: str) -> str | None:
-    """Returns a text, or None if it is absent, null or empty.
+    """Returns an optional text field, or None if it is absent, null or empty.
 
     Raises:
-        DataError: It is there and not text.
+        DataError: The field is present and not text.
     """
     value = row.get(key)
     return None if value is None else _as_text(key, value) or None
 
 
 def id_field(row: Row, *keys: str, position: int | None = None) -> str:
-    """Returns a row's id: the first of `keys` that is there, else the position if one is given.
+    """Returns a row's id: the value of the first of `keys` that is present, else `position` if that is given.
 
     Raises:
-        DataError: There is none, or it is neither text nor a whole number, or it is blank.
+        DataError: The row has no id, or its id is blank or neither text nor an integer.
     """
     for key in keys:
         value = row.get(key)
@@ -196,19 +200,19 @@ def id_field(row: Row, *keys: str, position: int | None = None) -> str:
 
 
 def texts_field(row: Row, key: str) -> tuple[str, ...]:
-    """Returns a list of texts; empty if it is absent or null.
+    """Returns a field that is a list of texts; empty if the field is absent or null.
 
     Raises:
-        DataError: It is there and not a list of texts.
+        DataError: The field is present and not a list of texts.
     """
     return as_texts(key, row.get(key) or ())
 
 
 def as_texts(name: str, value: Any) -> tuple[str, ...]:
-    """Returns a value as a tuple of texts.
+    """Returns a list of texts as a tuple; `name` is the field that the error message names.
 
     Raises:
-        DataError: It is not a list of texts.
+        DataError: The value is not a list of texts.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise DataError(f"{name!r}: expected a list of texts, got {_shown(value)}")
@@ -216,38 +220,39 @@ def as_texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def tuples_field(row: Row, key: str, *columns: str) -> list[tuple[Any, ...]]:
-    """Returns a list of tuples that is stored as lists, or as one list per column (as tables on a hub do).
+    """Returns a field that is a list of tuples, stored as a list of lists or as one list per column (as on the hub).
 
     Args:
         row: The row.
-        key: ``"supporting_facts"``: ``[["Page", 0], ...]`` or ``{"title": ["Page", ...], "sent_id": [0, ...]}``.
-        columns: Names of the members, in order.
+        key: Name of the field, such as ``"supporting_facts"``, whose value is ``[["Page", 0], ...]`` or
+            ``{"title": ["Page", ...], "sent_id": [0, ...]}``.
+        columns: Names of the members of a tuple, in order.
 
     Returns:
         One tuple per entry; empty if the field is absent or null.
 
     Raises:
-        DataError: It is there and neither of the two.
+        DataError: The field is present and stored in neither of the two ways.
     """
     value = row.get(key)
     if value is None:
         return []
     if isinstance(value, Mapping):
         lists: list[Any] = [value.get(column) for column in columns]
-        if not all(isinstance(one, list) for one in lists) or len(set(map(len, lists))) != 1:
+        if not all(isinstance(column, list) for column in lists) or len(set(map(len, lists))) != 1:
             raise DataError(f"{key!r}: expected lists {', '.join(columns)} of one length, got {_shown(value)}")
         return list(zip(*lists, strict=True))
-    if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == len(columns) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == len(columns) for item in value):
         raise DataError(f"{key!r}: expected a list of [{', '.join(columns)}], got {_shown(value)}")
-    return [tuple(one) for one in value]
+    return [tuple(item) for item in value]
 
 
 def spaced(paragraphs: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Returns paragraphs of sentences whose plain concatenation is the text.
+    """Returns paragraphs of sentences, with spaces added so that joining a paragraph's sentences gives its text.
 
-    HotpotQA keeps the space between two sentences at the start of the second; 2WikiMultihopQA drops it. Where most
-    joints of the paragraphs lack a space, one is put at the start of the second sentence; else the sentences stay as
-    they are (HotpotQA's splitter also cut some sentences in the middle of a word).
+    HotpotQA keeps the space between two sentences at the start of the second; 2WikiMultihopQA drops it. If most pairs
+    of neighbouring sentences lack a space, one is put at the start of the second sentence; otherwise all sentences stay
+    as they are (HotpotQA's splitter also cut some sentences in the middle of a word).
     """
     joints = [pair for sentences in paragraphs for pair in itertools.pairwise(sentences)]
     bare = [pair for pair in joints if not _has_space(*pair)]
@@ -260,23 +265,23 @@ def spaced(paragraphs: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def _has_space(first: str, second: str) -> bool:
-    """True if there is a space between two sentences, or nothing that needs one."""
+    """Returns whether a space separates two sentences, or one of them is empty and needs none."""
     return not first or not second or first[-1].isspace() or second[0].isspace()
 
 
 def _as_text(key: str, value: Any) -> str:
-    """Returns `value` if it is text."""
+    """Returns `value` if it is text; otherwise raises a DataError that names the field `key`."""
     if not isinstance(value, str):
         raise DataError(f"{key!r}: expected text, got {_shown(value)}")
     return value
 
 
 def _shown(value: Any) -> str:
-    """Shows a value in a message, shortened."""
+    """Returns a value's representation for an error message, shortened to 60 characters."""
     return f"{value!r:.60}"
 
 
 def _listed(row: Row) -> str:
-    """Lists the keys of a row in a message, shortened."""
+    """Returns the first 12 keys of a row as text for an error message."""
     keys = [str(key) for key in row]
     return ", ".join(keys[:12]) + (", ..." if len(keys) > 12 else "") if keys else "none"

@@ -1,4 +1,4 @@
-"""Passages by position and by id in constant memory: a memory-mapped JSONL file and the offset of every line."""
+"""Stores passages on disk and finds them by position or id in constant memory, with memory-mapped files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from searchgym.errors import DataError
 from searchgym.records import Passage
 
 PASSAGES: Final = "passages.jsonl"
-"""One passage per line, in order: ``{"id", "title", "text"}``."""
+"""File of passages in order, one JSON object ``{"id", "title", "text"}`` per line."""
 OFFSETS: Final = "offsets.npy"
-"""(N + 1,) int64: byte where each line begins, and the last one ends."""
+"""File of line offsets, (N + 1,) int64: the byte where each line begins, then the byte where the last line ends."""
 ENDS: Final = ".ends.part"
-"""What a writer keeps to go on: (N,) int64, byte where each line ends."""
+"""File from which a later writer continues, (N,) int64: the byte where each line ends."""
 IDS: Final = "ids.npy"
-"""(2, N) uint64: hashes of the ids, ascending, and the position of each. Not there if each id is its position."""
+"""File of ids, (2, N) uint64: ascending hashes, and the position of each. Absent if every id is its own position."""
 
 
 def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
-    """Yields the passages as they are.
+    """Yields passages unchanged while checking that their ids are unique.
 
     Raises:
         DataError: An id occurs twice.
@@ -42,10 +42,10 @@ def unique(passages: Iterable[Passage]) -> Iterator[Passage]:
 
 
 class PassageWriter:
-    """Writes passages to a folder, some at a time; what was written last can be taken back.
+    """Writes passages to a folder in batches; the last ones can be removed again.
 
     Args:
-        folder: An existing folder; what an earlier writer left there is kept.
+        folder: An existing folder; passages of an earlier writer are kept.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,17 +58,22 @@ class PassageWriter:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._lines.close()  # which may write
+            self._lines.close()  # may fail: closing flushes the buffer
         finally:
             self._ends.close()
 
     def cut(self, passages: int, bytes: int) -> None:
-        """Takes back all but the first passages, which have so many bytes."""
+        """Removes the last passages, so that a given number of them is left.
+
+        Args:
+            passages: Number of passages to keep.
+            bytes: Number of bytes of their lines.
+        """
         os.truncate(self._lines.fileno(), bytes)
         os.truncate(self._ends.fileno(), 8 * passages)
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Appends the canonical lines of passages; they are on disk afterwards."""
+        """Appends the canonical lines of passages and flushes them to disk."""
         start = os.fstat(self._lines.fileno()).st_size
         self._lines.write(b"".join(lines))
         self._ends.write((start + np.cumsum([len(line) for line in lines], dtype=np.int64)).tobytes())
@@ -77,7 +82,7 @@ class PassageWriter:
             os.fsync(file.fileno())
 
     def finish(self) -> PassageStore:
-        """Returns what was written, complete. `ENDS` is not needed any more, unless another writer is to go on."""
+        """Completes the folder and returns its store. `ENDS` may then be deleted unless another writer continues."""
         self.__exit__()
         ends = np.fromfile(self._folder / ENDS, np.int64)
         np.save(self._folder / OFFSETS, np.concatenate([[0], ends]).astype(np.int64))
@@ -87,7 +92,7 @@ class PassageWriter:
 
 
 def _write_ids(store: PassageStore, path: Path) -> None:
-    """Writes the look-up of ids, unless each is its own position."""
+    """Writes the table that maps ids to positions, unless every id is its own position."""
     path.unlink(missing_ok=True)
     hashes = np.zeros(len(store), np.uint64)
     plain = True
@@ -100,13 +105,13 @@ def _write_ids(store: PassageStore, path: Path) -> None:
 
 
 class PassageStore:
-    """Reads passages written by `PassageWriter`; nothing is kept in memory but what the system caches.
+    """Reads passages written by `PassageWriter` from memory-mapped files.
 
     Args:
-        folder: Holds `PASSAGES` and `OFFSETS`.
+        folder: Folder that holds `PASSAGES` and `OFFSETS`.
 
     Raises:
-        DataError: The two files do not fit each other.
+        DataError: The two files do not match.
     """
 
     def __init__(self, folder: FilePath) -> None:
@@ -124,11 +129,11 @@ class PassageStore:
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int, /) -> Passage:
-        """Returns the passage at a position, 0 to len - 1.
+        """Returns the passage at a position, from 0 to len - 1.
 
         Raises:
-            IndexError: There is no such position.
-            DataError: The line there is not a passage: the file was changed.
+            IndexError: The position does not exist.
+            DataError: The line at the position is not a passage: the file was changed.
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of {len(self)} passages")
@@ -144,18 +149,18 @@ class PassageStore:
         return (self[position] for position in range(len(self)))
 
     def position(self, id: str) -> int:
-        """Returns where the passage with an id is.
+        """Returns the position of the passage with an id.
 
         Raises:
-            KeyError: None has it.
+            KeyError: No passage has the id.
         """
-        if self._ids is None:
+        if self._ids is None:  # every id is its own position, so "007" or "+7" is none
             if id.isascii() and id.isdigit() and str(int(id)) == id and int(id) < len(self):
                 return int(id)
             raise KeyError(id)
         key = np.uint64(hash_id(id))
         at = int(np.searchsorted(self._ids[0], key))
-        while at < len(self) and self._ids[0, at] == key:
+        while at < len(self) and self._ids[0, at] == key:  # different ids may share a hash
             position = int(self._ids[1, at])
             if self[position].id == id:
                 return position

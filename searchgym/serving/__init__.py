@@ -1,1 +1,1 @@
-"""A retriever behind HTTP, for rollouts on other machines and for trainers of other projects."""
+"""An HTTP server for a retriever, for rollouts on other machines and for trainers of other projects."""

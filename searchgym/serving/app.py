@@ -1,7 +1,7 @@
-"""The HTTP face of a retriever: Search-R1's ``/retrieve`` and the M-ASK family's ``/search``, health, counters.
+"""The HTTP application of a retrieval server: Search-R1's ``/retrieve``, M-ASK's ``/search``, health and metrics.
 
-Bodies are read and checked here, without a model of pydantic's per request: a server of one process is as fast as what
-it does per request.
+Request bodies are parsed and checked by hand instead of by a pydantic model, because the work per request limits the
+speed of a server with one process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from searchgym.errors import BusyError, RetrieverError
 from searchgym.serving.service import Limits, Service
 
 DEFAULT_K: Final = 3
-"""Hits per query where a request names no number, as in Search-R1."""
+"""Number of hits per query if a request names none, as in Search-R1."""
 
 
 class _BadRequestError(Exception):
-    """What is wrong with a request, and the status that says so."""
+    """Error in a request, with its reason and the HTTP status of the reply."""
 
     def __init__(self, reason: str, status: int = 422) -> None:
         self.reason, self.status = reason, status
@@ -31,11 +31,11 @@ class _BadRequestError(Exception):
 
 
 def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> FastAPI:
-    """Returns the application over a service.
+    """Returns the HTTP application of a retrieval service.
 
     Args:
-        service: Begins to load when the application starts.
-        info: What ``/info`` says: of which index the hits are.
+        service: Service that answers the queries; it starts to load when the application starts.
+        info: Returns the reply of ``/info``, a description of the index.
     """
 
     @asynccontextmanager
@@ -47,22 +47,22 @@ def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> 
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:
-        """Search-R1: ``{"queries": [..], "topk": 3, "return_scores": false}``."""
+        """Answers a request in Search-R1's schema, ``{"queries": [..], "topk": 3, "return_scores": false}``."""
         return await _answer(service, request, _retrieve)
 
     @app.post("/search")
     async def search(request: Request) -> Response:
-        """M-ASK, UnityMAS-O: ``{"questions": [..], "N": 3}``."""
+        """Answers a request in the schema of M-ASK and UnityMAS-O, ``{"questions": [..], "N": 3}``."""
         return await _answer(service, request, _search)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """The process lives."""
+        """Reports that the process is alive."""
         return {"status": "ok"}
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """Queries can be answered; 503 until then."""
+        """Reports whether queries can be answered: status 503 and the progress of loading until then."""
         if service.ready:
             return _json({"ready": True})
         seconds = round(service.loading_seconds, 1)
@@ -70,42 +70,43 @@ def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> 
 
     @app.get("/info")
     async def about() -> Response:
-        """Of which index the hits are."""
+        """Describes the index that is searched; status 503 while it loads."""
         return _json(info()) if service.ready else _error("loading", 503, 2)
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Counters as Prometheus text."""
+        """Returns the metrics as Prometheus text."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
 
 
 Schema = Callable[[Service, dict[str, Any]], Awaitable[Any]]
+"""Function that answers the body of a request with the body of a reply."""
 
 
 async def _retrieve(service: Service, body: dict[str, Any]) -> Any:
-    """Answers ``/retrieve``: one list per query, of documents, or of documents with their scores."""
+    """Returns the reply of ``/retrieve``: a list per query, of documents or of documents with scores."""
     scores = body.get("return_scores", False)
     if not isinstance(scores, bool):
         raise _BadRequestError(f"return_scores is true or false, got {scores!r:.80}")
-    found = await service.search(_texts(body, "queries", service.limits), _k(body, "topk", service.limits))
+    lists = await service.search(_texts(body, "queries", service.limits), _k(body, "topk", service.limits))
     if not scores:
-        return {"result": [[document(hit.passage) for hit in hits] for hits in found]}
-    return {"result": [[{"document": document(hit.passage), "score": hit.score} for hit in hits] for hits in found]}
+        return {"result": [[document(hit.passage) for hit in hits] for hits in lists]}
+    return {"result": [[{"document": document(hit.passage), "score": hit.score} for hit in hits] for hits in lists]}
 
 
 async def _search(service: Service, body: dict[str, Any]) -> Any:
-    """Answers ``/search``: one object per question, with texts."""
-    found = await service.search(_texts(body, "questions", service.limits), _k(body, "N", service.limits))
-    return [{"top_k_docs": [contents(hit.passage) for hit in hits]} for hits in found]
+    """Returns the reply of ``/search``: an object per question, with the texts of its hits."""
+    lists = await service.search(_texts(body, "questions", service.limits), _k(body, "N", service.limits))
+    return [{"top_k_docs": [contents(hit.passage) for hit in hits]} for hits in lists]
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
 
 
 async def _answer(service: Service, request: Request, schema: Schema) -> Response:
-    """Answers a request, or says why not."""
+    """Returns the reply to a request, or an error reply with the reason."""
     try:
         response = _json(await schema(service, await _body(request, service.limits)))
     except _BadRequestError as error:
@@ -119,7 +120,7 @@ async def _answer(service: Service, request: Request, schema: Schema) -> Respons
 
 
 async def _body(request: Request, limits: Limits) -> dict[str, Any]:
-    """Reads a body, of which no more is held than may come."""
+    """Returns the JSON object in the body of a request, reading no more than the allowed number of bytes."""
     read = bytearray()
     async for chunk in request.stream():
         read += chunk
@@ -135,6 +136,7 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
 
 
 def _texts(body: Mapping[str, Any], name: str, limits: Limits) -> Sequence[str]:
+    """Returns the queries in a field of a body."""
     texts = body.get(name)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _BadRequestError(f"{name} is a list of strings, got {texts!r:.80}")
@@ -144,6 +146,7 @@ def _texts(body: Mapping[str, Any], name: str, limits: Limits) -> Sequence[str]:
 
 
 def _k(body: Mapping[str, Any], name: str, limits: Limits) -> int:
+    """Returns the number of hits in a field of a body, `DEFAULT_K` if it is absent."""
     k = body.get(name)
     k = DEFAULT_K if k is None else k
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= limits.k:
@@ -154,12 +157,13 @@ def _k(body: Mapping[str, Any], name: str, limits: Limits) -> int:
 def _json(body: Any, status: int = 200) -> Response:
     try:
         data = json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON has as an escape only
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only express as an escape
         data = json.dumps(body).encode()
     return Response(data, status, media_type="application/json")
 
 
 def _error(reason: str, status: int, after: int | None = None) -> Response:
+    """Returns an error reply; `after` is the number of seconds for ``Retry-After``."""
     response = _json({"detail": reason}, status)
     if after is not None:
         response.headers["Retry-After"] = str(after)

@@ -1,4 +1,4 @@
-"""What a retrieval server does with queries, whatever they came in: load, share calls, refuse what is too much."""
+"""The part of a retrieval server below HTTP, which loads the retriever, batches queries and refuses overload."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a server takes at most."""
+    """Limits of a retrieval server on requests and on calls of its retriever."""
 
     queries: int = 1024
-    """Of one request."""
+    """Maximum number of queries in a request."""
     k: int = 100
-    """Hits per query."""
+    """Maximum number of hits per query."""
     body: int = 8 * 2**20
-    """Bytes of one request."""
+    """Maximum number of bytes in a request."""
     waiting: int = 8192
-    """Queries accepted and not answered yet; what comes on top of that is told to come again."""
+    """Maximum number of queries accepted but not yet answered; further requests are told to come back later."""
     batch: int = 512
-    """Queries of one call of the retriever."""
+    """Maximum number of queries in one call of the retriever."""
     calls: int = 1
-    """Calls of the retriever under way at once."""
+    """Maximum number of simultaneous calls of the retriever."""
     seconds: float = 30.0
-    """Of one call, retries of faults included."""
+    """Maximum number of seconds for a call of the retriever, retries included."""
 
 
 class Metrics:
-    """Counters of one server, in a registry of their own."""
+    """Prometheus metrics of one server, in a separate registry, so that several servers can share a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -62,15 +62,15 @@ def _raise(error: BaseException) -> None:
 
 
 class Service:
-    """Loads a retriever while it already listens, and answers queries of many requests by few calls.
+    """Service that loads a retriever in the background and answers the queries of many requests with few calls.
 
-    Requests that wait leave together as soon as a call may be made, each with those of the same k, so that the hits
-    are those of a call of its own.
+    Waiting requests share the next call of the retriever. Only requests with the same k share one, so that each gets
+    the same hits as in a call of its own.
 
     Args:
-        load: Returns the retriever, telling how far it is; called once, in a thread.
-        limits: What is taken at most.
-        failed: Told of the error if loading fails; otherwise the thread ends by it.
+        load: Returns the retriever and reports progress meanwhile; called once, in a thread.
+        limits: Limits on requests and calls.
+        failed: Called with the exception if loading fails. Default: raises it in the loading thread.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Service:
         self._waiting = 0
         self._started = time.monotonic()
         self.loading: dict[str, str | int] = {}
-        """The stage of loading that takes long: its name, what is done of it, and the whole."""
+        """Progress of loading: ``stage``, its name; ``done``, the work done; and ``of``, the work in all."""
 
     def start(self) -> None:
-        """Begins to load."""
+        """Starts to load the retriever in a thread."""
         threading.Thread(target=self._begin, name="searchgym-load", daemon=True).start()
 
     def _begin(self) -> None:
@@ -106,23 +106,24 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether queries can be answered."""
+        """Whether the retriever is loaded, so that queries can be answered."""
         return self._retriever is not None
 
     @property
     def loading_seconds(self) -> float:
-        """Seconds since the server began to load."""
+        """Seconds since the service was created, just before loading starts."""
         return time.monotonic() - self._started
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits for each query.
 
         Raises:
-            BusyError: Still loading, or too many queries wait.
+            BusyError: The retriever is still loading, or too many queries wait.
             RetrieverError: The retriever failed.
         """
         if self._retriever is None:
             raise BusyError(f"loading for {self.loading_seconds:.0f} s", after=2)
+        # The maximum accepts a request that exceeds the limit by itself while nothing else waits.
         if self._waiting + len(queries) > max(self.limits.waiting, len(queries)):
             raise BusyError(f"{self._waiting} queries wait already, at most {self.limits.waiting} may")
         if not queries:
@@ -149,7 +150,7 @@ class Service:
 
 
 class _Counted:
-    """A retriever whose calls are counted: only so many are under way, whatever their k."""
+    """Retriever that counts calls and limits the number of simultaneous ones, which may have different k."""
 
     def __init__(self, retriever: Retriever, metrics: Metrics, slots: threading.Semaphore, limits: Limits) -> None:
         self._retriever, self._metrics, self._slots = retriever, metrics, slots
@@ -159,6 +160,7 @@ class _Counted:
         self.queries_at_once = int(getattr(retriever, "queries_at_once", sys.maxsize))
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        # Each k has a batcher of its own, which knows nothing of the calls of the others.
         if not self._slots.acquire(timeout=self._seconds):
             raise BusyError(f"no call of the retriever has ended within {self._seconds:g} s")
         try:

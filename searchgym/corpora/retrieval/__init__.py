@@ -1,4 +1,4 @@
-"""Retrievers: BM25, Lucene and FAISS in index folders; hybrid, reranked, noisy, cached, recorded, served."""
+"""Retrievers: BM25, Lucene and FAISS over index folders, wrappers of retrievers, and clients of servers and tools."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""What a back end offers to index folders: its own part, built of a corpus by shards and loaded to be searched.
+"""The interface between index folders and back ends, which build a part from a corpus and load it for searching.
 
-Each back end is a module with the three functions of `BackEnd`. It is imported when a card asks for it, so that only
-those who use it need its libraries.
+A part is one back end's folder inside an index folder. Each back end is a module with the three functions of
+`BackEnd`. It is imported only when a card asks for it, so that its libraries are needed only then.
 """
 
 from __future__ import annotations
@@ -19,77 +19,95 @@ from searchgym.records import Passage
 _MODULES: Final = {"bm25": "bm25.backend", "lucene": "lucene.backend", "dense": "dense.backend"}
 
 Progress = Callable[[str, int, int], None]
-"""Told of a stage's name, what is done of it, and the whole: passages, or bytes while loading."""
+"""Callback that gets the name of a stage, the work done and the total work (0 if unknown), both mostly in passages."""
 
 
 class Needs(NamedTuple):
-    """What a build takes at most, in bytes."""
+    """Upper estimate of the memory and disk space that a build takes."""
 
     memory: int
+    """Bytes of memory that the build takes."""
     disk: int
-    """While building; what is left afterwards is less."""
+    """Bytes of disk space during the build; the finished part takes less."""
 
 
 class Builder(Protocol):
-    """Builds one part. It may be told again of shards that it has done: an interrupted build goes on."""
+    """Builds one part, shard by shard. A resumed build may add a shard a second time."""
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Takes a shard: writes what it can know of it below the folder for shards.
+        """Processes one shard of the corpus and writes the result to the folder for shards.
 
         Args:
-            number: Of the shard, from 0; what an earlier attempt wrote of this one is replaced.
-            start: Position of its first passage.
-            passages: All of them.
+            number: Number of the shard, from 0. The result of an earlier attempt at this shard is replaced.
+            start: Position of the shard's first passage in the corpus.
+            passages: All passages of the shard.
         """
         ...
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
-        """Makes the part of the first so many shards, which are all there are.
+        """Makes the part from its shards.
+
+        Args:
+            shards: Number of shards in all.
+            passages: All passages of the corpus.
 
         Returns:
-            What to know of it to load it: plain data for the manifest.
+            Facts that loading the part needs, as plain data for the manifest.
         """
         ...
 
 
 class BackEnd(Protocol):
-    """The functions of a back end's module."""
+    """The functions that the module of a back end has."""
 
     def needs(self, card: Any, passages: int, text: int) -> Needs:
-        """Returns what a build takes for so many passages with so many bytes of title and text."""
+        """Returns the memory and disk space of a build.
+
+        Args:
+            card: Card of the part.
+            passages: Number of passages.
+            text: Bytes of their titles and texts.
+        """
         ...
 
     def builder(self, card: Any, folder: Path, shards: Path, progress: Progress) -> Builder:
-        """Returns what builds a part into `folder`, with `shards` for what is needed in between; both exist."""
+        """Returns the builder of a part.
+
+        Args:
+            card: Card of the part.
+            folder: Existing folder that receives the part.
+            shards: Existing folder for intermediate files.
+            progress: Called as a stage goes on.
+        """
         ...
 
     def load(
         self, card: Any, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
     ) -> CorpusRetriever:
-        """Returns the retriever over a part that was checked against its manifest.
+        """Returns the retriever over a part whose files were checked against the manifest.
 
         Args:
-            card: How to search; was built for the same, as `cards.same_part` has it.
-            folder: The part.
-            facts: What `finish` returned.
-            passages: All of the index folder.
-            sha256: Of the corpus.
-            progress: Told of what takes long.
+            card: Card to search by; `cards.same_part` holds for it and the card that the part was built for.
+            folder: Folder of the part.
+            facts: Result of `Builder.finish`.
+            passages: All passages of the index folder.
+            sha256: sha256 of the corpus.
+            progress: Called as a slow stage goes on.
 
         Raises:
-            IndexMismatchError: The part does not fit its facts, the passages or this code.
+            IndexMismatchError: The part does not match its facts, the passages or this version of the code.
         """
         ...
 
 
 def back_end(card: PartCard) -> BackEnd:
-    """Returns the module behind a card.
+    """Returns the module of the back end that a card names.
 
     Raises:
-        UsageError: Its libraries are not installed: says what to install.
+        UsageError: The libraries of the back end are not installed; the message names the command.
     """
     return cast(BackEnd, importlib.import_module(f"{__package__}.{_MODULES[card.kind]}"))
 
 
 def quiet(stage: str, done: int, whole: int) -> None:
-    """Progress that nobody watches."""
+    """Ignores progress; the default callback."""

@@ -1,8 +1,9 @@
-"""Retriever cards: what searches, in one YAML file or mapping, whatever stands behind it.
+"""Retriever cards, which describe a retriever in a YAML file or mapping.
 
-A card of kind ``bm25``, ``lucene`` or ``dense`` names a back end that is built from a corpus: a *part* of an index
-folder. ``hybrid``, ``rerank``, ``noise`` and ``cache`` stand on other cards (``of``), ``http``, ``tool`` and
-``recorded`` on something outside. A card within a card is the name of one, a path to one, or a mapping.
+A card of kind ``bm25``, ``lucene`` or ``dense`` names a back end that is built from a corpus into a *part*, its folder
+inside an index folder. Cards of kind ``hybrid``, ``rerank``, ``noise`` and ``cache`` wrap other cards (``of``). Those
+of kind ``http``, ``tool`` and ``recorded`` need no corpus: they ask a server, call a function or replay a run. A card
+within a card is given by name, by path or as a mapping.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Card:
+    """The fields of every retriever card."""
+
     name: str = ""
+    """Name of the card."""
     summary: str = ""
+    """One line about the retriever, for lists of cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +39,11 @@ class BM25Card(_Card):
 
     kind: Literal["bm25"] = "bm25"
     k1: float = 0.9
-    """How fast repeated terms saturate."""
+    """Saturation of term frequency: the smaller, the less repeats of a term count."""
     b: float = 0.4
-    """How much long passages are discounted."""
+    """Strength of length normalisation, from 0 (none) to 1 (full)."""
     threads: int = 0
-    """Of one search with many queries; 0 for one per core, 8 at most."""
+    """Number of threads of one search with many queries; 0 means one per core, at most 8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,128 +52,137 @@ class LuceneCard(_Card):
 
     kind: Literal["lucene"] = "lucene"
     k1: float = 0.9
+    """Saturation of term frequency: the smaller, the less repeats of a term count."""
     b: float = 0.4
+    """Strength of length normalisation, from 0 (none) to 1 (full)."""
     threads: int = 0
-    """Of one search with many queries; 0 for one per core."""
+    """Number of threads of one search with many queries; 0 means one per core."""
     memory: str = "2g"
-    """Heap of the Java machine, at its start."""
+    """Maximum heap of the Java virtual machine, such as ``512m``; fixed when the machine starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseCard(_Card):
-    """Vectors of an encoder in a FAISS index."""
+    """Dense retrieval: vectors of an encoder in a FAISS index."""
 
     kind: Literal["dense"] = "dense"
     encoder: EncoderCard
-    """Or the name of its card."""
+    """Encoder of queries and passages: a card, or the name of one."""
     index: Literal["flat", "ivf-sq8", "hnsw"] = "flat"
-    """Exact; inverted lists of vectors of one byte a dimension; a graph."""
+    """Type of the index: exact search, inverted lists with one byte per dimension, or a graph."""
     lists: int | None = None
-    """``ivf-sq8``: inverted lists; by FAISS's guideline where None."""
+    """Number of inverted lists (``ivf-sq8``). Default: FAISS's guideline."""
     training: int | None = None
-    """``ivf-sq8``: vectors that the lists are trained on; by FAISS's guideline where None."""
+    """Number of vectors that the lists are trained on (``ivf-sq8``). Default: FAISS's guideline."""
     nprobe: int = 32
-    """``ivf-sq8``: lists that a query visits."""
+    """Number of lists that a query visits (``ivf-sq8``)."""
     links: int = 32
-    """``hnsw``: links of a vector (M)."""
+    """Number of links per vector, FAISS's M (``hnsw``)."""
     ef_construction: int = 80
-    """``hnsw``: candidates while building."""
+    """Number of candidates examined for each vector while building the graph (``hnsw``)."""
     ef_search: int = 64
-    """``hnsw``: candidates of a query; never fewer than the hits asked for."""
+    """Number of candidates examined for each query, raised to k if that is larger (``hnsw``)."""
     device: str = "cpu"
-    """Where FAISS searches: ``cpu``, ``cuda`` (every GPU) or ``cuda:N``."""
+    """Device that FAISS searches on: ``cpu``, ``cuda`` (every GPU) or ``cuda:N``."""
     shard: bool = False
-    """``cuda``: spread one copy over the GPUs, in the place of a copy on each."""
+    """Whether to spread one copy of the index over the GPUs instead of a copy on each (``cuda``)."""
     float16: bool = False
-    """``cuda``: keep vectors of ``flat`` in half precision."""
+    """Whether to keep the vectors of ``flat`` in half precision (``cuda``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridCard(_Card):
-    """Several retrievers, joined by reciprocal rank fusion."""
+    """Several retrievers whose hits are merged by reciprocal rank fusion."""
 
     kind: Literal["hybrid"]
     of: list[RetrieverCard]
+    """Cards of the retrievers whose hits are merged, two or more."""
     depth: int = 100
-    """Hits taken from each; never fewer than the hits asked for."""
+    """Number of hits taken from each retriever, raised to k if that is larger."""
     constant: int = 60
-    """What is added to each rank."""
+    """Constant added to each rank before its reciprocal is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankCard(_Card):
-    """The first hits of another retriever, put in order by a model."""
+    """The first hits of another retriever, reordered by a model."""
 
     kind: Literal["rerank"]
     of: RetrieverCard
+    """Card of the retriever whose hits are reordered."""
     encoder: EncoderCard | None = None
-    """By the similarity of vectors ..."""
+    """Encoder whose vectors score the hits. Give this or `cross_encoder`."""
     cross_encoder: str | None = None
-    """... or by a model that reads query and passage together: a hub's name or a folder."""
+    """Cross-encoder that scores query and passage together: a name on the Hugging Face hub, or a folder."""
     first: int = 50
-    """Hits that are put in order; never fewer than the hits asked for."""
+    """Number of hits that are reordered, raised to k if that is larger."""
     device: str | None = None
-    """Of the cross-encoder; the best there is where None."""
+    """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseCard(_Card):
-    """Another retriever whose hits are now and then passages drawn at random, more often as training goes on."""
+    """Another retriever whose hits are sometimes replaced by random passages, more often as training goes on."""
 
     kind: Literal["noise"]
     of: RetrieverCard
+    """Card of the retriever whose hits are replaced."""
     start: float = 0.0
-    """Probability, by query, at step 0 of training; outside of training there is none."""
+    """Probability that the hits of a query are replaced at step 0. Outside of training it is always 0."""
     end: float = 0.5
-    """Probability from step `steps` on."""
+    """Probability that the hits of a query are replaced from step `steps` on."""
     base: float = 4.0
-    """Steepness: over 1 the probability grows late; 1 is a straight line."""
+    """Base of the probability's exponential growth: above 1 it grows mostly late in training; 1 means linear growth."""
     steps: int | None = None
-    """Where the probability has grown to `end`; the number of the training's steps where None."""
+    """Step at which the probability reaches `end`. Default: the number of training steps."""
     seed: int = 0
+    """Seed of the random draws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCard(_Card):
-    """Another retriever, asked once for the same query."""
+    """Another retriever whose hits are cached, so that it is asked only once for the same query."""
 
     kind: Literal["cache"]
     of: RetrieverCard
+    """Card of the retriever whose hits are cached."""
     size: int = 100_000
-    """Queries kept; those not asked for the longest go first."""
+    """Maximum number of queries in the cache; the least recently used one is removed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCard(_Card):
-    """What the episodes of a run found, given again."""
+    """A replay of the hits that the episodes of a run recorded."""
 
     kind: Literal["recorded"]
     episodes: str
-    """``episodes.jsonl`` of the run, or its folder."""
+    """Path of the run's ``episodes.jsonl``, or of its folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCard(_Card):
-    """A retrieval server."""
+    """A retrieval server, reached over HTTP."""
 
     kind: Literal["http"]
     url: str
+    """URL of the server or of its end point."""
     schema: Literal["retrieve", "search"] | None = None
-    """As the URL ends where None."""
+    """Schema of requests and replies. Default: that of the end point in the URL, else ``retrieve``."""
     connections: int = 8
+    """Maximum number of simultaneous calls."""
     deadline: float = 30.0
     """Seconds for one call, retries included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCard(_Card):
-    """A function of the user's: a web search, an MCP tool."""
+    """A Python function of the user, such as a web search or an MCP tool."""
 
     kind: Literal["tool"]
     function: str
-    """``module:function``, called with one query and k."""
+    """Name of the function, ``module:function``; it is called with one query and k."""
     calls: int = 8
-    """Under way at once."""
+    """Maximum number of simultaneous calls."""
 
 
 RetrieverCard = (
@@ -184,7 +198,7 @@ RetrieverCard = (
     | ToolCard
 )
 PartCard = BM25Card | LuceneCard | DenseCard
-"""What is built from a corpus."""
+"""Cards of back ends, which are built from a corpus."""
 
 PART_CLASSES: Final = (BM25Card, LuceneCard, DenseCard)
 
@@ -202,16 +216,17 @@ KINDS: Final[dict[str, type[Any]]] = {
 }
 CARD_CLASSES: Final = tuple(KINDS.values())
 OUTSIDE: Final = (RecordedCard, HttpCard, ToolCard)
-"""What needs no corpus here."""
+"""Cards of retrievers that need no corpus here: they ask a server, call a function or replay a run."""
 DEFAULT: Final = BM25Card()
+"""The card that builds an index if none is given."""
 
 
 def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
-    """Returns a card: itself, a mapping's, that of a name or path, or of a server's URL.
+    """Returns the retriever card for a name, a path, a server's URL, a mapping or a card itself.
 
     Raises:
-        CardError: It cannot be read, or holds what does not fit.
-        UnknownNameError: No card has this name; no such kind.
+        CardError: The card cannot be read, or one of its fields is not valid.
+        UnknownNameError: No card has this name, or the card's kind is unknown.
     """
     if isinstance(given, str) and given.startswith(("http://", "https://")):
         return HttpCard(kind="http", url=given)
@@ -224,23 +239,23 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
 
 
 def parts_of(card: RetrieverCard) -> list[PartCard]:
-    """Returns what an index folder must hold for a card, in order, each once."""
-    found: list[PartCard] = []
-    for part in leaves(card):
-        if not isinstance(part, PART_CLASSES):
+    """Returns the cards of the parts that an index folder needs for a card, in order, without repeats."""
+    parts: list[PartCard] = []
+    for leaf in leaves(card):
+        if not isinstance(leaf, PART_CLASSES):
             continue
-        if not any(same_part(part, other) for other in found):
-            found.append(part)
-    return found
+        if not any(same_part(leaf, other) for other in parts):
+            parts.append(leaf)
+    return parts
 
 
 def is_card(given: object) -> TypeGuard[RetrieverCard]:
-    """Returns whether this is a retriever card."""
+    """Returns whether an object is a retriever card."""
     return isinstance(given, CARD_CLASSES)
 
 
 def stands_outside(card: RetrieverCard) -> bool:
-    """Returns whether no corpus is needed: what searches is elsewhere."""
+    """Returns whether a card's retriever needs no corpus here; see `OUTSIDE`."""
     if isinstance(card, HybridCard):
         return all(map(stands_outside, card.of))
     if isinstance(card, (RerankCard, CacheCard)):
@@ -253,16 +268,16 @@ AT_SEARCH: Final[dict[str, tuple[str, ...]]] = {
     "lucene": ("k1", "b", "threads", "memory"),
     "dense": ("nprobe", "ef_search", "device", "shard", "float16"),
 }
-"""What a part can be searched with in another way than it was built for."""
+"""Fields that affect searching only, by kind: two cards that differ only in these share a part."""
 
 
 def same_part(one: PartCard, other: PartCard) -> bool:
-    """Returns whether what is built for one card serves the other."""
+    """Returns whether a part built for one card can be searched by the other."""
     return built_of(one) == built_of(other)
 
 
 def built_of(card: PartCard) -> dict[str, Any]:
-    """Returns what a part's build depends on."""
+    """Returns the fields of a card that the build of its part depends on, as plain data."""
     plain = dataclasses.asdict(card)
     for name in ("name", "summary", *AT_SEARCH[card.kind]):
         plain.pop(name)
@@ -272,7 +287,7 @@ def built_of(card: PartCard) -> dict[str, Any]:
 
 
 def leaves(card: RetrieverCard) -> Iterator[RetrieverCard]:
-    """Yields the cards that a card stands on in the end; itself where it stands on none."""
+    """Yields the innermost cards that a card wraps; the card itself if it wraps none."""
     if isinstance(card, HybridCard):
         for inner in card.of:
             yield from leaves(inner)
@@ -283,7 +298,7 @@ def leaves(card: RetrieverCard) -> Iterator[RetrieverCard]:
 
 
 def plain(card: RetrieverCard) -> dict[str, Any]:
-    """Returns a card as plain data, which `find_retriever` reads again."""
+    """Returns a card as plain data, which `find_retriever` can read."""
     return dataclasses.asdict(card)
 
 
@@ -298,7 +313,7 @@ def _yaml(path: Path) -> Any:
 
 
 def _read(data: Any, where: str) -> RetrieverCard:
-    """Reads a card, and the cards within."""
+    """Returns the card that plain data describes, inner cards included; `where` names it in error messages."""
     if not isinstance(data, dict) or "kind" not in data:
         raise CardError(f"{where}: a retriever card names its kind, one of {', '.join(KINDS)}; got {data!r:.80}")
     if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
@@ -315,14 +330,14 @@ def _read(data: Any, where: str) -> RetrieverCard:
 
 def _inner(given: Any, where: str) -> Any:
     if isinstance(given, list):
-        return [_inner(one, f"{where}[{i}]") for i, one in enumerate(given)]
+        return [_inner(item, f"{where}[{i}]") for i, item in enumerate(given)]
     if isinstance(given, str):
         return find_retriever(given)
     return _read(given, where)
 
 
 def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
-    """Returns an encoder card: itself, a mapping's, or that of a name or path."""
+    """Returns the encoder card for a name, a path, a mapping or a card itself."""
     if isinstance(given, EncoderCard):
         return given
     if isinstance(given, str):
@@ -330,6 +345,7 @@ def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
     return build(EncoderCard, given, where)
 
 
+# (card class, field, smallest value, largest value)
 _RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
     (BM25Card, "k1", 0, 1e6),
     (BM25Card, "b", 0, 1),
@@ -358,7 +374,7 @@ _RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
 
 
 def _check(card: RetrieverCard, where: str) -> None:
-    """Refuses numbers out of range, and combinations that make no sense."""
+    """Raises a CardError if a number is out of range or fields contradict each other."""
     for kind, name, least, most in _RANGES:
         value = getattr(card, name) if isinstance(card, kind) else None
         if value is not None and not least <= value <= most:

@@ -1,7 +1,7 @@
-"""The retriever interface, the one way to call it, and small retrievers that stand on any index.
+"""The retriever interface, and `retrieve`, the function through which environments call it.
 
-A retriever is anything with ``search(queries, k)``. It is always called in batches, through `retrieve`, which holds the
-deadline, retries faults and checks the reply: a fault never becomes an observation.
+A retriever is any object with ``search(queries, k)``. It is always called in batches, through `retrieve`, which keeps
+the deadline, retries faults and checks the reply, so that a fault never becomes an observation.
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
 MAX_ATTEMPTS = 4
-"""Calls made for one retrieval before giving up, deadline permitting."""
+"""Maximum number of calls for one retrieval within its deadline."""
 FIRST_PAUSE = 0.05
-"""Seconds before the first retry; doubled for each further one."""
+"""Seconds before the first retry; the pause doubles with each further retry."""
 
 
 @runtime_checkable
 class Retriever(Protocol):
-    """What every retriever does.
+    """The interface of every retriever.
 
-    A retriever whose calls cannot hang may set ``in_process = True``: it is then called in the caller's thread, which
-    saves a thread per call. One that answers several calls at the same time, as the client of a server does, may say
-    how many with ``calls_at_once``; else episodes send it one after the other. One whose queries fail one by one says
-    ``queries_at_once = 1``, so that they share no call. One that tries again by itself says ``tries_again = True``.
+    Four optional attributes describe how a retriever may be called:
+
+    - ``in_process = True``: calls cannot hang, so the caller's thread makes them, which saves a thread per call.
+    - ``calls_at_once``: maximum number of simultaneous calls, for the client of a server say. Default: 1.
+    - ``queries_at_once``: maximum number of queries per call; 1 if a query can fail without the others.
+    - ``tries_again = True``: the retriever retries faults itself, so `retrieve` does not.
     """
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, best first; the same order of queries."""
+        """Returns one list per query, in query order, with at most k hits, best first."""
         ...
 
 
 @runtime_checkable
 class CorpusRetriever(Retriever, Protocol):
-    """A retriever over a corpus that is at hand: what is built of one, and what stands on that."""
+    """A retriever whose corpus is on this machine, so that its passages can be read directly."""
 
     corpus_sha256: str | None
-    """Identity of the corpus; None where it is in memory only."""
+    """sha256 of the corpus; None if the corpus exists in memory only."""
 
     def __len__(self) -> int:
         """Returns the number of passages."""
@@ -51,29 +53,30 @@ class CorpusRetriever(Retriever, Protocol):
         ...
 
     def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, 0 to len - 1."""
+        """Returns the passage at a position, from 0 to len - 1."""
         ...
 
 
 @runtime_checkable
 class QuestionRetriever(Protocol):
-    """A retriever whose corpus depends on the question: the distractor setting."""
+    """A retriever whose corpus depends on the question, as in the distractor setting."""
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, each from its own question's passages."""
+        """Returns at most k hits per query, each from the passages of the query's question."""
         ...
 
 
 AnyRetriever = Retriever | QuestionRetriever
+"""A retriever with one corpus for all questions, or with a corpus per question."""
 
 
 class NullRetriever:
-    """Finds nothing, at no cost: for measuring what an environment costs by itself."""
+    """A retriever that never finds anything, for measuring the cost of an environment without retrieval."""
 
     in_process = True
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns an empty list per query."""
+        """Returns an empty list of hits per query."""
         return [[] for _ in queries]
 
 
@@ -83,17 +86,18 @@ def retrieve(
     """Calls a retriever once for a batch, retrying faults until a deadline.
 
     Args:
-        retriever: Whose `search` (or `search_for`) is called with the whole batch.
-        question_ids: The question behind each query.
-        queries: One query text each.
-        k: Hits wanted per query.
-        deadline: Seconds for everything, retries included. A call that hangs is abandoned (a daemon thread).
+        retriever: Retriever whose `search` (or `search_for`) is called with the whole batch.
+        question_ids: Id of each query's question.
+        queries: Query texts.
+        k: Number of hits wanted per query.
+        deadline: Seconds for the whole retrieval, retries included. A call that hangs is left to its daemon thread.
 
     Returns:
         One list of at most k hits per query.
 
     Raises:
-        RetrieverError: Nothing usable came within the deadline or `MAX_ATTEMPTS` calls; carries the last fault.
+        RetrieverError: No valid reply came within the deadline or `MAX_ATTEMPTS` calls; the message names the last
+            fault.
     """
 
     def call() -> list[list[Hit]]:
@@ -140,13 +144,13 @@ def _call_within(call: Callable[[], list[list[Hit]]], seconds: float) -> list[li
         raise TimeoutError("no reply before the deadline")
     if isinstance(box[0], Exception):
         raise box[0]
-    if isinstance(box[0], BaseException):  # such as SystemExit: a fault of the retriever, not an order to this program
+    if isinstance(box[0], BaseException):  # SystemExit, say: a fault of the retriever that must not end this program
         raise RuntimeError(f"{type(box[0]).__name__}: {box[0]}") from box[0]
     return box[0]
 
 
 def check_request(queries: Sequence[str], k: int) -> None:
-    """Refuses what no retriever can answer; a string is a sequence of strings too, and never meant.
+    """Checks the arguments of a search. A single string, itself a sequence of strings, is always a mistake.
 
     Raises:
         UsageError: `queries` is a single string, or `k` is below 1.
@@ -158,10 +162,15 @@ def check_request(queries: Sequence[str], k: int) -> None:
 
 
 def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
-    """Returns `results` if they are one list of at most k hits per query.
+    """Returns a retriever's results after checking that they are one list of at most k hits per query.
+
+    Args:
+        results: Reply of the retriever.
+        expected: Number of queries.
+        k: Maximum number of hits per query.
 
     Raises:
-        RetrieverError: They are not.
+        RetrieverError: The results have another form.
     """
     if not isinstance(results, list) or len(results) != expected:
         got = f"{len(results)} lists" if isinstance(results, list) else type(results).__name__

@@ -1,4 +1,4 @@
-"""Generated worlds: invented entities, pages about them, and questions with exactly one answer.
+"""Generated worlds of invented entities, with pages about them and questions that have exactly one answer.
 
     world = build_world(WorldSpec("simple", size=200, seed=7, split="train"))
     write_world(world, "worlds/seven")

@@ -1,4 +1,4 @@
-"""Building a world: graph, pages, questions; pure and deterministic, all in memory."""
+"""Builds a world (graph, pages and questions) in memory, determined by its specification alone."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from searchgym.corpora.worlds.world import World
 from searchgym.records import Hop, Paragraph, Passage, Question, SupportingFact, Triple
 
 LANGUAGES: Final[dict[str, Language]] = {"simple": SIMPLE, "full": FULL}
+"""Wordings of pages and questions, by level."""
 CONTEXT: Final = 10
-"""Paragraphs of a question's own context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
+"""Number of paragraphs in a question's context, gold ones included, as in HotpotQA and 2WikiMultihopQA."""
 
 
 def build_world(spec: WorldSpec) -> World:
-    """Builds a world; the same spec gives the same world in any process.
+    """Builds a world; the same specification gives the same world in any process.
 
     Raises:
-        UnknownNameError: Unknown level or split.
-        UsageError: The world is too small for what is asked of it.
+        UnknownNameError: The level, split or a stratum is unknown.
+        UsageError: The specification is not valid, or its world is too small for the questions that it asks for.
     """
     check_spec(spec)
+    # Every field of the spec seeds the generator, and so does the version: a new one makes new worlds throughout.
     key = f"{VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)} {sorted(spec.strata)}"
     rng = random.Random(f"world {key}")
     graph = generate(spec, rng)
@@ -44,22 +46,24 @@ def build_world(spec: WorldSpec) -> World:
 
 
 def other_names(entity: Entity) -> tuple[str, ...]:
-    """Returns what else an entity is called, beside its name."""
+    """Returns the accepted names of an entity other than its name: title, mention and aliases, without repeats."""
     names = dict.fromkeys((entity.title, entity.mention, *entity.aliases))
     return tuple(name for name in names if name != entity.name)
 
 
 class _Worded(NamedTuple):
-    """A draft in words, and what `full` knows of how it is found."""
+    """A draft of a question with its wording."""
 
     draft: Draft
     text: str
+    """Text of the question."""
     hops: tuple[Hop, ...]
-    found: dict[str, Any]
+    retrieval: dict[str, Any]
+    """Ranks of the gold pages and stratum for level ``full``, else empty."""
 
 
 class _Questions:
-    """Draws a world's questions and puts them into words."""
+    """Draws and words the questions of a world."""
 
     def __init__(
         self,
@@ -83,23 +87,23 @@ class _Questions:
             self._findable = findable_titles(passages, self._index)
 
     def make(self) -> tuple[Question, ...]:
-        """Returns all questions of the mix, shuffled; ids tell level, split, seed and number."""
+        """Returns all questions of the world's mix, shuffled; their ids are ``LEVEL-SPLIT-SEED-NUMBER``."""
         drafter = Drafter(self._graph, self._spec, self._rng)
-        made: list[_Worded] = []
+        accepted: list[_Worded] = []
 
         def accept(draft: Draft) -> bool:
             worded = self._word(draft)
-            made.extend([worded] if worded is not None else [])
+            accepted.extend([worded] if worded is not None else [])
             return worded is not None
 
         for cell, count in counts_of(self._spec).items():
             for _ in range(count):
                 drafter.draw(*cell, accept)
-        self._rng.shuffle(made)
-        return tuple(self._question(number, worded) for number, worded in enumerate(made))
+        self._rng.shuffle(accepted)
+        return tuple(self._question(number, worded) for number, worded in enumerate(accepted))
 
     def _word(self, draft: Draft) -> _Worded | None:
-        """Puts a draft into words; None if its pages cannot be found by title or stand in a stratum not asked for."""
+        """Returns a draft with its wording; None if a gold page's title does not find it or the stratum is unwanted."""
         text, hops = self._asker.ask(draft.form, draft.shape, draft.facts)
         if self._spec.level != "full":
             return _Worded(draft, text, hops, {})
@@ -110,7 +114,7 @@ class _Questions:
         return _Worded(draft, text, hops, {"ranks": list(ranks), "stratum": stratum(ranks)})
 
     def _question(self, number: int, worded: _Worded) -> Question:
-        """Returns a question with everything that is known of it."""
+        """Returns the question record of a worded draft, with all annotations."""
         spec, graph, draft = self._spec, self._graph, worded.draft
         entity = graph.entities.get(draft.answer)
         return Question(
@@ -128,11 +132,11 @@ class _Questions:
             evidences=tuple(Triple(*map(graph.display, fact)) for fact in draft.facts),
             hops=worded.hops,
             paragraphs=self._context(pages_of(draft)),
-            metadata={"hops": draft.hops, "form": draft.form} | worded.found,
+            metadata={"hops": draft.hops, "form": draft.form} | worded.retrieval,
         )
 
     def _context(self, gold: Sequence[str]) -> tuple[Paragraph, ...]:
-        """Returns the gold pages among pages of the same kinds, shuffled; namesakes first."""
+        """Returns a question's context: gold pages, their namesakes, then random pages of the same kinds; shuffled."""
         rng, graph = self._rng, self._graph
         chosen = list(gold)
         for title in gold:
@@ -142,7 +146,7 @@ class _Questions:
         turn = 0
         while len(chosen) < CONTEXT:
             same_kind = self._by_kind[graph.entities[gold[turn % len(gold)]].kind]
-            title = rng.choice(same_kind if turn < 3 * CONTEXT else self._titles)  # of some kinds there are few
+            title = rng.choice(same_kind if turn < 3 * CONTEXT else self._titles)  # some kinds have few entities
             if title not in chosen:
                 chosen.append(title)
             turn += 1

@@ -1,8 +1,8 @@
-"""The language of `full`: pages as in an encyclopedia, with pronouns, lists, aliases and passing mentions.
+"""The language of level `full`: pages as in an encyclopedia, with pronouns, lists, aliases and passing mentions.
 
-Pages and questions have no word of the relation in common. In a clause the first of ``{s}`` (subject), ``{him}``
-(object form) and ``{his}`` (possessive) is a name, a description or a pronoun, further ones are pronouns; ``{o}`` is
-the object. ``|`` splits a fact over two sentences.
+A page and a question never use the same word for a relation. In a clause, ``{s}`` (subject), ``{him}`` (object form)
+and ``{his}`` (possessive) refer to the page's entity: the first by a name, a description or a pronoun, the others by
+pronouns. ``{o}`` is the object of the fact. ``|`` splits a fact over two sentences.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from searchgym.corpora.worlds.phrases import works as phrases_works
 from searchgym.corpora.worlds.schema import MEMBER
 
 PHRASES: Final = phrases_people.PHRASES | phrases_places.PHRASES | phrases_works.PHRASES | phrases_groups.PHRASES
+"""Templates of level `full`, by relation."""
 
 ECHO: Final = 0.75
-"""Chance that a page mentions in passing an entity whose page points to it: a question then finds both at once."""
+"""Probability that a page mentions an entity whose page refers to it, so that one query can find both pages."""
 _ECHOES: Final = 3
-"""Such mentions per page at most."""
+"""Maximum number of such mentions per page."""
 _WORDS: Final = (42, 70)
-"""Pages are filled up to a number of words between these."""
+"""Smallest and largest target for the number of words, up to which passing mentions fill a page."""
 _BY_ALIAS: Final = 0.3
-"""Chance that a page calls an entity that has an alias by it."""
+"""Probability that a page refers to another entity by its alias, if it has one."""
 
 _PLAIN: Final = 0.4
-"""Chance that a clause is a sentence without a frame."""
+"""Probability that a clause becomes a sentence without a frame."""
 _NAMED, _DESCRIBED = 0.25, 0.5
-"""Chance that a sentence refers by name, and by name or description; else by pronoun."""
+"""Probability that a sentence uses the name, and that it uses the name or a description; else it uses a pronoun."""
 
 FRAMES: Final[Pair] = (
     (
@@ -48,7 +49,7 @@ FRAMES: Final[Pair] = (
         "an old almanac says that {c}", "{c}, as the story goes", "historians hold that {c}", "nobody denies that {c}",
     ),
 )  # fmt: skip
-"""What a clause is set in, for each half; times the clauses of a relation, its phrasings."""
+"""Sentences into which a clause ``{c}`` is inserted, for each half of the templates; they multiply the phrasings."""
 
 INTRO: Final[Pair] = (
     ("{s} is {kind}", "{s} is the name of {kind}", "{s} is {kind} of some repute",
@@ -84,10 +85,10 @@ _KINDS: Final = {"film": "film", "book": "book", "company": "company", "band": "
 
 
 class Full(Language):
-    """Pages of many wordings; namesakes are worded alike, so that they are near-copies with other values."""
+    """Language of level `full`, with pages of many wordings; those of namesakes differ only in their values."""
 
     def page(self, graph: Graph, entity: Entity, half: int, rng: random.Random) -> Page:
-        """Returns an introduction, the facts in random order, and passing mentions of other entities."""
+        """Returns the page of an entity: an introduction, the facts in random order, and mentions of other entities."""
         writer = _Writer(graph, entity, half, rng)
         alike = writer.alike
         kind = entity.note or _KINDS[entity.kind]
@@ -115,56 +116,55 @@ def _article(noun: str) -> str:
 
 
 def _pointing_here(graph: Graph, entity: Entity, rng: random.Random) -> list[str]:
-    """Returns some of the entities whose facts have this one as their object."""
-    titles = [
-        title for relation, found in graph.back.get(entity.title, {}).items() if relation != MEMBER for title in found
-    ]
+    """Returns the titles of some entities with a fact whose object is this entity."""
+    back = graph.back.get(entity.title, {})
+    titles = [title for relation, subjects in back.items() if relation != MEMBER for title in subjects]
     titles = [title for title in dict.fromkeys(titles) if rng.random() < ECHO]
     return rng.sample(titles, min(len(titles), _ECHOES))
 
 
 class _Writer:
-    """Writes one page sentence by sentence."""
+    """Writer of one page, sentence by sentence."""
 
     def __init__(self, graph: Graph, entity: Entity, half: int, rng: random.Random) -> None:
         self._graph, self._entity, self._half, self._rng = graph, entity, half, rng
         self.alike = random.Random(f"{graph.key} {entity.kind} {entity.name}")
-        """The same for namesakes."""
+        """Random generator that is the same for namesakes, so that their pages are worded alike."""
         self.sentences: list[str] = []
         self.where: dict[str, tuple[int, ...]] = {}
         self.words = 0
 
     def say(self, text: str) -> None:
-        """Adds a sentence."""
+        """Adds a sentence to the page, with a capital and a full stop."""
         self.words += len(text.split())
         self.sentences.append(("" if not self.sentences else " ") + sentence(text) + ".")
 
     def fact(self, relation: str, clause: str) -> None:
-        """Adds a fact: a clause in a frame, or a clause of two sentences, which stands alone."""
+        """Adds the sentences of a fact and records which they are."""
         objects = [self._shown(value) for value in self._graph.facts[self._entity.title][relation]]
         first = len(self.sentences)
         self.clause(clause, " and ".join([", ".join(objects[:-1]), objects[-1]] if len(objects) > 1 else objects))
         self.where[relation] = tuple(range(first, len(self.sentences)))
 
     def clause(self, clause: str, value: str) -> None:
-        """Adds a clause about the page's entity and something else."""
+        """Adds a clause about the page's entity and `value`: in a frame, plain, or as two sentences at ``|``."""
         text = self._refer(clause).replace("{o}", value)
         if "|" in text:
-            for part in text.split("|"):
-                self.say(part.strip())
+            for piece in text.split("|"):
+                self.say(piece.strip())
         else:
             plain = self.alike.random() < _PLAIN
             self.say(text if plain else self.alike.choice(FRAMES[self._half]).format(c=text))
 
     def _shown(self, value: str) -> str:
-        """Returns how a page names an object: sometimes by an alias."""
+        """Returns an object as the page shows it: a literal, a mention of an entity, or sometimes its alias."""
         entity = self._graph.entities.get(value)
         if entity is None:
             return value
         return entity.aliases[0] if entity.aliases and self._rng.random() < _BY_ALIAS else entity.mention
 
     def _refer(self, clause: str) -> str:
-        """Fills in the subject: a name, a description or a pronoun at first, then pronouns."""
+        """Returns a clause with its subject filled in: first by name, description or pronoun, then by pronouns."""
         pronouns = _PRONOUNS[self._entity.gender]
         draw = self.alike.random()
         name = self._entity.name if draw < _NAMED else f"the {self._noun()}" if draw < _DESCRIBED else ""

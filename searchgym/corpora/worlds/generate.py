@@ -1,4 +1,4 @@
-"""Drawing a graph: how many entities of each kind, their names, and facts that agree with each other in time."""
+"""Draws the graph of a world: the number of entities of each kind, their names, and facts with consistent dates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LEAST_ENTITIES: Final = 80
 _LEAST_OF_A_KIND: Final = 6
 _GENERATIONS: Final = 4
 _FIRST_YEAR, _GENERATION, _SPREAD = 1780, 45, 25
-"""Births: generation g in the `_SPREAD` years from `_FIRST_YEAR` + g * `_GENERATION`."""
+"""Years of birth: generation g is born within `_SPREAD` years from `_FIRST_YEAR` + g * `_GENERATION`."""
 _MARRIED: Final = 0.6
 _NAMESAKES: Final = 0.12
-"""Share of the people, films, books and bands of `full` that take the name of another."""
+"""Share of people, films, books and bands in `full` that take the name of another entity."""
 _TWINS: Final = 0.5
-"""Share of the second namesakes whose page leaves out one fact."""
+"""Share of second namesakes whose page leaves out one fact."""
 _ALIASES: Final = 0.15
 _FIRST_NAMES: Final = 36
 _MEMBERS: Final = (2, 4)
@@ -32,7 +32,7 @@ NOTES: Final = {
     "book": ("novel", "memoir", "travel book", "verse epic", "textbook", "fable", "ghost story", "cookbook"),
     "band": ("jazz band", "rock band", "brass band", "folk group", "choir", "string quartet", "punk band", "duo"),
 }
-"""Professions and genres of `full`: they tell namesakes apart."""
+"""Professions and genres in `full`, by kind; they tell namesakes apart."""
 PATTERNS: Final = {
     "film": ("{}", "The Road to {}", "{} at Dawn", "A Night in {}", "The Last {}", "Return to {}"),
     "book": ("{}", "The Book of {}", "Letters from {}", "The {} Papers", "Farewell to {}", "Under {}"),
@@ -45,7 +45,7 @@ PATTERNS: Final = {
 
 @dataclass(slots=True)
 class _Draft:
-    """An entity before it is known who shares its name."""
+    """An entity before all names are drawn, so that its namesakes and its title are not known yet."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ class _Draft:
     note: str = ""
     aliases: tuple[str, ...] = ()
     silent: str = ""
-    """A relation that its page does not state: the unanswerable twin of a namesake."""
+    """Relation that the page leaves out, which makes the entity the unanswerable twin of its namesake."""
     generation: int = 0
     mother: _Draft | None = None
     father: _Draft | None = None
@@ -61,10 +61,14 @@ class _Draft:
 
 
 def generate(spec: WorldSpec, rng: random.Random) -> Graph:
-    """Returns the graph of a world; the number of entities follows from the number of questions.
+    """Returns a random graph for a world, whose number of entities follows from the number of questions.
+
+    Args:
+        spec: Specification of the world.
+        rng: Random generator of the world.
 
     Raises:
-        UsageError: The pieces of names are used up.
+        UsageError: No new names can be formed.
     """
     drafts = _Drafts(spec.level == "full", Namer(spec.split, rng), rng)
     total = _LEAST_ENTITIES + spec.size // 2
@@ -72,28 +76,28 @@ def generate(spec: WorldSpec, rng: random.Random) -> Graph:
         for number in range(max(_LEAST_OF_A_KIND, round(share * total))):
             drafts.add(kind, number % _GENERATIONS)
     graph = Graph(key=f"{rng.random()}")
-    uses = Counter(draft.name for draft in drafts.made)
-    for draft in drafts.made:
+    uses = Counter(draft.name for draft in drafts.entities)
+    for draft in drafts.entities:
         shared = uses[draft.name] > 1
         draft.title = f"{draft.name} ({draft.note})" if shared else draft.name
         graph.add_entity(Entity(draft.title, draft.name, draft.kind, draft.gender, draft.note, draft.aliases, shared))
-    _Facts(graph, drafts.made, spec, rng).add_all()
+    _Facts(graph, drafts.entities, spec, rng).add_all()
     return graph
 
 
 class _Drafts:
-    """Makes entities with names: one word each in `simple`; in `full` namesakes, families, aliases and genres."""
+    """Drafts of entities: names of one word in `simple`; namesakes, families, aliases and genres in `full`."""
 
     def __init__(self, full: bool, names: Namer, rng: random.Random) -> None:
         self._full, self._names, self._rng = full, names, rng
-        self.made: list[_Draft] = []
+        self.entities: list[_Draft] = []
         self._people: list[list[_Draft]] = [[] for _ in range(_GENERATIONS)]
         self._used: dict[str, dict[str, list[str]]] = {kind: {} for kind in KINDS}
         count = _FIRST_NAMES if full else 0
         self._first = {sex: [names.word("person") for _ in range(count)] for sex in ("she", "he")}
 
     def add(self, kind: str, generation: int) -> None:
-        """Makes one entity; the generation counts for people."""
+        """Drafts one entity of a kind; only people have a generation."""
         draft = _Draft("", kind)
         if kind == "person":
             draft.gender, draft.generation = self._rng.choice(("she", "he")), generation
@@ -102,17 +106,17 @@ class _Drafts:
         draft.name = self._full_name(draft) if self._full else self._names.word(kind)
         if self._full:
             self._add_note(draft)
-        self.made.append(draft)
+        self.entities.append(draft)
 
     def _choose_parents(self, draft: _Draft) -> None:
-        """Gives a person parents of the generation before, if there are any."""
+        """Gives a person parents from the previous generation, if it has suitable people."""
         elders = self._people[draft.generation - 1] if draft.generation else []
         mothers, fathers = ([elder for elder in elders if elder.gender == sex] for sex in ("she", "he"))
         draft.mother = self._rng.choice(mothers) if mothers else None
         draft.father = self._rng.choice(fathers) if fathers else None
 
     def _full_name(self, draft: _Draft) -> str:
-        """Returns a name of `full`, sometimes one that another entity has."""
+        """Returns a name for an entity of `full`, sometimes that of another entity."""
         kind, rng = draft.kind, self._rng
         if kind in NOTES and rng.random() < _NAMESAKES:
             first = self._first.get(draft.gender)
@@ -127,7 +131,7 @@ class _Drafts:
         return rng.choice(PATTERNS.get(kind, ("{}",))).format(self._names.word(kind))
 
     def _add_note(self, draft: _Draft) -> None:
-        """Gives an entity a profession or genre that no namesake has, or an alias."""
+        """Gives an entity a profession or genre that none of its namesakes has, and sometimes an alias."""
         notes = self._used[draft.kind].setdefault(draft.name, [])
         if draft.kind in NOTES:
             draft.note = self._rng.choice([note for note in NOTES[draft.kind] if note not in notes])
@@ -141,7 +145,7 @@ class _Drafts:
 
 
 class _Facts:
-    """Draws the facts of a graph whose entities stand."""
+    """Draws the facts of a graph that already has its entities."""
 
     def __init__(self, graph: Graph, drafts: list[_Draft], spec: WorldSpec, rng: random.Random) -> None:
         self._graph, self._drafts, self._spec, self._rng = graph, drafts, spec, rng
@@ -162,15 +166,15 @@ class _Facts:
                 self._held_out(draft)
 
     def _add(self, draft: _Draft, relation: str, value: str) -> None:
-        """Adds a fact, unless the page is silent about it."""
+        """Adds a fact to the graph unless the entity's page leaves its relation out."""
         if relation != draft.silent:
             self._graph.add(draft.title, relation, value)
 
     def _any(self, draft: _Draft, relation: str, kind: str) -> str:
-        """Adds a fact with any entity of a kind but the subject itself; returns the object.
+        """Adds a fact whose object is a random entity of a kind, never the subject itself; returns the object.
 
-        People are drawn freely. Of other kinds, which are few, each is dealt before any comes again, so that none is
-        much more frequent than the others.
+        People are drawn with replacement. Other kinds have few entities, so these are dealt like cards: each one comes
+        once before any comes again, so that none is much more frequent than the others.
         """
         deck = self._decks.setdefault(relation, [])
         value = draft.title
@@ -185,7 +189,7 @@ class _Facts:
         return value
 
     def _date(self, draft: _Draft, relation: str, year: int) -> None:
-        """Adds a year, in `full` a day."""
+        """Adds a date: in `simple` the year, in `full` a random day of it."""
         rng, full = self._rng, self._spec.level == "full"
         self._add(draft, relation, f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {year}" if full else str(year))
 
@@ -219,32 +223,32 @@ class _Facts:
         self._any(draft, "climber", "person")
 
     def _film(self, draft: _Draft) -> None:
-        self._made(draft, "director", "premiered")
+        self._creation(draft, "director", "premiered")
         self._any(draft, "basis", "book")
 
     def _book(self, draft: _Draft) -> None:
-        self._made(draft, "author", "published")
+        self._creation(draft, "author", "published")
         self._any(draft, "publisher", "company")
 
     def _company(self, draft: _Draft) -> None:
-        self._made(draft, "founder", "opened")
+        self._creation(draft, "founder", "opened")
         self._any(draft, "seat", "city")
 
     def _band(self, draft: _Draft) -> None:
-        self._made(draft, "singer", "formed")
+        self._creation(draft, "singer", "formed")
         self._any(draft, "home", "city")
         if self._spec.level == "full":
             others = [title for title in self._titles["person"] if title != self._graph.one(draft.title, "singer")]
             for member in self._rng.sample(others, self._rng.randint(*_MEMBERS)):
                 self._add(draft, MEMBER, member)
 
-    def _made(self, draft: _Draft, relation: str, made: str) -> None:
-        """Adds a maker, and a date in the maker's working life."""
+    def _creation(self, draft: _Draft, relation: str, created: str) -> None:
+        """Adds the maker of a work, and the date of its creation, when the maker is 21 to 60 years old."""
         maker = self._any(draft, relation, "person")
-        self._date(draft, made, self._born[maker] + self._rng.randint(21, 60))
+        self._date(draft, created, self._born[maker] + self._rng.randint(21, 60))
 
     def _held_out(self, draft: _Draft) -> None:
-        """Adds the relations of the split ``transfer``."""
+        """Adds the held-out relation of an entity's kind, if there is one (split ``transfer`` only)."""
         targets = {"person": ("teacher", "person"), "city": ("twin", "city"), "film": ("composer", "person"),
                    "band": ("label", "company")}  # fmt: skip
         if draft.kind in targets:

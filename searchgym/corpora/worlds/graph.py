@@ -1,4 +1,4 @@
-"""The knowledge graph of a world: entities, facts, and the one evaluator that says what a question's answer is."""
+"""The knowledge graph of a world: entities, facts, and the evaluator that determines the answer of a question."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 Form = Mapping[str, Any]
-"""A question's logical form, plain data:
+"""Logical form of a question, as plain data. There are three forms, shown here with their answers:
 
 ``{"op": "path", "start": TITLE, "steps": [RELATION, ...]}``  the objects at the end; ``~RELATION`` goes backwards
-``{"op": "least" | "greatest", "paths": [path, path]}``       the start whose value is least or greatest
-``{"op": "same", "paths": [path, path]}``                     yes if both end at the same object, else no
+``{"op": "least" | "greatest", "paths": [path, path]}``       the start of the path with the smaller or larger value
+``{"op": "same", "paths": [path, path]}``                     yes if both paths end at the same object, else no
 """
 
 MONTHS: Final = (
@@ -22,61 +22,67 @@ MONTHS: Final = (
 
 
 class Fact(NamedTuple):
-    """One edge: an object is an entity's title or a literal's text."""
+    """A fact, which is an edge of the graph."""
 
     subject: str
+    """Title of the entity that the fact is about."""
     relation: str
+    """Name of the relation."""
     object: str
+    """Title of an entity, or text of a literal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A node."""
+    """An entity, which is a node of the graph and has a page."""
 
     title: str
-    """Unique; the title of its page."""
+    """Title of the entity's page; unique in a world."""
     name: str
-    """What it is called; namesakes share it."""
+    """Name of the entity, which namesakes share."""
     kind: str
+    """Kind of entity, such as ``"person"``; see `schema.KINDS`."""
     gender: str = "it"
-    """``"she"``, ``"he"`` or ``"it"``: the pronoun."""
+    """Pronoun for the entity: ``"she"``, ``"he"`` or ``"it"``."""
     note: str = ""
-    """Profession or genre (`full` only): stands in the brackets of a namesake's title."""
+    """Profession or genre (`full` only), which a namesake's title has in brackets."""
     aliases: tuple[str, ...] = ()
+    """Other names of the entity (`full` only)."""
     shared: bool = False
-    """True if another entity has the same name."""
+    """Whether another entity has the same name."""
 
     @property
     def mention(self) -> str:
-        """How other pages and questions name it without doubt: ``"the painter Orla Venn"`` for a namesake."""
+        """Unambiguous name in other pages and in questions, such as ``"the painter Orla Venn"`` for a namesake."""
         return f"the {self.note} {self.name}" if self.shared else self.name
 
 
 @dataclass
 class Graph:
-    """Entities and facts, with both directions indexed in order of insertion."""
+    """Knowledge graph of entities and facts, indexed in both directions and in order of insertion."""
 
     entities: dict[str, Entity] = field(default_factory=dict)
+    """Entities of the graph, by title."""
     facts: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Subject to relation to objects."""
+    """Objects of facts, by subject and then by relation."""
     back: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Object to relation to subjects."""
+    """Subjects of facts, by object and then by relation."""
     key: str = ""
-    """Tells the world from others: seeds what namesakes have alike."""
+    """Random text that identifies the world and seeds the wording that namesakes share."""
 
     def add_entity(self, entity: Entity) -> Entity:
-        """Adds a node without facts."""
+        """Adds an entity without facts and returns it."""
         self.entities[entity.title] = entity
         self.facts[entity.title] = {}
         return entity
 
     def add(self, subject: str, relation: str, value: str) -> None:
-        """Adds a fact."""
+        """Adds a fact about an entity of the graph."""
         self.facts[subject].setdefault(relation, []).append(value)
         self.back.setdefault(value, {}).setdefault(relation, []).append(subject)
 
     def one(self, subject: str, relation: str) -> str | None:
-        """Returns the only object of a fact, None if there is none or more than one."""
+        """Returns the object of a subject's relation, None if there is none or more than one."""
         objects = self.facts.get(subject, {}).get(relation, ())
         return objects[0] if len(objects) == 1 else None
 
@@ -85,18 +91,18 @@ class Graph:
         return [entity for entity in self.entities.values() if entity.kind == kind]
 
     def triples(self) -> Iterable[Fact]:
-        """Yields every fact."""
+        """Yields all facts, by subject in order of insertion."""
         for subject, relations in self.facts.items():
             for relation, objects in relations.items():
                 for value in objects:
                     yield Fact(subject, relation, value)
 
     def display(self, value: str) -> str:
-        """Returns what a reader is shown for an object: an entity's name, a literal's text."""
+        """Returns the readable form of an object: an entity's name, or a literal's text."""
         return self.entities[value].name if value in self.entities else value
 
     def without(self, page: str) -> Graph:
-        """Returns the graph that remains when a page, and with it every fact it states, is gone."""
+        """Returns the graph without the facts that one page states."""
         rest = Graph(entities=self.entities, facts={title: {} for title in self.entities}, key=self.key)
         for fact in self.triples():
             if fact.subject != page:
@@ -105,7 +111,7 @@ class Graph:
 
 
 def magnitude(literal: str) -> int:
-    """Returns a literal's place in the order of its kind: a number itself, a year or date as YYYYMMDD."""
+    """Returns a number by which literals of one kind are ordered: the number or year itself, a date as YYYYMMDD."""
     words = literal.split()
     if len(words) == 3 and words[1] in MONTHS:
         return int(words[2]) * 10_000 + (MONTHS.index(words[1]) + 1) * 100 + int(words[0])
@@ -113,23 +119,29 @@ def magnitude(literal: str) -> int:
 
 
 def follow(graph: Graph, start: str, steps: Sequence[str]) -> list[str]:
-    """Returns everything that a path leads to: sorted, without repeats."""
-    found = {start}
+    """Returns all objects that a path leads to, sorted and without repeats.
+
+    Args:
+        graph: Graph to follow.
+        start: Title of the first entity.
+        steps: Relations to follow; ``~RELATION`` goes backwards.
+    """
+    nodes = {start}
     for step in steps:
         edges = graph.back if step.startswith("~") else graph.facts
-        found = set(itertools.chain.from_iterable(edges.get(node, {}).get(step.lstrip("~"), ()) for node in found))
-    return sorted(found)
+        nodes = set(itertools.chain.from_iterable(edges.get(node, {}).get(step.lstrip("~"), ()) for node in nodes))
+    return sorted(nodes)
 
 
 def evaluate(graph: Graph, form: Form) -> list[str]:
-    """Returns every answer that the whole graph supports: a question is good if there is exactly one.
+    """Returns all answers to a question that the graph supports; a good question has exactly one.
 
     Args:
-        graph: The facts.
-        form: See `Form`.
+        graph: Graph with the facts.
+        form: Logical form of the question; see `Form`.
 
     Returns:
-        Titles, literals, or ``"yes"``/``"no"``, sorted; empty if the facts do not settle it.
+        Titles, literals, or ``"yes"``/``"no"``, sorted; empty if the facts do not determine the answer.
     """
     if form["op"] == "path":
         return follow(graph, form["start"], form["steps"])
@@ -145,5 +157,5 @@ def evaluate(graph: Graph, form: Form) -> list[str]:
 
 
 def starts(form: Form) -> list[str]:
-    """Returns the entities that a question names."""
+    """Returns the titles of the entities that a question names, which are the starts of its paths."""
     return [form["start"]] if form["op"] == "path" else [path["start"] for path in form["paths"]]

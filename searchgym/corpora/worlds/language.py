@@ -1,4 +1,4 @@
-"""How facts and questions are worded: phrases of a relation, pages, and questions composed along a path."""
+"""The wording of facts and questions: phrases of a relation, pages, and questions composed along a path."""
 
 from __future__ import annotations
 
@@ -13,71 +13,81 @@ from searchgym.corpora.worlds.schema import INFERENCES, RELATIONS
 from searchgym.records import Hop
 
 Pair = tuple[tuple[str, ...], tuple[str, ...]]
-"""Templates for training, and templates that training never sees."""
+"""Two halves of templates: those for training, and those that training never sees."""
 
 
 class Phrases(NamedTuple):
-    """The wordings of one relation; ``{s}`` is the subject, ``{o}`` the object."""
+    """Templates for one relation, in which ``{s}`` is the subject and ``{o}`` the object."""
 
     state: Pair
-    """Clauses for the page."""
+    """Clauses that state the relation on a page."""
     ask: Pair
-    """The question for the object."""
+    """Questions that ask for the object of the relation."""
     noun: Pair = ((), ())
-    """An object that is an entity as a noun phrase: ``the mother of {s}``."""
+    """Noun phrases for an object that is an entity, such as ``the mother of {s}``."""
     least: Pair = ((), ())
-    """The question which of ``{a}`` and ``{b}`` has the smaller value."""
+    """Questions that ask which of ``{a}`` and ``{b}`` has the smaller value."""
     greatest: Pair = ((), ())
+    """Questions that ask which of ``{a}`` and ``{b}`` has the larger value."""
     same: Pair = ((), ())
-    """The question whether ``{a}`` and ``{b}`` have the same object."""
+    """Questions that ask whether ``{a}`` and ``{b}`` have the same object."""
 
 
 class Page(NamedTuple):
-    """A page in sentences."""
+    """A page as a list of sentences."""
 
     sentences: tuple[str, ...]
-    """Spaces kept: the text is their concatenation."""
+    """Sentences with the spaces between them, so that their concatenation is the text."""
     where: Mapping[str, tuple[int, ...]]
-    """Relation to the numbers of the sentences that state it."""
+    """Indices of the sentences that state each relation."""
 
 
 @dataclass(frozen=True)
 class Language(ABC):
-    """The wordings of a level."""
+    """Base class of a level's language: its templates, and how it writes pages."""
 
     phrases: Mapping[str, Phrases]
+    """Templates of pages and questions, by relation."""
     bridge: Pair
-    """Question which of two things has the ``{age}`` ``{role}``; ``{kind}``, ``{a}``, ``{b}``."""
+    """Questions that ask which ``{kind}``, ``{a}`` or ``{b}``, has the ``{age}`` (older or younger) ``{role}``."""
     bridge_same: Pair
-    """Question whether the ``{role}`` of two things were born in the same place."""
+    """Questions that ask whether the ``{role}`` of ``{a}`` and that of ``{b}`` were born in the same place."""
     roles: Mapping[str, tuple[str, str]]
-    """Maker's relation to the word for the maker, for each half."""
+    """Words for the person in a role, by relation, one for each half of the templates."""
     kinds: Mapping[str, tuple[str, str]]
-    """Kind to its word, for each half."""
+    """Words for a kind of entity, by kind, one for each half of the templates."""
     inferences: Mapping[str, tuple[str, str]]
-    """Inferred relation to its noun phrase, for each half."""
+    """Noun phrases of inferred relations, by relation, one for each half of the templates."""
 
     @abstractmethod
     def page(self, graph: Graph, entity: Entity, half: int, rng: random.Random) -> Page:
-        """Returns the page of an entity."""
+        """Returns the page of an entity.
+
+        Args:
+            graph: Graph of the world.
+            entity: Entity that the page is about.
+            half: Half of the templates: 0 for those of training, 1 for the others.
+            rng: Random generator of the world.
+        """
 
 
 def sentence(text: str) -> str:
-    """Returns a text that begins with a capital."""
+    """Returns a text with a capital as its first letter."""
     return text[:1].upper() + text[1:]
 
 
 AGES: Final = {"least": "older", "greatest": "younger"}
+"""Words for comparing dates of birth: the smaller date is that of the older person."""
 
 
 class Asker:
-    """Words questions.
+    """Writer of questions, which turns logical forms into text.
 
     Args:
-        language: The level's phrases.
-        half: 0 for the templates of training, 1 for the others.
-        graph: The world.
-        rng: The world's generator.
+        language: Language of the world's level.
+        half: Half of the templates: 0 for those of training, 1 for the others.
+        graph: Graph of the world.
+        rng: Random generator of the world.
     """
 
     def __init__(self, language: Language, half: int, graph: Graph, rng: random.Random) -> None:
@@ -87,9 +97,9 @@ class Asker:
         """Returns the text of a question and its decomposition, one hop per fact.
 
         Args:
-            form: The logical form.
-            kind: The question's shape.
-            facts: The gold facts in reading order.
+            form: Logical form of the question.
+            kind: Shape of the question.
+            facts: Gold facts in reading order.
         """
         if form["op"] == "path":
             return sentence(self._path(form, kind)), self._hops([form], facts)
@@ -102,7 +112,7 @@ class Asker:
         return self._graph.entities[title].mention
 
     def _path(self, form: Form, kind: str) -> str:
-        """Words a chain from its start outwards."""
+        """Returns the text of a question about a path, composed from its start to its end."""
         phrases, steps = self._language.phrases, list(form["steps"])
         subject = self._mention(form["start"])
         if kind == "inference":
@@ -113,7 +123,7 @@ class Asker:
         return self._pick(phrases[steps[-1]].ask).format(s=subject)
 
     def _pair(self, form: Form) -> str:
-        """Words a comparison of two entities, or of their makers."""
+        """Returns the text of a question that compares two entities, or their makers."""
         language, (first, second) = self._language, form["paths"]
         a, b = self._mention(first["start"]), self._mention(second["start"])
         relation, last = first["steps"][0], first["steps"][-1]
@@ -126,7 +136,7 @@ class Asker:
         return self._pick(language.bridge).format(age=AGES[form["op"]], role=role, kind=kind, a=a, b=b)
 
     def _hops(self, paths: Sequence[Form], facts: Sequence[Fact]) -> tuple[Hop, ...]:
-        """Returns the single questions; ``#n`` stands for the answer of hop n."""
+        """Returns the single-hop questions of a decomposition, in which ``#n`` is the answer of hop n."""
         hops: list[Hop] = []
         left = iter(facts)
         for path in paths:

@@ -1,4 +1,4 @@
-"""Invented names: pronounceable words of two or three pieces, whose first piece belongs to one split alone."""
+"""Invents names: pronounceable words of two or three pieces, whose first piece occurs in one group of splits only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from searchgym.errors import UsageError
 
 
 def _pieces(text: str) -> tuple[str, ...]:
-    """Returns the words of a text."""
+    """Returns the words of a text as name pieces."""
     return tuple(text.split())
 
 
@@ -31,15 +31,15 @@ ENDS: Final = {
     "company": _pieces("tec corp vex dyne plex nik mart tron gen lab"),
     "band": _pieces("zz wub bop funk jive rok pax hum yell tune"),
 }
-"""Last pieces by kind: a hint of the kind, as ``-ton`` and ``-ville`` are."""
+"""Last pieces of names, by kind of entity, at which they hint as ``-ton`` and ``-ville`` hint at a town."""
 _SHARES: Final = (0.5, 0.2, 0.3)
-"""Of the first pieces: training, validation, test."""
+"""Shares of the first pieces that go to training, validation and test."""
 _THREE_PIECES: Final = 0.3
 _TRIES: Final = 200
 
 
 def _heads() -> tuple[tuple[str, ...], ...]:
-    """Returns the first pieces of each split: prefix-free across splits, since a piece is onset and vowel."""
+    """Returns the first pieces by `Split.names`; as each is onset and vowel, none is a prefix of another group's."""
     heads = [onset + vowel for onset in ONSETS for vowel in VOWELS]
     random.Random("first pieces of names").shuffle(heads)
     cuts = [0]
@@ -49,15 +49,15 @@ def _heads() -> tuple[tuple[str, ...], ...]:
 
 
 HEADS: Final = _heads()
-"""First pieces by `Split.names`."""
+"""First pieces of names, indexed by `Split.names`."""
 
 
 class Namer:
-    """Makes words that a world has not had yet, distinct to a search engine too.
+    """Generator of new words for a world's names, which remain distinct after a search engine's stemming.
 
     Args:
         split: Name of the split.
-        rng: The world's generator.
+        rng: Random generator of the world.
     """
 
     def __init__(self, split: str, rng: random.Random) -> None:
@@ -68,7 +68,7 @@ class Namer:
         """Returns a new word for an entity of a kind.
 
         Raises:
-            UsageError: The pieces are used up.
+            UsageError: No new word was found.
         """
         for attempt in range(_TRIES):
             middle = self._rng.choice(MIDS) if self._rng.random() < _THREE_PIECES or attempt > 3 else ""

@@ -1,4 +1,4 @@
-"""Drawing questions: paths and comparisons over a graph, each kept only if the evaluator finds exactly one answer."""
+"""Draws questions as paths and comparisons over a graph, and keeps those with exactly one answer."""
 
 from __future__ import annotations
 
@@ -26,40 +26,43 @@ from searchgym.corpora.worlds.schema import (
 from searchgym.errors import UsageError
 
 _TRIES: Final = 400
-"""Draws per question before a world is called too small."""
+"""Number of draws for a question after which the world is declared too small."""
 _ANSWER_SHARE: Final = 0.02
-"""No answer is that of more than this share of the questions (at least one may have it)."""
+"""Maximum share of the questions with the same answer (but at least one question)."""
 _MAJORITY_SHARE: Final = 0.015
-"""At most this share of the questions is answered by the most frequent object of the relation asked for."""
+"""Maximum share of the questions whose answer is the most frequent object of their last relation."""
 _BACKWARDS: Final = 0.2
-"""Share of the chains of two and more hops of `full` that begin at a player of a band."""
+"""Share of the chains of two and more hops in `full` that begin at a player of a band."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A question before it is put into words."""
+    """A question without its wording."""
 
     shape: str
+    """Shape of the question, such as ``"comparison"``; see `schema.MIX`."""
     hops: int
+    """Number of pages that must be read."""
     form: Form
+    """Logical form of the question."""
     facts: tuple[Fact, ...]
     """Gold facts in reading order."""
     answer: str
-    """Title, literal, ``"yes"`` or ``"no"``."""
+    """Answer: a title, a literal, ``"yes"`` or ``"no"``."""
 
     @property
     def named(self) -> bool:
-        """True if the answer stands in the question or is yes or no."""
+        """Whether the answer is named in the question or is yes or no."""
         return self.shape in ("comparison", "bridge-comparison")
 
 
 class Drafter:
-    """Draws questions of a world, none twice.
+    """Random generator of a world's questions, which never draws the same question twice.
 
     Args:
-        graph: The world.
-        spec: Its spec.
-        rng: Its generator.
+        graph: Graph of the world.
+        spec: Specification of the world.
+        rng: Random generator of the world.
     """
 
     def __init__(self, graph: Graph, spec: WorldSpec, rng: random.Random) -> None:
@@ -77,15 +80,15 @@ class Drafter:
         self._born_in = {relation: self._by_birthplace(relation) for relation in ROLES}
 
     def draw(self, shape: str, hops: int, accept: Callable[[Draft], bool]) -> Draft:
-        """Returns a new question of a shape.
+        """Draws a new question of a given shape and number of hops.
 
         Args:
-            shape: One of the shapes of the mix.
-            hops: Pages to be read.
-            accept: A further condition.
+            shape: Shape of the question, one of those in the world's mix.
+            hops: Number of pages that must be read.
+            accept: Returns whether a draft is acceptable; another one is drawn if not.
 
         Raises:
-            UsageError: The world has no further one.
+            UsageError: No further question of this shape was found.
         """
         draw = {"inference": self._inference, "comparison": self._comparison, "bridge-comparison": self._bridge}
         for _ in range(_TRIES):
@@ -106,7 +109,7 @@ class Drafter:
         )
 
     def _checked(self, form: Form, shape: str, hops: int) -> Draft | None:
-        """Returns the draft of a form that is new, has one answer, and does not give it away."""
+        """Returns the draft of a form; None if it is not new, has not exactly one answer, or gives the answer away."""
         if self._key(form) in self._seen:
             return None
         answers = evaluate(self._graph, form)
@@ -125,34 +128,34 @@ class Drafter:
         return None if self._is_easy(draft) and self._easy_left <= 0 else draft
 
     def _is_easy(self, draft: Draft) -> bool:
-        """True if the most frequent object of the relation asked for is the answer."""
+        """Returns whether the answer is the most frequent object of the question's last relation."""
         if draft.named:
             return False
         return self._graph.display(draft.answer) == self._majority[draft.form["steps"][-1]]
 
     @staticmethod
     def _key(form: Form | None) -> tuple[object, ...]:
-        """Returns what two equal questions share, whatever the order of what they compare."""
+        """Returns a key that is equal for equal questions, in whatever order they name what they compare."""
         paths = [] if form is None else [form] if form["op"] == "path" else form["paths"]
         return (tuple(sorted(path["start"] for path in paths)), tuple(paths[0]["steps"]))
 
     def _facts(self, form: Form) -> Iterator[Fact]:
-        """Yields the facts along the paths of a form, whose every step has one object."""
+        """Yields the facts along the paths of a form; stops at a step that has not exactly one object."""
         for path in [form] if form["op"] == "path" else form["paths"]:
             node = path["start"]
             for step in path["steps"]:
                 relation = step.lstrip("~")
                 edges = self._graph.back if step.startswith("~") else self._graph.facts
-                found = edges.get(node, {}).get(relation, ())
-                if len(found) != 1:
+                ends = edges.get(node, {}).get(relation, ())
+                if len(ends) != 1:
                     return
-                yield Fact(found[0], relation, node) if step.startswith("~") else Fact(node, relation, found[0])
-                node = found[0]
+                yield Fact(ends[0], relation, node) if step.startswith("~") else Fact(node, relation, ends[0])
+                node = ends[0]
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def _chain(self, hops: int) -> Form | None:
-        """Draws a walk over different pages; in `full` it may begin backwards, from a player to the band."""
+        """Draws a chain over different pages; in `full` it may begin with a backward step, from a player to a band."""
         rng, node = self._rng, self._rng.choice(self._titles)
         start, steps, seen = node, [], {node}
         if hops > 1 and self._spec.level == "full" and rng.random() < _BACKWARDS:
@@ -177,18 +180,18 @@ class Drafter:
 
     @staticmethod
     def _fits(relation: str, steps: list[str], last: bool) -> bool:
-        """True if a relation may come next: lists are not asked for, kin of kin is left to inference."""
+        """Returns whether a relation may come next: not one with many objects, nor kin of kin (left to inference)."""
         if relation in (MEMBER, ALIAS) or (relation in KIN and steps and steps[-1] in KIN):
             return False
         return last or RELATIONS[relation].object not in LITERALS
 
     def _inference(self) -> Form | None:
-        """Draws a relation that follows from two."""
+        """Draws a question for a relation that follows from two stated ones; see `schema.INFERENCES`."""
         start, steps = self._rng.choice(self._people), self._rng.choice(list(INFERENCES.values()))
         return {"op": "path", "start": start, "steps": list(steps)}
 
     def _comparison(self) -> Form | None:
-        """Draws two entities of a kind to be compared by a value, or by having the same object."""
+        """Draws two entities of a kind, compared by a value or by whether they have the same object."""
         rng = self._rng
         if rng.random() < 0.5:
             relation = rng.choice(COMPARED)
@@ -198,7 +201,7 @@ class Drafter:
         return self._two("same", self._same_pair(self._groups[relation]), [relation])
 
     def _bridge(self) -> Form | None:
-        """Draws two works, to be compared by their makers' births or birthplaces."""
+        """Draws two works, compared by the births or birthplaces of their makers."""
         rng, role = self._rng, self._rng.choice(ROLES)
         if rng.random() < 0.5:
             pool = [entity.title for entity in self._graph.of_kind(RELATIONS[role].subject)]
@@ -206,7 +209,7 @@ class Drafter:
         return self._two("same", self._same_pair(self._born_in[role]), [role, "birthplace"])
 
     def _same_pair(self, groups: Mapping[str, list[str]]) -> list[str] | None:
-        """Draws two subjects that have the same object, or two that have not: even chances."""
+        """Draws two subjects that have the same object, or two that do not, with even chances."""
         rng = self._rng
         if rng.random() < 0.5:
             larger = [group for group in groups.values() if len(group) > 1]
@@ -216,14 +219,14 @@ class Drafter:
         return [rng.choice(group) for group in rng.sample(list(groups.values()), 2)]
 
     def _two(self, op: str, pair: list[str] | None, steps: list[str]) -> Form | None:
-        """Returns the form of a comparison; namesakes are not compared."""
+        """Returns the form of a comparison, None if there is no pair or the two are namesakes."""
         names = {self._graph.display(title) for title in pair or ()}
         if pair is None or len(names) < 2:
             return None
         return {"op": op, "paths": [{"start": title, "steps": list(steps)} for title in pair]}
 
     def _by_object(self, relation: str) -> dict[str, list[str]]:
-        """Returns the subjects of a relation by object."""
+        """Returns the subjects of a relation, by object."""
         groups: defaultdict[str, list[str]] = defaultdict(list)
         for title in self._titles:
             for value in self._graph.facts[title].get(relation, ()):
@@ -231,7 +234,7 @@ class Drafter:
         return dict(groups)
 
     def _by_birthplace(self, role: str) -> dict[str, list[str]]:
-        """Returns the subjects of a role by the birthplace of the person in it."""
+        """Returns the subjects of a role (works, say), by the birthplace of the person who has the role."""
         groups: defaultdict[str, list[str]] = defaultdict(list)
         for person, subjects in self._by_object(role).items():
             for place in self._graph.facts[person].get("birthplace", ()):
@@ -240,7 +243,7 @@ class Drafter:
 
 
 def _sides(draft: Draft) -> tuple[str, str]:
-    """Returns on which side the answer of a comparison stands, and the other side: the two are kept in balance."""
+    """Returns the side of a comparison's answer (yes or no, first or second) and the other side, for balancing them."""
     if draft.form["op"] == "same":
         return ("yes", "no") if draft.answer == "yes" else ("no", "yes")
     first = draft.answer == draft.form["paths"][0]["start"]
@@ -248,7 +251,7 @@ def _sides(draft: Draft) -> tuple[str, str]:
 
 
 def majority(graph: Graph) -> dict[str, str]:
-    """Returns the most frequent object of each relation, as a reader sees it."""
+    """Returns the most frequent object of each relation in a graph, in readable form."""
     objects: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for fact in graph.triples():
         objects[fact.relation][graph.display(fact.object)] += 1
@@ -256,5 +259,5 @@ def majority(graph: Graph) -> dict[str, str]:
 
 
 def pages_of(draft: Draft) -> list[str]:
-    """Returns the titles of the gold pages in reading order, without repeats."""
+    """Returns the titles of a draft's gold pages in reading order, without repeats."""
     return list(dict.fromkeys(fact.subject for fact in draft.facts))

@@ -1,4 +1,4 @@
-"""What a world's card says, and what is measured of it: floors of agents that do not search well, and retrieval."""
+"""Describes and measures a world: its card, the scores of agents that hardly search (floors), and retrieval."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from searchgym.corpora.worlds.world import World
 
 TOP_K: Final = 3
-"""Hits of a search, as in the environments' cards."""
+"""Number of hits of a search, as in the environments' cards."""
 DEPTH: Final = 20
-"""Hits looked at to tell a gold page's rank."""
+"""Number of hits among which the rank of a gold page is determined."""
 NAMED: Final = ("comparison", "bridge-comparison")
-"""Shapes whose answer stands in the question or is yes or no."""
+"""Shapes of questions whose answer is named in the question or is yes or no."""
 
 
 def card_of(world: World) -> dict[str, Any]:
-    """Returns what a world is, as plain data."""
+    """Returns the card of a world, its description as plain data."""
     spec, split = world.spec, SPLITS[world.spec.split]
     counts = Counter((q.kind, q.metadata["hops"]) for q in world.questions)
     names = ("names of the train split", "names of validation alone", "names of test and transfer alone")[split.names]
@@ -48,7 +48,7 @@ def card_of(world: World) -> dict[str, Any]:
 
 
 def report_of(world: World) -> dict[str, Any]:
-    """Returns floors, retrieval and shapes of a world, as plain data; EM and recall in [0, 1]."""
+    """Returns the measurements of a world (floors, retrieval, shapes) as plain data; EM and recall are in [0, 1]."""
     from searchgym.corpora.retrieval.index.index import build_in_memory
 
     retriever = build_in_memory(world.passages)
@@ -76,18 +76,19 @@ def report_of(world: World) -> dict[str, Any]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Returns a report as Markdown tables."""
-    parts = [f"# World\n\n{report['questions']} questions over {report['pages']} pages.\n"]
+    """Returns the report of a world as Markdown tables."""
+    sections = [f"# World\n\n{report['questions']} questions over {report['pages']} pages.\n"]
     for name in ("multi_hop_unnamed", "named"):
-        parts.append(_table(f"Floors, {name.replace('_', ' ')}", [report["floors"][name]]))
+        sections.append(_table(f"Floors, {name.replace('_', ' ')}", [report["floors"][name]]))
     retrieval = dict(report["retrieval"])
     strata = retrieval.pop("strata")
-    parts += [_table("Retrieval by the question's own text", [retrieval]), _table("Strata", [strata])]
-    parts.append(_table("Shapes", report["shapes"]))
-    return "\n".join(parts)
+    sections += [_table("Retrieval by the question's own text", [retrieval]), _table("Strata", [strata])]
+    sections.append(_table("Shapes", report["shapes"]))
+    return "\n".join(sections)
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns rows as a Markdown table under a heading."""
     head = list(rows[0]) if rows else []
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(str(row[name]) for name in head) + " |" for row in rows]
@@ -100,7 +101,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Question]) -> dict[str, Any]:
-    """Returns the mean EM of each floor over some questions, None where there are none."""
+    """Returns the mean EM of each floor over some questions, None if there are no questions."""
     return {
         name: round(_mean(scores[question.id] for question in questions), 4) if questions else None
         for name, scores in floors.items()
@@ -108,7 +109,7 @@ def _means(floors: Mapping[str, Mapping[str, float]], questions: Sequence[Questi
 
 
 def _is_unnamed(question: Question) -> bool:
-    """True for a multi-hop question whose answer it neither names nor offers."""
+    """Returns whether a question is multi-hop and neither names nor offers its answer."""
     return question.kind not in NAMED and question.metadata["hops"] > 1
 
 
@@ -116,23 +117,23 @@ def _is_unnamed(question: Question) -> bool:
 
 
 def _floors(world: World, retriever: BM25Retriever) -> dict[str, dict[str, float]]:
-    """Returns the EM of each floor by question id."""
+    """Returns the EM of each floor, by question id."""
     questions = world.questions
     hits = retriever.search([question.text for question in questions], TOP_K)
     majority = _majority(world)
     floors: dict[str, Callable[[Question, Sequence[Hit]], str]] = {
-        "closed_book": lambda question, found: _guess(question.text),
-        "majority_of_type": lambda question, found: _guess(question.text) or majority[_asked(question)],
-        "single_search": lambda question, found: _guess(question.text) or _unnamed_title(question, found),
+        "closed_book": lambda question, _: _guess(question.text),
+        "majority_of_type": lambda question, _: _guess(question.text) or majority[_asked(question)],
+        "single_search": lambda question, of_question: _guess(question.text) or _unnamed_title(question, of_question),
     }
     return {
-        name: {q.id: exact_match(answer(q, found), q.golds) for q, found in zip(questions, hits, strict=True)}
+        name: {q.id: exact_match(answer(q, own_hits), q.golds) for q, own_hits in zip(questions, hits, strict=True)}
         for name, answer in floors.items()
     }
 
 
 def _guess(text: str) -> str:
-    """Returns what the wording of a choice or a yes/no question suggests, else nothing."""
+    """Returns a guess from the wording alone: the first choice, yes to a yes/no question, else the empty string."""
     choice = re.search(r"([^,]+) or [^,]+\?$", text)
     if choice:
         return choice[1].strip()
@@ -141,19 +142,19 @@ def _guess(text: str) -> str:
 
 
 def _unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
-    """Returns the best title that the question does not name."""
+    """Returns the title of the first hit that the question does not name, else the empty string."""
     asked = question.text.lower()
     return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
 
 
 def _asked(question: Question) -> str:
-    """Returns the relation that a question asks for last; nothing for one that gives a choice."""
+    """Returns the last relation of a question's path; the empty string for a comparison."""
     steps = question.metadata["form"].get("steps")
     return steps[-1] if steps else ""
 
 
 def _majority(world: World) -> dict[str, str]:
-    """Returns the most frequent object of each relation, as a reader sees it, over all facts of the world."""
+    """Returns the most frequent object of each relation over all facts of a world, in readable form."""
     objects: defaultdict[str, Counter[str]] = defaultdict(Counter)
     names = {title: re.sub(r" \([^()]*\)$", "", title) for title in (p.title for p in world.passages)}
     for triple in world.triples:
@@ -165,14 +166,14 @@ def _majority(world: World) -> dict[str, str]:
 
 
 def gold_ranks(asked: Sequence[tuple[str, Sequence[str]]], retriever: BM25Retriever) -> list[tuple[int | None, ...]]:
-    """Returns ranks of gold pages under questions' own texts.
+    """Returns the ranks of gold pages when each question's text is the query.
 
     Args:
-        asked: (question's text, titles of its gold pages).
-        retriever: Index of the world's pages.
+        asked: Pairs (text of a question, titles of its gold pages).
+        retriever: Retriever over the world's pages.
 
     Returns:
-        Per question the 1-based rank of each gold page, None beyond `DEPTH`.
+        For each question the 1-based rank of each gold page, None if beyond `DEPTH`.
     """
     ranks = []
     for (_, gold), hits in zip(asked, retriever.search([text for text, _ in asked], DEPTH), strict=True):
@@ -182,17 +183,20 @@ def gold_ranks(asked: Sequence[tuple[str, Sequence[str]]], retriever: BM25Retrie
 
 
 def findable_titles(passages: Sequence[Passage], retriever: BM25Retriever) -> frozenset[str]:
-    """Returns the titles that, as queries, have their own page among the first `TOP_K` hits."""
+    """Returns the titles that find their page among the first `TOP_K` hits when the title is the query."""
     titles = [passage.title for passage in passages]
-    found = zip(titles, retriever.search(titles, TOP_K), strict=True)
-    return frozenset(title for title, hits in found if title in [hit.passage.title for hit in hits])
+    searched = zip(titles, retriever.search(titles, TOP_K), strict=True)
+    return frozenset(title for title, hits in searched if title in [hit.passage.title for hit in hits])
 
 
 def stratum(ranks: Sequence[int | None]) -> str:
-    """Returns the stratum of a question: that of its page which is hardest to find.
+    """Returns the stratum of a question, which is that of its gold page with the worst rank.
 
-    One page stands at rank 1, several share the first places: the n gold pages of a question count as rank 1 if they
-    are the first n.
+    Since several pages cannot all have rank 1, the n gold pages of a question are in stratum ``1`` if they are the
+    first n hits.
+
+    Args:
+        ranks: 1-based ranks of the gold pages, None for a page beyond `DEPTH`.
     """
     worst = max(DEPTH + 1 if rank is None else rank for rank in ranks)
     if worst <= len(ranks):
@@ -201,20 +205,20 @@ def stratum(ranks: Sequence[int | None]) -> str:
 
 
 def _retrieval(world: World, retriever: BM25Retriever) -> dict[str, Any]:
-    """Returns how well questions find their own gold pages, and titles their pages."""
+    """Returns the recall of gold pages with questions as queries, and of pages with their titles as queries."""
     ranks = gold_ranks([(q.text, q.gold_titles or ()) for q in world.questions], retriever)
-    found = [[rank is not None and rank <= 5 for rank in own] for own in ranks]
+    in_top_5 = [[rank is not None and rank <= 5 for rank in of_question] for of_question in ranks]
     gold = [title for question in world.questions for title in question.gold_titles or ()]
     findable = findable_titles(world.passages, retriever)
     strata = Counter(map(stratum, ranks))
-    pairs = [own for own in found if len(own) == 2]
-    unnamed = [own for own, question in zip(ranks, world.questions, strict=True) if _is_unnamed(question)]
+    pairs = [hits for hits in in_top_5 if len(hits) == 2]
+    unnamed = [of_q for of_q, question in zip(ranks, world.questions, strict=True) if _is_unnamed(question)]
     return {
-        "recall@5": round(_mean(sum(own) / len(own) for own in found), 4),
-        "recall@5_of_two_pages": round(_mean(sum(own) / 2 for own in pairs), 4) if pairs else None,
-        "both_gold@5": round(_mean(all(own) for own in pairs), 4) if pairs else None,
+        "recall@5": round(_mean(sum(hits) / len(hits) for hits in in_top_5), 4),
+        "recall@5_of_two_pages": round(_mean(sum(hits) / 2 for hits in pairs), 4) if pairs else None,
+        "both_gold@5": round(_mean(all(hits) for hits in pairs), 4) if pairs else None,
         "all_gold@3_of_multi_hop_unnamed": round(
-            _mean(all(rank is not None and rank <= TOP_K for rank in own) for own in unnamed), 4
+            _mean(all(rank is not None and rank <= TOP_K for rank in of_q) for of_q in unnamed), 4
         ),
         "title_finds_gold@3": round(_mean(title in findable for title in gold), 4),
         "strata": {name: strata[name] for name in STRATA},

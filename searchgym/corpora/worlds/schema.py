@@ -1,4 +1,4 @@
-"""What a world may hold: kinds of entities, relations between them, splits, and the mix of questions."""
+"""The schema of worlds: kinds of entities, relations between them, splits, and the mix of questions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from searchgym.cards import WorldSpec
 from searchgym.errors import UnknownNameError, UsageError
 
 VERSION: Final = 1
-"""Raised whenever the same spec gives other bytes."""
+"""Version of the generator, incremented whenever the same specification gives other bytes."""
 
 LEVELS: Final = ("simple", "full")
+"""Levels of a world's language, from easy to difficult."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation with one object per subject, stated on the subject's page and nowhere else."""
+    """A relation with one object per subject, stated only on the subject's page."""
 
     name: str
+    """Name of the relation."""
     subject: str
+    """Kind of entity that the relation's subject is."""
     object: str
-    """A kind of entity, or ``"date"`` or ``"number"``."""
+    """Kind of entity that the relation's object is, or ``"date"`` or ``"number"``."""
     held_out: bool = False
-    """True: only worlds of the split ``transfer`` have it."""
+    """Whether only worlds of the split ``transfer`` have the relation."""
 
 
 RELATIONS: Final = {
@@ -60,15 +63,19 @@ RELATIONS: Final = {
         Relation("label", "band", "company", held_out=True),
     )
 }
+"""All relations of worlds, by name."""
 HELD_OUT: Final = frozenset(name for name, relation in RELATIONS.items() if relation.held_out)
+"""Names of the relations that only the split ``transfer`` has."""
 LITERALS: Final = frozenset({"date", "number"})
+"""Kinds of literals, the objects of facts that are not entities."""
 KIN: Final = frozenset({"mother", "father", "spouse"})
+"""Names of the relations between relatives."""
 
 MEMBER: Final = "member"
-"""Band to person, one to many, `full` only: asked backwards, from the player to the band."""
+"""Relation from a band to its players (`full` only). Questions use it backwards, from a player to the band."""
 
 ALIAS: Final = "alias"
-"""Entity to another name, `full` only: never asked for."""
+"""Relation from an entity to another name of it (`full` only). No question asks for it."""
 
 KINDS: Final = {
     "person": 0.40,
@@ -90,16 +97,16 @@ INFERENCES: Final = {
     "mother-in-law": ("spouse", "mother"),
     "father-in-law": ("spouse", "father"),
 }
-"""Relations that no page states, as the two stated ones that they follow from."""
+"""Relations that no page states, with the two stated relations from which each follows."""
 
 COMPARED: Final = ("born", "chartered", "length", "height", "premiered", "published", "opened", "formed")
-"""Relations whose values two entities are compared by."""
+"""Relations to a value by which questions compare two entities."""
 
 SHARED: Final = ("birthplace", "river", "seat", "home", "director", "author", "founder", "publisher")
-"""Relations of which it is asked whether two entities have the same object."""
+"""Relations for which questions ask whether two entities have the same object."""
 
 ROLES: Final = ("director", "author", "founder", "singer", "mayor", "climber")
-"""Relations to a person by which a bridge-comparison goes from work to maker."""
+"""Relations to a person through which bridge-comparisons compare two entities."""
 
 MIX: Final = {
     ("single", 1): 0.20,
@@ -110,19 +117,19 @@ MIX: Final = {
     ("compositional", 4): 0.08,
     ("bridge-comparison", 4): 0.10,
 }
-"""Share of each (shape, hops) among a world's questions; hops are the pages to be read."""
+"""Share of each (shape, hops) among a world's questions; hops are the pages that must be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a split has of its own."""
+    """Names, templates and relations of a split."""
 
     names: int
-    """Which third of the first name pieces."""
+    """Group of the first name pieces: 0 for training, 1 for validation, 2 for test and transfer."""
     templates: int
-    """Which half of the templates: 0 for training, 1 for what training never saw."""
+    """Half of the templates: 0 for training and validation, 1 for those that training never sees."""
     held_out: bool = False
-    """True: every question needs a held-out relation; chains only."""
+    """Whether every question needs a held-out relation, which leaves only the shapes that are chains."""
 
 
 SPLITS: Final = {
@@ -131,36 +138,41 @@ SPLITS: Final = {
     "test": Split(names=2, templates=1),
     "transfer": Split(names=2, templates=1, held_out=True),
 }
+"""Splits of worlds, by name."""
 
 STRATA: Final = ("1", "2-5", "6-20", "reformulation")
-"""Rank of the gold page that is hardest to find under the question's own text; further down it must be rephrased."""
+"""Strata of questions: ranks of the gold page that is hardest to find when the question's text is the query.
+
+With ``reformulation`` the page is beyond rank 20, so the query must be rephrased.
+"""
 
 
 def mix_of(spec: WorldSpec) -> dict[tuple[str, int], float]:
-    """Returns the mix of a world: the part of `MIX` with the asked hops, shares adding up to 1."""
-    chains = {"single", "compositional"} if SPLITS[spec.split].held_out else {shape for shape, _ in MIX}
-    part = {cell: share for cell, share in MIX.items() if cell[1] in spec.hops and cell[0] in chains}
-    return {cell: share / sum(part.values()) for cell, share in part.items()}
+    """Returns the shares of (shape, hops) in a world: those of `MIX` that the spec allows, rescaled to add up to 1."""
+    allowed = {"single", "compositional"} if SPLITS[spec.split].held_out else {shape for shape, _ in MIX}
+    shares = {cell: share for cell, share in MIX.items() if cell[1] in spec.hops and cell[0] in allowed}
+    return {cell: share / sum(shares.values()) for cell, share in shares.items()}
 
 
 def counts_of(spec: WorldSpec) -> dict[tuple[str, int], int]:
-    """Returns how many questions of each (shape, hops) a world has: largest remainders, at least one each."""
+    """Returns the number of questions of each (shape, hops) in a world, by largest remainders, at least one each."""
     mix = mix_of(spec)
     counts = {cell: max(1, int(share * spec.size)) for cell, share in mix.items()}
     rest = sorted(mix, key=lambda cell: (counts[cell] - mix[cell] * spec.size, cell))
     for i in range(spec.size - sum(counts.values())):
         counts[rest[i % len(rest)]] += 1
-    while sum(counts.values()) > spec.size:  # minimum of one overshot a small world
+    while sum(counts.values()) > spec.size:  # the minimum of one gives a small world too many
         counts[max(counts, key=lambda cell: counts[cell])] -= 1
     return counts
 
 
 def check_spec(spec: WorldSpec) -> None:
-    """Refuses a spec that no world can be built from.
+    """Checks that a world can be built from a specification.
 
     Raises:
-        UnknownNameError: Unknown level, split or stratum.
-        UsageError: No question, hops outside 1 to 4, strata of a `simple` world, or fewer questions than shapes.
+        UnknownNameError: The level, split or a stratum is unknown.
+        UsageError: The size is below 1 or below the number of shapes, hops are not from 1 to 4, or strata are given for
+            a `simple` world.
     """
     if spec.level not in LEVELS:
         raise UnknownNameError("level", spec.level, LEVELS)

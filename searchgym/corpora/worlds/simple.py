@@ -1,4 +1,4 @@
-"""The language of `simple`: one fact per sentence, the subject named in each, one or two templates per relation."""
+"""The language of level `simple`: one fact per sentence, which names the subject; a template per relation and half."""
 
 from __future__ import annotations
 
@@ -176,10 +176,10 @@ PHRASES: Final[dict[str, Phrases]] = {
 
 
 class Simple(Language):
-    """Short pages in which nothing is said twice."""
+    """Language of level `simple`, with short pages that state each fact once."""
 
     def page(self, graph: Graph, entity: Entity, half: int, rng: random.Random) -> Page:
-        """Returns an introduction and one sentence per fact, facts in random order."""
+        """Returns the page of an entity: an introduction, then one sentence per fact, in random order."""
         kind = {"she": "woman", "he": "man"}.get(entity.gender, entity.kind)
         sentences = [rng.choice(_INTRO[half]).format(s=entity.mention, kind=kind)]
         relations = list(graph.facts[entity.title])

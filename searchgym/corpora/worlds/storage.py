@@ -1,11 +1,11 @@
-"""Worlds on disk: a folder that appears only when it is complete, and a cache of generated ones.
+"""Writes worlds to folders, which appear only when they are complete, reads them, and caches generated worlds.
 
-corpus.jsonl      pages, canonical form
-questions.jsonl   questions, own form
+corpus.jsonl      pages, in the canonical format
+questions.jsonl   questions, in the format ``searchgym``
 triples.tsv       every fact: subject, relation, object
-card.yaml         what the world is, with the sha256 of the three files
-report.json       what was measured
-report.md         the same for people
+card.yaml         description of the world, with the sha256 of the three files above
+report.json       measurements
+report.md         the same measurements as readable tables
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ CORPUS: Final = "corpus.jsonl"
 QUESTIONS: Final = "questions.jsonl"
 TRIPLES: Final = "triples.tsv"
 CARD: Final = "card.yaml"
+"""File of a world folder that describes the world."""
 
 
 def write_world(world: World, out: FilePath) -> Path:
-    """Writes a world to a folder; the same world gives the same bytes.
+    """Writes a world to a folder; the same world always gives the same bytes.
 
     Args:
-        world: The world.
-        out: The folder to make; its parents are made too.
+        world: World to write.
+        out: Folder to make; its parents are made too.
 
     Returns:
         The folder.
 
     Raises:
-        RunExistsError: Something stands there already.
+        RunExistsError: `out` exists and is not an empty folder.
     """
     out = Path(out)
     check_free(out)
@@ -65,7 +66,7 @@ def write_world(world: World, out: FilePath) -> Path:
         sums = {name: sha256_file(building / name) for name in (CORPUS, QUESTIONS, TRIPLES)}
         card = yaml.safe_dump(card_of(world) | {"sha256": sums}, sort_keys=False)
         (building / CARD).write_text(card, encoding="utf-8")
-        check_free(out)  # again: another process may have been quicker
+        check_free(out)  # again: another process may have written it meanwhile
         building.rename(out)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
@@ -74,11 +75,11 @@ def write_world(world: World, out: FilePath) -> Path:
 
 
 def read_world(folder: FilePath) -> World:
-    """Reads a world that `write_world` wrote; equal to the one that was written.
+    """Returns the world that `write_world` wrote to a folder.
 
     Raises:
-        DataMissingError: No such folder, or a file is missing.
-        DataError: A file is not the one that the card describes, or the card is not one of this version.
+        DataMissingError: The folder or one of its files does not exist.
+        DataError: A file is not the one that the card describes, or the card is damaged or of another version.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -97,10 +98,14 @@ def read_world(folder: FilePath) -> World:
 
 
 def cached_world(spec: WorldSpec, home: Path) -> Path:
-    """Returns the folder of a world below `home`, building it if it is not there yet.
+    """Returns the folder of a world in a cache; builds and writes the world if the cache lacks it.
+
+    Args:
+        spec: Specification of the world.
+        home: Folder of the cache.
 
     Raises:
-        UsageError: See `build_world`.
+        UnknownNameError, UsageError: No world can be built from `spec`; see `build_world`.
     """
     check_spec(spec)
     hops = "".join(map(str, sorted(spec.hops)))
@@ -113,13 +118,13 @@ def cached_world(spec: WorldSpec, home: Path) -> Path:
 
 
 def check_free(out: Path) -> None:
-    """Refuses a name under which something stands; an empty folder is nothing."""
+    """Raises a RunExistsError if a path exists and is not an empty folder."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunExistsError(f"{out} is there already: choose another --out, or remove it first")
 
 
 def _card(folder: Path) -> dict[str, Any]:
-    """Returns a folder's card if it is one of this version."""
+    """Returns spec and checksums from a world folder's card, after checking its version."""
     try:
         card = yaml.safe_load((folder / CARD).read_text(encoding="utf-8"))
         if card["version"] != VERSION:

@@ -1,4 +1,4 @@
-"""A generated world as a plain record."""
+"""The record of a generated world."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from searchgym.records import Passage, Question, Triple
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A generated world: pages, questions and the graph behind them."""
+    """A generated world, with its pages, questions and facts."""
 
     spec: WorldSpec
+    """Specification that the world was built from."""
     passages: tuple[Passage, ...]
+    """Pages, one per entity."""
     questions: tuple[Question, ...]
+    """Questions about the pages, each with exactly one answer."""
     triples: tuple[Triple, ...]
-    """Every fact of every page."""
+    """Facts stated on the pages."""

@@ -1,1 +1,1 @@
-"""BM25: analysis, index and search."""
+"""BM25 retrieval: text analysis, index and search."""

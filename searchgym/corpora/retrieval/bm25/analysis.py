@@ -1,9 +1,9 @@
-"""Text analysis for BM25: what Lucene's English analyser does to a passage or a query.
+"""Text analysis for BM25, which turns a passage or query into index terms as Lucene's English analyser does.
 
-The chain is pyserini's default: StandardTokenizer (word boundaries of Unicode's UAX #29), English possessive removed,
-lower case, Lucene's 33 English stop words removed, Porter stemmer. Known differences, all rare: quotes in
-Hebrew words separate, an emoji sequence is cut into its emoji, some pictographs are not words, and the two sides know
-different Unicode versions.
+The chain is pyserini's default: StandardTokenizer (word boundaries of Unicode's UAX #29), removal of the English
+possessive, lower case, removal of Lucene's 33 English stop words, Porter stemmer. Known differences from Lucene, all
+rare: quotes in Hebrew words separate, an emoji sequence is cut into its emoji, some pictographs are not words, and
+Python and Lucene have different Unicode versions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ import Stemmer
 NAME: Final = "lucene-english-porter"
 """Name of the analyser, written into every index."""
 VERSION: Final = 1
-"""Raised whenever `analyse` returns other tokens for any text: an index built by another version is refused."""
+"""Version of the analyser, incremented whenever `analyse` changes its result for any text.
+
+An index built with another version is refused.
+"""
 
 _STOP_WORDS: Final = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
@@ -29,19 +32,19 @@ _STOP_WORDS: Final = (
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """Lucene's English stop words (`EnglishAnalyzer.ENGLISH_STOP_WORDS_SET`)."""
 
-_MAX_TOKEN: Final = 255  # StandardTokenizer cuts a longer word into pieces of this length
+_MAX_TOKEN: Final = 255  # characters: StandardTokenizer cuts a longer word into pieces of this length
 
-# Members of character classes as a regular expression writes them; what general categories do not tell.
+# Members of character classes, in regular expression syntax, that do not follow from Unicode's general categories.
 _BETWEEN_LETTERS: Final = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a"  # MidLetter
 _BETWEEN_DIGITS: Final = ",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b"  # MidNum
 _BETWEEN_BOTH: Final = ".'\u2018\u2019\u2024\ufe52\uff07\uff0e"  # MidNumLet and the single quote
 _CONNECTORS: Final = "_\u202f\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"  # ExtendNumLet
-_LETTERS: Final = (  # ALetter beside the letter categories
+_LETTERS: Final = (  # ALetter besides the letter categories
     "\u02c2-\u02c5\u02d2-\u02d7\u02de\u02df\u02ed\u02ef-\u02ff\u055b\u055c\u055e\u05f3\u24b6-\u24e9\ua708-\ua716"
     "\ua720\ua721\ua789\ua78a\uab5b\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189"
 )
-_DIGITS: Final = "\u066b"  # Numeric beside Nd
-_EXTENDERS: Final = "\uff9e\uff9f\U000e0001-\U000e01ef"  # Extend and Format beside marks and format characters
+_DIGITS: Final = "\u066b"  # Numeric besides Nd
+_EXTENDERS: Final = "\uff9e\uff9f\U000e0001-\U000e01ef"  # Extend and Format besides marks and format characters
 _SINGLES: Final = (  # Han, Hiragana and pictographs: every character is a word
     "\xa9\xae\u203c\u2049\u2122\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2714\u2716\u2728"
     "\u2744\u2763-\u2767\u27a1\u2b50\U0001f000-\U0001f0ff\U0001f300-\U0001f3fa\U0001f400-\U0001f53d"
@@ -64,32 +67,32 @@ _CATEGORIES: Final = (
 
 
 def _classes() -> dict[str, str]:
-    """Returns the ranges of letters, digits and extenders in this Python's Unicode version."""
+    """Returns the character ranges of letters, digits and extenders in this Python's Unicode version."""
     other_rule = re.compile(f"[{_SINGLES}{_KATAKANA}{_UNSPACED}{_EXTENDERS}\u200b]")
 
     def kind(code: int) -> str:
         character = chr(code)
-        found = _CATEGORIES.get(unicodedata.category(character), "")
-        return "" if found and other_rule.match(character) else found
+        name = _CATEGORIES.get(unicodedata.category(character), "")
+        return "" if name and other_rule.match(character) else name
 
     classes = {"letter": _LETTERS, "digit": _DIGITS, "extender": _EXTENDERS}
-    for found, run in itertools.groupby(range(0x20000), kind):  # above: Han and _EXTENDERS
-        if found:
+    for name, run in itertools.groupby(range(0x20000), kind):  # higher code points are Han or in _EXTENDERS
+        if name:
             codes = list(run)
-            classes[found] += f"{chr(codes[0])}-{chr(codes[-1])}"
+            classes[name] += f"{chr(codes[0])}-{chr(codes[-1])}"
     return classes
 
 
 def _word_pattern() -> re.Pattern[str]:
-    """Compiles the word boundary rules of UAX #29; every quantifier is possessive: time stays linear."""
+    """Compiles the word boundary rules of UAX #29, with possessive quantifiers only, so that time stays linear."""
     classes = _classes()
     letter, digit, extend = classes["letter"], classes["digit"], f"[{classes['extender']}]*+"
     letters, digits = f"[{letter}][{letter}{classes['extender']}]*+", f"[{digit}][{digit}{classes['extender']}]*+"
     letters = f"{letters}(?:[{_BETWEEN_LETTERS}{_BETWEEN_BOTH}]{extend}{letters})*+"
     digits = f"{digits}(?:[{_BETWEEN_DIGITS}{_BETWEEN_BOTH}]{extend}{digits})*+"
     return re.compile(
-        r"(?=[^ \n.,()\"\-])(?:"  # a quick way past what begins no word
-        r"[a-z0-9]++(?=[.,]?+[ \n()\-])"  # a quick way to most words
+        r"(?=[^ \n.,()\"\-])(?:"  # skips quickly over characters that begin no word
+        r"[a-z0-9]++(?=[.,]?+[ \n()\-])"  # matches most words quickly
         f"|(?:(?<![{_CONNECTORS}{classes['extender']}])(?:[{_CONNECTORS}]{extend})++)?+"  # a run is tried only once
         f"(?:{letters}|{digits})(?:[{_CONNECTORS}]{extend}|{letters}|{digits})*+"
         f"|[{_KATAKANA}](?:[{_KATAKANA}{_CONNECTORS}]{extend})*+"
@@ -104,9 +107,9 @@ _STEMMER: Final = Stemmer.Stemmer("porter", 0)
 _STEMMER_LOCK: Final = threading.Lock()  # a Stemmer may be used by one thread at a time
 
 
-# Lucene's Porter stemmer is its author's Java version, which departs from the paper and from Snowball's "porter" in
-# step 2: any -bli becomes -ble, -logi becomes -log, both where what is before has a measure above 0: a vowel and later
-# a consonant (y is a vowel after a consonant).
+# Lucene's Porter stemmer is its author's Java version, which differs from the paper and from Snowball's "porter" in
+# step 2: any -bli becomes -ble and -logi becomes -log, if the stem before it has a measure above 0, that is, a vowel
+# followed somewhere by a consonant (y is a vowel after a consonant).
 _DEPARTURE: Final = re.compile(r"(.+?)(bl|log)(?:ys?|is?|ies)")
 _MEASURED: Final = re.compile(r"[aeiou][^aeiou]|[^aeiouy]y[^aeiou]")
 
@@ -115,16 +118,16 @@ def _stem(word: str) -> str:
     """Returns the stem that Lucene's PorterStemFilter gives to a lower-case word."""
     if len(word) <= 2:
         return word
-    found = _DEPARTURE.fullmatch(word)
-    if found and _MEASURED.search(found[1]):
-        word = found[1] + ("ble" if found[2] == "bl" else "log")
+    match = _DEPARTURE.fullmatch(word)
+    if match and _MEASURED.search(match[1]):
+        word = match[1] + ("ble" if match[2] == "bl" else "log")
     with _STEMMER_LOCK:
         return str(_STEMMER.stemWord(word))
 
 
 @functools.lru_cache(maxsize=1 << 18)
 def _term(word: str) -> str:
-    """Returns the index term of a lower-case word: its stem, or nothing for a stop word."""
+    """Returns the index term of a lower-case word: its stem, or the empty string for a stop word."""
     if word.endswith(_POSSESSIVES):
         word = word[:-2]
     return "" if word in STOP_WORDS else _stem(word)
@@ -137,9 +140,9 @@ def analyse(text: str) -> list[str]:
         text: Any string; lone surrogates and control characters separate words.
 
     Returns:
-        Lower-case stems without stop words; empty if the text holds no other word.
+        Lower-case stems; empty if the text holds only stop words or no word at all.
     """
-    # Java lower-cases character by character: without Python's final sigma and two-character dotless I.
+    # Java lower-cases each character by itself, without Python's final sigma and its two-character result for "İ".
     words = _WORD.findall(text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower())
     if max(map(len, words), default=0) > _MAX_TOKEN:
         words = [word[i : i + _MAX_TOKEN] for word in words for i in range(0, len(word), _MAX_TOKEN)]

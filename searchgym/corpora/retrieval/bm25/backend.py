@@ -1,4 +1,4 @@
-"""BM25 as a part of an index folder: ``bm25/`` holds what bm25s saves."""
+"""The back end ``bm25`` of index folders, whose part ``bm25/`` holds the files that bm25s saves."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from searchgym.errors import IndexMismatchError
 from searchgym.records import Passage
 
 BYTES_PER_POSTING: Final = 9.0
-"""Bytes of text for one posting, seen in English; less text gives more of them."""
+"""Bytes of text per posting, as measured on English text, for estimates of an index's size."""
 
 
 def needs(card: BM25Card, passages: int, text: int) -> Needs:
-    """Returns what a build takes: shards and index on disk; the vocabulary and some arrays in memory."""
+    """Returns what a build takes: disk for shards and index, memory for the vocabulary and some arrays."""
     postings = text / BYTES_PER_POSTING
-    words = 60 * passages**0.75  # distinct ones, by Heaps' law
+    words = 60 * passages**0.75  # number of distinct words by Heaps' law
     return Needs(int(100e6 + 250 * words), int(16 * postings + 4 * passages + 60 * words))
 
 
 class Bm25Builder:
-    """Builds by shards; see `bm25_build`."""
+    """Builder of a BM25 part: writes the postings of each shard and merges them at the end."""
 
     def __init__(self, card: BM25Card, folder: Path, shards: Path, progress: Progress) -> None:
         self._card, self._folder, self._shards, self._progress = card, folder, shards, progress
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Writes a shard's postings."""
+        """Writes the postings of a shard."""
         save_shard(make_shard(map(contents, passages)), self._shards, number)
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
-        """Merges the shards."""
+        """Merges the shards into the index and returns the analyser's name, version and stop words."""
 
         def load(number: int) -> Any:
             self._progress("merging postings", number, shards)
@@ -67,10 +67,10 @@ builder = Bm25Builder
 def load(
     card: BM25Card, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> BM25Retriever:
-    """Opens the part, memory-mapped."""
+    """Returns a BM25 retriever over a part, whose arrays are memory-mapped; see `BackEnd.load`."""
     if (facts.get("analyser"), facts.get("analyser_version")) != (analysis.NAME, analysis.VERSION):
-        made = f"{facts.get('analyser')} {facts.get('analyser_version')}"
-        raise IndexMismatchError(f"was analysed by {made!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
+        analyser = f"{facts.get('analyser')} {facts.get('analyser_version')}"
+        raise IndexMismatchError(f"was analysed by {analyser!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
     try:
         model = load_model(folder)
     except (OSError, ValueError, TypeError, LookupError, EOFError) as error:

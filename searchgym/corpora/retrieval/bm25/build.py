@@ -1,10 +1,10 @@
-"""Building a BM25 index in bounded memory: shards of postings, then one merge.
+"""Builds a BM25 index in bounded memory, from shards of postings that are merged at the end.
 
-A shard holds the postings of some passages, by term. The merge knows how often each term occurs in all of them, lays
-each term's postings out one shard after the other, and weighs them as Lucene does: the index does not depend on how
-the passages were cut into shards. (Lucene leaves passages without a word out of their number and mean length; here, as
-in bm25s, they count.) bm25s's own `index` holds the tokens of all passages at once, some 60 GB for the
-21 million of Wikipedia.
+A shard holds the postings of some passages, grouped by term. The merge first counts in how many passages each term
+occurs, then concatenates each term's postings of all shards and computes their scores as Lucene does. So the index does
+not depend on how the passages were cut into shards. (Lucene leaves passages without a word out of the number of
+passages and their mean length; here, as in bm25s, they count.) The `index` function of bm25s is not used because it
+holds the tokens of all passages in memory, some 60 GB for the 21 million of Wikipedia.
 """
 
 from __future__ import annotations
@@ -29,40 +29,44 @@ K1: Final = 0.9
 B: Final = 0.4
 """Default strength of length normalisation, as in pyserini."""
 DATA: Final = "data.csc.index.npy"
+"""File of scores, (P,) float32; see `Postings.scores`."""
 INDICES: Final = "indices.csc.index.npy"
+"""File of passage positions, (P,) int32; see `Postings.passages`."""
 STARTS: Final = "indptr.csc.index.npy"
+"""File of the offsets of each term's postings, (V + 1,) int64; see `Postings.starts`."""
 MAXIMA: Final = "maxima.npy"
-"""(V,) float32 largest score of each term: not bm25s's own."""
+"""File of the largest score of each term, (V,) float32; bm25s does not have it."""
 
 Make = Callable[[str, int, npt.DTypeLike], npt.NDArray[Any]]
-"""Returns an empty array of a name, a length and a type: in memory, or a file."""
+"""Function (name, length, dtype) that returns an empty array, in memory or in a file of this name."""
 
 
 class Shard(NamedTuple):
-    """The postings of D passages that hold T terms: those of term t are at ``starts[t] : starts[t + 1]``."""
+    """P postings of D passages with T different terms; those of term t are at ``starts[t] : starts[t + 1]``."""
 
     terms: Sequence[str]
-    """In the order in which they first occur."""
+    """The T terms, in the order of their first occurrence."""
     starts: Longs
-    """(T + 1,) int64."""
+    """(T + 1,) int64 offsets of each term's postings."""
     passages: Ints
-    """(P,) int32 positions in the shard, ascending within a term."""
+    """(P,) int32 positions of passages in the shard, ascending within a term."""
     counts: Ints
-    """(P,) int32 how often the term occurs in the passage."""
+    """(P,) int32 number of occurrences of the term in the passage."""
     lengths: Ints
-    """(D,) int32 terms of each passage, repeats included."""
+    """(D,) int32 number of terms in each passage, repeats included."""
 
 
 def make_shard(texts: Iterable[str]) -> Shard:
-    """Analyses texts, one per passage."""
+    """Returns the shard of some passages, given as one text each."""
     known: dict[str, int] = {}
     terms, lengths = array("i"), array("i")
     for text in texts:
-        found = analyse(text)
-        terms.extend([known.setdefault(term, len(known)) for term in found])
-        lengths.append(len(found))
+        analysed = analyse(text)
+        terms.extend([known.setdefault(term, len(known)) for term in analysed])
+        lengths.append(len(analysed))
     sizes = np.frombuffer(lengths, np.int32) if lengths else np.zeros(0, np.int32)
     keys = np.frombuffer(terms, np.int32).astype(np.int64) if terms else np.zeros(0, np.int64)
+    # One number per occurrence, (term, passage) in its two halves: sorting and counting them gives the postings.
     keys = (keys << 32) | np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     pairs, counts = np.unique(keys, return_counts=True)
     starts = np.searchsorted(pairs >> 32, np.arange(len(known) + 1))
@@ -76,28 +80,28 @@ def make_shard(texts: Iterable[str]) -> Shard:
 
 
 def save_shard(shard: Shard, folder: Path, number: int) -> None:
-    """Writes a shard's files; what was there under its number is replaced."""
+    """Writes the files of a shard, replacing those of an earlier shard with the same number."""
     for name in ("starts", "passages", "counts", "lengths"):
         np.save(folder / f"{number:05d}.{name}.npy", getattr(shard, name))
     (folder / f"{number:05d}.terms.json").write_text(json.dumps(shard.terms), encoding="ascii")
 
 
 def load_shard(folder: Path, number: int) -> Shard:
-    """Reads a shard, its arrays memory-mapped."""
+    """Returns a shard that `save_shard` wrote, with memory-mapped arrays."""
     names = ("starts", "passages", "counts", "lengths")
     arrays = [np.load(folder / f"{number:05d}.{name}.npy", mmap_mode="r") for name in names]
     return Shard(json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")), *arrays)
 
 
 def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: Make) -> bm25s.BM25:
-    """Returns the index of shards, which are read one at a time, twice.
+    """Returns the index made of shards, each of which is read twice, one at a time.
 
     Args:
-        shards: How many there are.
-        load: Returns a shard by its number.
-        k1: Saturation of term frequency, at least 0; usual 0.9 to 2.
-        b: Strength of length normalisation, 0 (none) to 1 (full).
-        make: Gives the arrays of the index.
+        shards: Number of shards.
+        load: Returns the shard with a number, from 0.
+        k1: Saturation of term frequency, at least 0, usually 0.9 to 2.
+        b: Strength of length normalisation, from 0 (none) to 1 (full).
+        make: Allocates the arrays of the index.
 
     Raises:
         UsageError: `k1` or `b` is out of range.
@@ -109,9 +113,9 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
     frequencies, passages, words = np.zeros(0, np.int64), 0, 0
     for number in range(shards):
         shard = load(number)
-        own = _ids(shard.terms, vocabulary)
+        ids = _ids(shard.terms, vocabulary)
         frequencies = np.concatenate([frequencies, np.zeros(len(vocabulary) - len(frequencies), np.int64)])
-        frequencies[own] += np.diff(shard.starts)
+        frequencies[ids] += np.diff(shard.starts)
         passages += len(shard.lengths)
         words += int(shard.lengths.sum(dtype=np.int64))
     if not vocabulary:
@@ -151,7 +155,7 @@ def as_model(
     starts: Longs,
     maxima: Floats,
 ) -> bm25s.BM25:
-    """Returns an index as bm25s has it: its `save` and `get_scores` work."""
+    """Returns an index as a `bm25s.BM25` object, whose `save` and `get_scores` work."""
     model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
     model.scores = {"data": data, "indices": indices, "indptr": starts, "maxima": maxima, "num_docs": passages}
     model.vocab_dict = vocabulary
@@ -161,10 +165,12 @@ def as_model(
 
 
 def load_model(folder: Path) -> bm25s.BM25:
-    """Opens what `merge` and `save_rest` wrote, memory-mapped. bm25s's own `load` holds every term's number twice.
+    """Returns the memory-mapped index that `merge` and `save_rest` wrote.
+
+    The `load` of bm25s is not used because it keeps the vocabulary in memory twice.
 
     Raises:
-        OSError, ValueError, KeyError: A file is missing, or not what it should be.
+        OSError, ValueError, KeyError: A file is missing or damaged.
     """
     params = json.loads((folder / "params.index.json").read_bytes())
     vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
@@ -175,7 +181,7 @@ def load_model(folder: Path) -> bm25s.BM25:
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:
-    """Returns the number of each term in the whole vocabulary, new ones added."""
+    """Returns the ids of terms in the vocabulary, (T,) int64, and adds new terms to it."""
     return np.array([vocabulary.setdefault(term, len(vocabulary)) for term in terms], np.int64)
 
 
@@ -191,7 +197,19 @@ def _lay(
     indices: Ints,
     maxima: Floats,
 ) -> None:
-    """Puts a shard's postings behind those of the shards before it."""
+    """Appends a shard's postings to those of the earlier shards, with their scores.
+
+    Args:
+        shard: `Shard.starts`, `Shard.passages` and `Shard.counts`.
+        penalties: Length term of BM25's denominator for each passage of the shard.
+        terms: Ids of the shard's terms in the vocabulary.
+        weights: Inverse document frequency of each term of the vocabulary.
+        fill: Next free place of each term in `data`; advanced.
+        first: Position of the shard's first passage in the corpus.
+        data: Scores, filled here.
+        indices: Passage positions, filled here.
+        maxima: Largest score of each term, raised here.
+    """
     starts, passages, counts = shard
     for i in range(len(terms)):
         term = terms[i]
@@ -205,20 +223,20 @@ def _lay(
         fill[term] = at
 
 
-# -- where arrays are ----------------------------------------------------------------------------------------------
+# -- allocating arrays ---------------------------------------------------------------------------------------------
 
 
 def in_memory(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an array of memory."""
+    """Returns an empty array in memory; its name is ignored."""
     return np.empty(length, dtype)
 
 
 def in_folder(folder: Path) -> Make:
-    """Returns what makes arrays that are files of a folder, as numpy saves them."""
+    """Returns a function that makes arrays as memory-mapped ``.npy`` files of a folder."""
 
     def make(name: str, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         array = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.dtype(dtype), shape=(length,))
-        with (folder / name).open("r+b") as file:  # a page that finds no room later would end the process
+        with (folder / name).open("r+b") as file:  # a full disk would kill the process at a later write
             os.posix_fallocate(file.fileno(), 0, (folder / name).stat().st_size)
         return array
 
@@ -226,15 +244,16 @@ def in_folder(folder: Path) -> Make:
 
 
 def save_rest(model: bm25s.BM25, folder: Path) -> None:
-    """Writes what bm25s saves beside the arrays of `merge`, which are in the folder already."""
-    beside = folder / ".rest"
-    small = as_model(model.k1, model.b, model.vocab_dict, model.scores["num_docs"], *_empty())
-    small.save(beside, show_progress=False)
+    """Writes the parameters and the vocabulary as bm25s does; `merge` has already written the arrays."""
+    temporary = folder / ".rest"
+    # Saved with empty arrays, which are deleted again: bm25s cannot save the other files alone.
+    without_arrays = as_model(model.k1, model.b, model.vocab_dict, model.scores["num_docs"], *_empty())
+    without_arrays.save(temporary, show_progress=False)
     for name in ("params.index.json", "vocab.index.json"):
-        (beside / name).replace(folder / name)
+        (temporary / name).replace(folder / name)
     for name in (DATA, INDICES, STARTS):
-        (beside / name).unlink()
-    beside.rmdir()
+        (temporary / name).unlink()
+    temporary.rmdir()
 
 
 def _empty() -> tuple[Floats, Ints, Longs, Floats]:

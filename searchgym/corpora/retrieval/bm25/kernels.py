@@ -1,4 +1,4 @@
-"""The compiled part of BM25: sums over posting lists, and heaps of the best hits."""
+"""Compiled functions of BM25 search: sums over posting lists, and heaps of the best hits."""
 
 from __future__ import annotations
 
@@ -13,51 +13,53 @@ F = TypeVar("F", bound=Callable[..., Any])
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-Scalar = Any  # of a kernel: float32 or an integer, which numba infers
+Scalar = Any  # argument of a compiled function: float32 or an integer, as numba infers
 
 
 class Postings(NamedTuple):
-    """The inverted index: the postings of term t are at ``starts[t] : starts[t + 1]``."""
+    """The inverted index of P postings and V terms; those of term t are at ``starts[t] : starts[t + 1]``."""
 
     scores: Floats
-    """(P,) float32, above 0."""
+    """(P,) float32 scores of the postings, above 0."""
     passages: Ints
     """(P,) int32 passage positions, ascending within a term."""
     starts: Longs
-    """(V + 1,) int64."""
+    """(V + 1,) int64 offsets of each term's postings."""
     maxima: Floats
     """(V,) float32 largest score of each term."""
 
 
 class Scratch(NamedTuple):
-    """What one search at a time works in, for N passages."""
+    """Working memory of one search over N passages; only one search may use it at a time."""
 
     total: Floats
-    """(N,) float32 zeros; zeros again afterwards."""
+    """(N,) float32 sums of scores by passage; all zero before and after a search."""
     candidates: Ints
-    """(N,) int32 passages whose total is above 0, as far as they are counted."""
+    """(N,) int32 passages whose sum is above 0; only the first `count` entries are valid."""
 
 
 class Ragged(NamedTuple):
-    """One list of whole numbers per query, laid end to end: list q is ``values[starts[q] : starts[q + 1]]``."""
+    """One list of integers per query, concatenated: list q is ``values[starts[q] : starts[q + 1]]``."""
 
     values: Longs
+    """(T,) int64 values of all lists, one list after the other."""
     starts: Longs
+    """(Q + 1,) int64 offsets of the lists."""
 
 
 class Found(NamedTuple):
-    """Hits of Q queries, best first; what is beyond a query's size is garbage."""
+    """Hits of Q queries, best first; entries beyond a query's number of hits are undefined."""
 
     scores: Floats
-    """(Q, k) float32."""
+    """(Q, k) float32 scores of the hits."""
     passages: Ints
-    """(Q, k) int32 positions."""
+    """(Q, k) int32 passage positions of the hits."""
     sizes: Longs
-    """(Q,) int64 number of hits."""
+    """(Q,) int64 number of hits per query."""
 
 
 def kernel(function: F) -> F:
-    """Compiles a function at its first call, keeping the machine code on disk where some folder can be written."""
+    """Compiles a function at its first call and caches the machine code on disk if a cache folder is writable."""
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError:  # neither the package folder nor the user's cache folder is writable
@@ -65,12 +67,13 @@ def kernel(function: F) -> F:
 
 
 # -- kernels -------------------------------------------------------------------------------------------------------
-# A binary heap of the best hits so far, the worst at its root: lower score, or same score and later passage.
+# The best hits so far are kept in a binary heap with the worst at its root: lower score, or same score and later
+# passage.
 
 
 @kernel
 def _worse(score: Scalar, passage: Scalar, other_score: Scalar, other_passage: Scalar) -> bool:
-    """Returns True if the first hit ranks after the second."""
+    """Returns whether the first hit ranks after the second."""
     return bool(score < other_score or (score == other_score and passage > other_passage))
 
 
@@ -125,34 +128,35 @@ def _sort(scores: Floats, passages: Ints, size: int) -> None:
 def search_all(
     postings: Postings, terms: Ragged, counts: Floats, scratch: Scratch, found: Found, first: int, last: int
 ) -> None:
-    """Ranks all passages for some of the queries.
+    """Ranks all passages for the queries ``first`` to ``last - 1``.
 
-    Rare terms come first. Once the k-th best sum so far is above all that the other terms could add, no new passage can
-    come among the best: from then on sums of those that still can are added to, and no others (MaxScore, Turtle and
-    Flood 1995, by term). The best are weighed again, in the query's order: the hits are those of visiting every
-    posting, bit by bit.
+    Rare terms come first. As soon as the k-th best sum exceeds everything that the remaining terms could add, no new
+    passage can reach the top k: from then on only the sums of passages that still can are updated (MaxScore, Turtle
+    and Flood 1995, term at a time). The scores of the best are then computed again in the order of the query's terms,
+    so that the hits are bit by bit those of visiting every posting.
 
     Args:
         postings: The index.
         terms: Term ids of each query, without repeats.
-        counts: How often each of them occurs in its query.
-        scratch: Of this thread.
-        found: To be filled.
-        first: First query to do.
+        counts: (T,) float32 number of occurrences of each of these terms in its query.
+        scratch: Working memory of this thread.
+        found: Arrays that receive the hits.
+        first: First query to process.
         last: Query before which to stop.
     """
     for query in range(first, last):
         start, end = terms.starts[query], terms.starts[query + 1]
-        own, weights = terms.values[start:end], counts[start:end]
-        sizes = postings.starts[own + 1] - postings.starts[own]
+        ids, weights = terms.values[start:end], counts[start:end]
+        sizes = postings.starts[ids + 1] - postings.starts[ids]
         scores, passages = found.scores[query], found.passages[query]
-        count = _gather(postings, own, weights, np.argsort(sizes), scratch, scores, passages)
-        least = _kth(scratch, count, scores, passages) * (1 - 2 * _slack(len(own)))
+        count = _gather(postings, ids, weights, np.argsort(sizes), scratch, scores, passages)
+        # Sums so far have another order of terms than final scores: rounding may lift one into the top k.
+        least = _kth(scratch, count, scores, passages) * (1 - 2 * _slack(len(ids)))
         size = 0
         for i in range(count):
             passage = scratch.candidates[i]
             if scratch.total[passage] >= least:
-                score = _score(postings, own, weights, passage)
+                score = _score(postings, ids, weights, passage)
                 size = _offer(scores, passages, size, score, passage)
             scratch.total[passage] = 0
         _sort(scores, passages, size)
@@ -169,15 +173,18 @@ def _gather(
     scores: Floats,
     passages: Ints,
 ) -> int:
-    """Sums scores by passage; returns the number of candidates, among which are the best. The last two are scratch."""
+    """Sums scores by passage and returns the number of candidates, which include the k best.
+
+    `order` lists the query's terms from rare to frequent; `scores` and `passages` are working memory of length k.
+    """
     slack = _slack(len(terms))
-    rest = 0.0
+    rest = 0.0  # upper bound of what the remaining terms can add to a sum; `done` is that of the terms so far
     for i in order:
         rest += weights[i] * postings.maxima[terms[i]]
     done, count, closed, ascending = 0.0, 0, False, False
     for i in order:
         first, last = postings.starts[terms[i]], postings.starts[terms[i] + 1]
-        # Looking for the k-th best costs a visit of every candidate: where it can pay only.
+        # Finding the k-th best sum visits every candidate, so it is done only where it can save more visits.
         if count >= len(scores) and done > rest and count < 4 * (last - first):
             floor = _kth(scratch, count, scores, passages) * (1 - slack)
             if floor > rest * (1 + slack):
@@ -185,7 +192,7 @@ def _gather(
                 count = _keep(scratch, count, floor - rest * (1 + slack))
         if not closed:
             count = _add_all(postings, first, last, weights[i], scratch, count)
-        elif 16 * count < last - first:
+        elif 16 * count < last - first:  # few candidates: searching for each is faster than visiting all postings
             if not ascending:
                 scratch.candidates[:count].sort()
                 ascending = True
@@ -199,13 +206,16 @@ def _gather(
 
 @kernel
 def _slack(terms: int) -> float:
-    """Returns more than the share by which a sum of so many float32 can be off, in whatever order."""
+    """Returns an upper bound of the relative rounding error of a sum of `terms` float32 numbers in any order."""
     return 2.4e-7 * (terms + 8)
 
 
 @kernel
 def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
-    """Returns the k-th best sum of the candidates, 0 if there are fewer; the last two are scratch of length k."""
+    """Returns the k-th best sum of the candidates, 0 if there are fewer.
+
+    `scores` and `passages` are working memory, whose length is k.
+    """
     size, floor = 0, np.float32(0)
     for i in range(count):
         passage = scratch.candidates[i]
@@ -218,7 +228,7 @@ def _kth(scratch: Scratch, count: int, scores: Floats, passages: Ints) -> float:
 
 @kernel
 def _keep(scratch: Scratch, count: int, least: Scalar) -> int:
-    """Drops the candidates whose sum is below `least`; returns how many are left, in the same order."""
+    """Drops the candidates whose sum is below `least`, keeping the order, and returns the number left."""
     kept = 0
     for i in range(count):
         passage = scratch.candidates[i]
@@ -232,7 +242,7 @@ def _keep(scratch: Scratch, count: int, least: Scalar) -> int:
 
 @kernel
 def _add_all(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> int:
-    """Adds a term to the sum of every passage that holds it; returns the number of candidates."""
+    """Adds a term's scores to the sum of every passage that holds it and returns the number of candidates."""
     for at in range(first, last):
         passage = postings.passages[at]
         total = scratch.total[passage]
@@ -245,7 +255,7 @@ def _add_all(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, sc
 
 @kernel
 def _add_known(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch) -> None:
-    """Adds a term to the sums of candidates by going through its postings."""
+    """Adds a term's scores to the sums of the candidates only, by visiting all of its postings."""
     for at in range(first, last):
         passage = postings.passages[at]
         if scratch.total[passage] > 0:
@@ -254,12 +264,12 @@ def _add_known(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, 
 
 @kernel
 def _add_each(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, scratch: Scratch, count: int) -> None:
-    """Adds a term to the sums of candidates, ascending, by looking for each in its postings."""
+    """Adds a term's scores to the sums of the candidates (ascending), by searching for each in its postings."""
     at = first
     for i in range(count):
         passage = scratch.candidates[i]
         step = 1
-        while at + step < last and postings.passages[at + step] < passage:  # leap, further each time
+        while at + step < last and postings.passages[at + step] < passage:  # galloping search
             at += step
             step *= 2
         at += np.searchsorted(postings.passages[at : min(at + step + 1, last)], passage)
@@ -271,7 +281,7 @@ def _add_each(postings: Postings, first: Scalar, last: Scalar, weight: Scalar, s
 
 @kernel
 def _score(postings: Postings, terms: Longs, weights: Floats, passage: Scalar) -> Scalar:
-    """Returns a passage's score: the sum in the query's order."""
+    """Returns the score of a passage, summed in the order of the query's terms."""
     score = np.float32(0)
     for i in range(len(terms)):
         start, end = postings.starts[terms[i]], postings.starts[terms[i] + 1]
@@ -283,13 +293,21 @@ def _score(postings: Postings, terms: Longs, weights: Floats, passage: Scalar) -
 
 @kernel
 def search_within(postings: Postings, terms: Ragged, counts: Floats, subsets: Ragged, found: Found) -> None:
-    """Ranks each query's own passages, given as positions, looking each up in the postings of each term."""
+    """Ranks a subset of the passages for each query, looking each passage up in the postings of each term.
+
+    Args:
+        postings: The index.
+        terms: Term ids of each query, without repeats.
+        counts: (T,) float32 number of occurrences of each of these terms in its query.
+        subsets: Positions of the passages that each query may find.
+        found: Arrays that receive the hits.
+    """
     for query in range(len(found.sizes)):
-        own = slice(terms.starts[query], terms.starts[query + 1])
+        span = slice(terms.starts[query], terms.starts[query + 1])
         scores, passages = found.scores[query], found.passages[query]
         size = 0
         for passage in subsets.values[subsets.starts[query] : subsets.starts[query + 1]]:
-            score = _score(postings, terms.values[own], counts[own], passage)
+            score = _score(postings, terms.values[span], counts[span], passage)
             if score > 0:
                 size = _offer(scores, passages, size, score, passage)
         _sort(scores, passages, size)

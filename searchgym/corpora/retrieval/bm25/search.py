@@ -1,9 +1,10 @@
-"""BM25 search over a bm25s index: only the posting lists of a query are visited, in compiled code.
+"""BM25 search over a bm25s index, in compiled code that visits only the posting lists of a query's terms.
 
-The score of a passage is the sum, over the query's terms with their repeats, of idf * tf / (tf + k1 * (1 - b + b * L)),
-where idf = ln(1 + (N - df + 0.5) / (df + 0.5)) and L is the passage's number of terms over the mean number: Lucene's
-BM25, precomputed by bm25s as one float32 per posting. The sum runs in the query's order, with a repeated term as one
-product: a score does not depend on what else is in the batch, nor a query's cost on how often it says the same.
+The score of a passage is Lucene's BM25: the sum, over the query's terms with their repeats, of
+idf * tf / (tf + k1 * (1 - b + b * L)), where idf = ln(1 + (N - df + 0.5) / (df + 0.5)) and L is the passage's number of
+terms over the mean number. The index holds the summands, one float32 per posting. They are added in the order of the
+query's terms, a repeated term as one product: a score does not depend on the rest of the batch, nor the cost of a query
+on the number of its repeats.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from searchgym.records import Hit, Passage
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
 
-_WORK_OF_A_THREAD = 2_000_000  # postings to visit, a few milliseconds: less is not worth starting a thread
-_MAX_THREADS: Final = 8  # each needs eight bytes per passage
+_WORK_OF_A_THREAD = 2_000_000  # postings, visited in a few milliseconds: with fewer, starting a thread does not pay
+_MAX_THREADS: Final = 8  # each thread needs eight bytes of memory per passage
 
 # -- index and retriever -------------------------------------------------------------------------------------------
 
 
 class Passages(Protocol):
-    """Passages by position: a list, or a `PassageStore`."""
+    """A sequence of passages, such as a list or a `PassageStore`."""
 
     def __len__(self) -> int:
         """Returns the number of passages."""
@@ -62,21 +63,21 @@ class Passages(Protocol):
 
 
 def contents(passage: Passage) -> str:
-    """Returns the text that is indexed: title and text, each on its own line."""
+    """Returns the text of a passage that is indexed: title and text on separate lines."""
     return f"{passage.title}\n{passage.text}"
 
 
 class BM25Retriever:
-    """Searches a BM25 index. Safe to use from several threads; a copy is the retriever itself.
+    """Retriever that searches a BM25 index. Several threads may share it; copying it returns the same object.
 
-    Ties are broken by passage order, at the boundary too. A hit always has a score above 0: a query without known words
-    has no hits. Compiles its code (or loads it from numba's cache) when constructed, so that no search has to.
+    Ties are broken by passage order, also at the k-th place. A hit always has a score above 0, so a query without known
+    words has no hits. The constructor compiles the code (or loads it from numba's cache), so that no search has to.
 
     Args:
-        model: A bm25s index of `passages`, built by `bm25_build` or loaded.
+        model: A bm25s index of `passages`, from `build.merge` or `build.load_model`.
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder it comes from, None if there is none.
-        threads: Of one search; 0 for one per core, 8 at most.
+        corpus_sha256: `Manifest.corpus_sha256` of the index folder; None for an index in memory.
+        threads: Number of threads of one search; 0 means one per core, at most 8.
     """
 
     in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
@@ -89,7 +90,7 @@ class BM25Retriever:
         self.corpus_sha256 = corpus_sha256
         self._passages = passages
         self._vocabulary: Mapping[str, int] = model.vocab_dict
-        # Read-only in memory as in a memory-mapped file: the kernels are compiled for one kind of array only.
+        # Read-only also in memory, as in a memory-mapped file: numba would compile again for writable arrays.
         arrays = [np.asarray(model.scores[name]).view() for name in ("data", "indices", "indptr", "maxima")]
         for values in arrays:
             values.setflags(write=False)
@@ -106,11 +107,11 @@ class BM25Retriever:
         return iter(self._passages)
 
     def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, 0 to len - 1."""
+        """Returns the passage at a position, from 0 to len - 1."""
         return self._passages[position]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
+        """Returns the settings that the hits depend on, besides the corpus."""
         analyser = f"{analysis.NAME} {analysis.VERSION}"
         return {"kind": "bm25", "k1": self.model.k1, "b": self.model.b, "analyser": analyser}
 
@@ -121,7 +122,7 @@ class BM25Retriever:
         return BM25Retriever, (self.model, self._passages, self.corpus_sha256, self._threads)
 
     def warm_up(self) -> None:
-        """Runs one tiny search of each kind, so that compilation happens now."""
+        """Runs a tiny search with each compiled function, so that the first real search need not wait for numba."""
         self.search([""], 1)
         self.search_within([""], 1, [np.zeros(1, np.int64)])
 
@@ -130,10 +131,10 @@ class BM25Retriever:
 
         Args:
             queries: Any texts.
-            k: Hits wanted per query, at least 1; may exceed the number of passages.
+            k: Number of hits wanted per query, at least 1; may exceed the number of passages.
 
         Returns:
-            Per query at most k hits, best first, fewer where fewer passages share a word with the query.
+            At most k hits per query, best first; fewer if fewer passages share a word with the query.
 
         Raises:
             UsageError: `queries` is a single string, or `k` is below 1.
@@ -141,41 +142,46 @@ class BM25Retriever:
         terms, counts, found = self._prepare(queries, k)
         starts = self._postings.starts
         work = int((starts[terms.values + 1] - starts[terms.values]).sum())
-        parts = min(len(queries), self._threads, 1 + work // _WORK_OF_A_THREAD)
-        if parts <= 1:
+        threads = min(len(queries), self._threads, 1 + work // _WORK_OF_A_THREAD)
+        if threads <= 1:
             self._rank(terms, counts, found, 0, len(queries))
         else:
-            cuts = [len(queries) * part // parts for part in range(parts + 1)]
-            with ThreadPoolExecutor(parts) as pool:
+            cuts = [len(queries) * thread // threads for thread in range(threads + 1)]
+            with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(partial(self._rank, terms, counts, found), cuts[:-1], cuts[1:]))
         return self._hits(found)
 
     def search_within(
         self, queries: Sequence[str], k: int, subsets: Sequence[npt.NDArray[np.integer[Any]]]
     ) -> list[list[Hit]]:
-        """Returns the best passages for each query among its own; scores are those of `search`.
+        """Returns the best passages for each query among a subset; scores are those of `search`.
 
         Args:
             queries: Any texts.
-            k: Hits wanted per query, at least 1.
-            subsets: Passage positions that each query may find, in any order.
+            k: Number of hits wanted per query, at least 1.
+            subsets: Positions of the passages that each query may find, in any order.
+
+        Returns:
+            At most k hits per query, best first.
 
         Raises:
-            UsageError: As `search`; or there is not one subset per query, or a position is not in the corpus.
+            UsageError: `queries` is a single string, `k` is below 1, the numbers of subsets and queries differ, or a
+                position is not in the corpus.
         """
         if len(subsets) != len(queries):
             raise UsageError(f"search_within needs one subset per query, got {len(subsets)} for {len(queries)} queries")
         terms, counts, found = self._prepare(queries, k)
-        own = _ragged([np.unique(np.asarray(subset, np.int64)) for subset in subsets])
-        if len(own.values) and not (own.values.min() >= 0 and own.values.max() < len(self._passages)):
+        allowed = _ragged([np.unique(np.asarray(subset, np.int64)) for subset in subsets])
+        if len(allowed.values) and not (allowed.values.min() >= 0 and allowed.values.max() < len(self._passages)):
             raise UsageError(
-                f"subset positions must be in [0, {len(self._passages)}), got {own.values.min()} to {own.values.max()}"
+                f"subset positions must be in [0, {len(self._passages)}), got {allowed.values.min()} to "
+                f"{allowed.values.max()}"
             )
-        search_within(self._postings, terms, counts, own, found)
+        search_within(self._postings, terms, counts, allowed, found)
         return self._hits(found)
 
     def _rank(self, terms: Ragged, counts: Floats, found: Found, first: int, last: int) -> None:
-        """Runs the kernel for some of the queries, with scratch that no other thread has."""
+        """Ranks the queries ``first`` to ``last - 1``, with working memory that no other thread uses."""
         try:
             scratch = self._scratch.pop()
         except IndexError:
@@ -184,7 +190,7 @@ class BM25Retriever:
         self._scratch.append(scratch)
 
     def _prepare(self, queries: Sequence[str], k: int) -> tuple[Ragged, Floats, Found]:
-        """Returns the known terms of each query, how often each occurs, and room for the hits."""
+        """Returns the known terms of each query, the number of occurrences of each, and arrays for the hits."""
         check_request(queries, k)
         known = self._vocabulary
         bags = [Counter([known[term] for term in analyse(query) if term in known]) for query in queries]
@@ -194,7 +200,7 @@ class BM25Retriever:
         return _ragged(bags), counts, found
 
     def _hits(self, found: Found) -> list[list[Hit]]:
-        """Returns the found passages as records."""
+        """Returns the hits as records, one list per query."""
         rows = zip(found.passages, found.scores, found.sizes, strict=True)
         return [
             [Hit(self._passages[p], s) for p, s in zip(passages[:n].tolist(), scores[:n].tolist(), strict=True)]
@@ -203,6 +209,6 @@ class BM25Retriever:
 
 
 def _ragged(lists: Sequence[Collection[int] | Longs]) -> Ragged:
-    """Lays lists of whole numbers end to end."""
+    """Concatenates lists of integers."""
     starts = np.cumsum([0, *map(len, lists)], dtype=np.int64)
     return Ragged(np.fromiter(itertools.chain.from_iterable(lists), np.int64, count=starts[-1]), starts)

@@ -1,1 +1,1 @@
-"""Dense retrieval: encoders, vectors and FAISS indexes."""
+"""Dense retrieval, with encoders, vectors and FAISS indexes."""

@@ -1,7 +1,7 @@
-"""Dense retrieval as a part of an index folder: the vectors of an encoder in a FAISS index.
+"""The back end ``dense`` of index folders: the vectors of an encoder in a FAISS index.
 
 index.faiss        the index, as FAISS writes it
-probe.npy          (P, D) float32: vectors of up to four passages, by which another encoder or corpus is told
+probe.npy          (P, D) float32: vectors of up to four passages, which reveal another encoder or corpus
 """
 
 from __future__ import annotations
@@ -35,26 +35,31 @@ from searchgym.corpora.store import PassageStore
 from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.records import Hit, Passage
 
-_FAISS: Any = faiss  # with the names that its stubs lack
+_FAISS: Any = faiss  # untyped, for names that the type stubs lack
 
 INDEX: Final = "index.faiss"
+"""File of the FAISS index."""
 PROBE: Final = "probe.npy"
+"""File of the probes: vectors of a few passages, for comparison with the encoder at each load."""
 LEAST_COSINE: Final = 0.99
-"""Of a probe and the same passage encoded again. Half precision and another device cost less than 0.001; another
-encoder, template or passage costs more than 0.01."""
+"""Smallest cosine between a probe and the same passage encoded again.
 
-_ENCODER_MEMORY: Final = 2_000_000_000  # torch and a model of a hundred million numbers
-_ENCODED_AT_ONCE: Final = 4096
+Half precision or another device lowers the cosine by less than 0.001; another encoder, template or passage lowers it by
+more than 0.01.
+"""
+
+_ENCODER_MEMORY: Final = 2_000_000_000  # bytes: torch and a model of a hundred million parameters
+_ENCODED_AT_ONCE: Final = 4096  # passages
 _QUERIES_AT_ONCE: Final = 1024
-_MOST_ON_GPU: Final = 2048  # hits that FAISS can select there
+_MOST_ON_GPU: Final = 2048  # largest k that FAISS supports on a GPU
 
 
 def needs(card: DenseCard, passages: int, text: int) -> Needs:
-    """Returns what a build takes: vectors on disk, the index beside them unless flat; that index in memory.
+    """Returns what a build takes: disk for the vectors and an index other than ``flat``, memory for that index.
 
-    A vector takes 4 bytes a dimension. ``ivf-sq8`` keeps 1 byte a dimension and an id of 8, ``hnsw`` the whole vector
-    and 2 * links places of 4, a tenth of them again in upper layers. FAISS's arrays double as they grow, so that memory
-    is twice that.
+    A vector takes 4 bytes per dimension. ``ivf-sq8`` stores 1 byte per dimension and an id of 8 bytes; ``hnsw`` stores
+    the whole vector and 2 * links neighbours of 4 bytes, plus a tenth for the upper layers. Memory is twice the size of
+    the index, because FAISS's arrays double as they grow.
     """
     dimension = card.encoder.dimension
     flat = 4 * passages * dimension
@@ -69,24 +74,24 @@ def needs(card: DenseCard, passages: int, text: int) -> Needs:
 
 
 class DenseBuilder:
-    """Encodes shard by shard into one file, then builds the index from it; see `parts.Builder`."""
+    """Builder of a dense part: encodes all shards into one file of vectors and builds the index from it at the end."""
 
     def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress) -> None:
         self._card, self._folder, self._progress = card, folder, progress
         self._vectors = shards / "vectors.faiss"
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Writes a shard's vectors.
+        """Encodes the passages of a shard and writes their vectors.
 
         Raises:
             ModelError: The encoder gave a number that is not finite.
         """
         encoder = encoders.load_encoder(self._card.encoder)
-        parts = []
+        batches = []
         for at in range(0, len(passages), _ENCODED_AT_ONCE):
             self._progress("encoding passages", start + at, 0)
-            parts.append(encoder.encode_passages(passages[at : at + _ENCODED_AT_ONCE]))
-        vectors = np.concatenate(parts)
+            batches.append(encoder.encode_passages(passages[at : at + _ENCODED_AT_ONCE]))
+        vectors = np.concatenate(batches)
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             bad = passages[int(finite.argmin())]
@@ -96,7 +101,7 @@ class DenseBuilder:
         write_vectors(self._vectors, start, vectors)
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
-        """Builds the index of all vectors."""
+        """Builds the index from all vectors, writes the probes, and returns the facts of the part."""
         source = self._stored(len(passages))
         vectors = map_vectors(source)
         positions = probe_positions(len(vectors))
@@ -105,7 +110,7 @@ class DenseBuilder:
         return facts | write_index(self._card, source, self._folder / INDEX, self._progress)
 
     def _stored(self, passages: int) -> Path:
-        """Returns a flat index of so many vectors."""
+        """Returns the file of all vectors, made a complete flat index."""
         finish_vectors(self._vectors, passages, self._card.encoder.dimension)
         return self._vectors
 
@@ -116,26 +121,26 @@ builder = DenseBuilder
 def load(
     card: DenseCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> DenseRetriever:
-    """Opens the part, memory-mapped, and its encoder; checks one by the other.
+    """Returns a dense retriever over a part, after comparing the encoder with the probes; see `BackEnd.load`.
 
     Raises:
-        IndexMismatchError: The part does not fit its facts or the passages, or the encoder gives other vectors.
-        UsageError: As `Encoder`; or the card's device is not there.
-        DataMissingError: As `Encoder`.
+        IndexMismatchError: The part does not match its facts or the passages, or the encoder gives other vectors.
+        UsageError: The card's device is not available, or the encoder cannot be used; see `Encoder`.
+        DataMissingError: The encoder's model cannot be loaded.
     """
     _check_device(card)
     try:
-        found = describe(folder / INDEX)
+        actual = describe(folder / INDEX)
         probes = np.load(folder / PROBE)
-        positions, said = list(facts["probes"]), (card.index, int(facts["dimension"]), int(facts["passages"]))
+        positions, expected = list(facts["probes"]), (card.index, int(facts["dimension"]), int(facts["passages"]))
     except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
         raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
-    if tuple(found) != said or said[1:] != (card.encoder.dimension, len(passages)):
+    if tuple(actual) != expected or expected[1:] != (card.encoder.dimension, len(passages)):
         raise IndexMismatchError(
-            f"{folder.name}/{INDEX} is {found.kind} with {found.vectors} vectors of {found.dimension} numbers, "
+            f"{folder.name}/{INDEX} is {actual.kind} with {actual.vectors} vectors of {actual.dimension} numbers, "
             f"expected {card.index} with {len(passages)} of {card.encoder.dimension}"
         )
-    if positions != probe_positions(len(passages)) or probes.shape != (len(positions), found.dimension):
+    if positions != probe_positions(len(passages)) or probes.shape != (len(positions), actual.dimension):
         raise IndexMismatchError(f"{folder.name}/{PROBE} is not of this index")
     index = open_index(folder / INDEX)
     progress("loading the encoder", 0, 1)
@@ -146,15 +151,20 @@ def load(
 
 
 def probe_positions(passages: int) -> list[int]:
-    """Returns the first, the last and two between, each once."""
+    """Returns the positions of the passages used as probes: the first, the last and two between, without repeats."""
     return sorted({0, passages // 3, 2 * passages // 3, passages - 1})
 
 
 def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats) -> None:
-    """Encodes passages and compares them with the vectors that an index has of them.
+    """Checks that an encoder gives the vectors that an index holds of some passages.
+
+    Args:
+        encoder: Encoder to check.
+        passages: P passages, which are encoded again.
+        vectors: (P, D) float32 vectors of the index.
 
     Raises:
-        IndexMismatchError: One has a cosine of `LEAST_COSINE` or less.
+        IndexMismatchError: The cosine of some passage's two vectors is `LEAST_COSINE` or less.
     """
     again = encoder.encode_passages(passages).astype(np.float64)
     lengths = np.linalg.norm(again, axis=1) * np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -171,17 +181,18 @@ def check_probes(encoder: Encoder, passages: Sequence[Passage], vectors: Floats)
 
 
 class DenseRetriever:
-    """Searches a FAISS index by inner product. Safe to use from several threads; a copy is the retriever itself.
+    """Retriever that searches a FAISS index by inner product.
 
-    Hits of the same score are in passage order. At the boundary, ``flat`` keeps the first of them, the others any. A
-    score may differ by the rounding of sums with what else is in the batch.
+    Several threads may share it; copying it returns the same object. Hits with the same score are in passage order. At
+    the k-th place, ``flat`` keeps the first of them and the other indexes keep any. The rounding of a score may depend
+    on the rest of the batch.
 
     Args:
-        index: Of the passages' vectors, by position.
-        encoder: Of the queries.
+        index: FAISS index of the passages' vectors, by position.
+        encoder: Encoder of the queries.
         passages: The indexed passages, by position.
-        corpus_sha256: `Manifest.corpus_sha256` of the index folder it comes from, None if there is none.
-        card: How to search.
+        corpus_sha256: `Manifest.corpus_sha256` of the index folder, None if there is none.
+        card: Card to search by.
     """
 
     in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
@@ -192,7 +203,7 @@ class DenseRetriever:
         self.corpus_sha256 = corpus_sha256
         self._index, self._encoder, self._passages, self._card = index, encoder, passages, card
         on_cpu = card.device == "cpu"
-        self._turn: Any = contextlib.nullcontext() if on_cpu else threading.Lock()  # a GPU's index is for one thread
+        self._turn: Any = contextlib.nullcontext() if on_cpu else threading.Lock()  # on a GPU, one thread at a time
 
     def __len__(self) -> int:
         """Returns the number of passages."""
@@ -203,11 +214,11 @@ class DenseRetriever:
         return iter(self._passages)
 
     def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, 0 to len - 1."""
+        """Returns the passage at a position, from 0 to len - 1."""
         return self._passages[position]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
+        """Returns the settings that the hits depend on, besides the corpus."""
         card = self._card
         names = {"flat": (), "ivf-sq8": ("nprobe",), "hnsw": ("ef_search",)}[card.index]
         settings = {name: getattr(card, name) for name in names}
@@ -222,10 +233,10 @@ class DenseRetriever:
 
         Args:
             queries: Any texts.
-            k: Hits wanted per query, at least 1; may exceed the number of passages.
+            k: Number of hits wanted per query, at least 1; may exceed the number of passages.
 
         Returns:
-            Per query at most k hits, best first; fewer where ``ivf-sq8`` or ``hnsw`` come across fewer.
+            At most k hits per query, best first; fewer if ``ivf-sq8`` or ``hnsw`` finds fewer.
 
         Raises:
             UsageError: `queries` is a single string, `k` is below 1, or above 2048 on a GPU.
@@ -248,16 +259,16 @@ class DenseRetriever:
             scores, positions = self._index.search(vectors, k, params=parameters)
         order = np.lexsort((positions, -scores), axis=1)
         scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
-        for own, found in zip(scores.tolist(), positions.tolist(), strict=True):
-            # FAISS fills up with -1 where it finds fewer
-            yield [Hit(self._passages[p], s) for p, s in zip(found, own, strict=True) if p >= 0]
+        for row, places in zip(scores.tolist(), positions.tolist(), strict=True):
+            # FAISS pads with position -1 if it finds fewer than k
+            yield [Hit(self._passages[p], s) for p, s in zip(places, row, strict=True) if p >= 0]
 
 
 # -- devices -------------------------------------------------------------------------------------------------------
 
 
 def _check_device(card: DenseCard) -> None:
-    """Refuses a device that is unknown, not there, or of no use."""
+    """Raises a UsageError if a card's device is unknown, not available, or unsupported for its index."""
     kind, _, number = card.device.partition(":")
     if card.device == "cpu":
         return
@@ -270,13 +281,13 @@ def _check_device(card: DenseCard) -> None:
             f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "
             "pip install 'searchgym[gpu]'"
         )
-    there = _FAISS.get_num_gpus()
-    if int(number or 0) >= there:
-        raise UsageError(f"device {card.device}: FAISS finds {there} GPUs here")
+    gpus = _FAISS.get_num_gpus()
+    if int(number or 0) >= gpus:
+        raise UsageError(f"device {card.device}: FAISS finds {gpus} GPUs here")
 
 
 def _placed(index: Any, card: DenseCard) -> Any:
-    """Returns an index where the card wants it searched."""
+    """Returns an index moved to the card's device, with its search settings."""
     if card.index == "ivf-sq8":
         index.nprobe = card.nprobe
     if card.device == "cpu":

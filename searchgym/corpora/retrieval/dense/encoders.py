@@ -1,6 +1,7 @@
-"""Text encoders: queries and passages to vectors, by sentence-transformers.
+"""Text encoders, which turn queries and passages into vectors with sentence-transformers.
 
-The card governs: templates, pooling, length and normalisation are its own, whatever the model's repository configures.
+Templates, pooling, maximum length and normalisation come from the encoder's card; those that the model's repository
+configures are ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 
 CHARACTERS: Final = 64
-"""Characters of a text that are read for each token that a model may take. Tokens have 2 to 5 in the languages of the
-world, so that what is cut here would be cut after tokenising anyway; other than that are only runs of blanks, or of
-more than a hundred letters without a blank."""
+"""Maximum number of characters of a text per token that the model may take; longer texts are cut before tokenising.
+
+A token has 2 to 5 characters in the languages of the world, so the tokenizer would cut the rest anyway. Exceptions are
+long runs of blanks, and words of more than a hundred letters.
+"""
 EXTRA: Final = "pip install 'searchgym[dense]'"
+"""Command that installs the libraries of this module, for error messages."""
 
 _PACKAGE: Final = "package:"
 _FIELD: Final = re.compile(r"\{(title|text)\}")
@@ -39,18 +43,18 @@ _lock = threading.Lock()
 
 
 class Encoder:
-    """An encoder in this process. Safe to use from several threads, which wait for each other.
+    """Text encoder that runs in this process. Several threads may share it; they wait for each other.
 
-    A text's vector does not depend on what is encoded with it, but for the rounding of sums (1e-6 in float32).
+    The vector of a text does not depend on the other texts of the batch, except for rounding (1e-6 in float32).
 
     Args:
-        card: Which model, and how texts are given to it.
+        card: Encoder card, which names the model and its settings.
 
     Raises:
-        CardError: The card's numbers or templates make no sense.
-        UsageError: sentence-transformers is not installed, there is no such device, or the model has vectors of another
-            dimension or fewer positions than the card says.
-        DataMissingError: The model is not to be had.
+        CardError: The card's numbers or templates are not valid.
+        UsageError: sentence-transformers is not installed, the device is not available, or the model's vectors have
+            another dimension or the model fewer positions than the card says.
+        DataMissingError: The model cannot be loaded.
     """
 
     def __init__(self, card: EncoderCard) -> None:
@@ -58,18 +62,18 @@ class Encoder:
         self.card = card
         self._lock = threading.Lock()  # tokenizers cannot be used by two threads at the same time
         self._model = _load(card)
-        found = self._encode(["a"]).shape[1]
-        if found != card.dimension:
+        actual = self._encode(["a"]).shape[1]
+        if actual != card.dimension:
             raise UsageError(
-                f"encoder card {card.name!r}: dimension is {card.dimension}, the vectors of {card.model} have {found}"
+                f"encoder card {card.name!r}: dimension is {card.dimension}, the vectors of {card.model} have {actual}"
             )
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
-        """Returns (Q, D) float32 vectors of any texts, by the card's template for queries."""
+        """Returns the vectors of queries, (Q, D) float32, encoded by the card's template for queries."""
         return self._encode([_fill(self.card.query, {"text": text}) for text in texts])
 
     def encode_passages(self, passages: Sequence[Passage]) -> Floats:
-        """Returns (N, D) float32 vectors, by the card's template for passages."""
+        """Returns the vectors of passages, (N, D) float32, encoded by the card's template for passages."""
         return self._encode([_fill(self.card.passage, {"title": p.title, "text": p.text}) for p in passages])
 
     def _encode(self, texts: list[str]) -> Floats:
@@ -83,13 +87,13 @@ class Encoder:
             vectors = self._model.encode(
                 clean, batch_size=self.card.batch, show_progress_bar=False, convert_to_tensor=True
             ).float()
-            if self.card.normalise:  # in float32, whatever the model computes in
+            if self.card.normalise:  # in float32 even if the model computes in half precision
                 vectors = torch.nn.functional.normalize(vectors, dim=1)
         return np.ascontiguousarray(vectors.cpu().numpy(), np.float32)
 
 
 def load_encoder(card: EncoderCard) -> Encoder:
-    """Returns the encoder of a card, loaded once in a process; errors as `Encoder`."""
+    """Returns the encoder of a card, which each process loads only once; raises the errors of `Encoder`."""
     with _lock:
         return _encoder(card)
 
@@ -100,12 +104,12 @@ def _encoder(card: EncoderCard) -> Encoder:
 
 
 def _fill(template: str, fields: Mapping[str, str]) -> str:
-    """Fills in a template in one pass: what a text holds in braces stays."""
+    """Returns a filled-in template. Fields are replaced in one pass, so braces inside a text stay as they are."""
     return _FIELD.sub(lambda match: fields.get(match[1], match[0]), template)
 
 
 def _valid(text: str) -> str:
-    """Returns a text that every tokenizer takes: lone surrogates become U+FFFD, nothing a blank."""
+    """Returns a text that every tokenizer accepts: lone surrogates become U+FFFD, the empty text a blank."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") or " "
 
 
@@ -113,7 +117,7 @@ def _valid(text: str) -> str:
 
 
 def _check(card: EncoderCard) -> None:
-    """Refuses a card that cannot be meant."""
+    """Raises a CardError if a card's numbers or templates are not valid."""
     for name, least in (("max_tokens", 4), ("dimension", 1), ("batch", 1)):
         if getattr(card, name) < least:
             raise CardError(f"encoder card {card.name!r}: {name} is at least {least}, got {getattr(card, name)}")
@@ -125,7 +129,7 @@ def _check(card: EncoderCard) -> None:
 
 
 def _load(card: EncoderCard) -> SentenceTransformer:
-    """Returns the model with the card's pooling."""
+    """Returns the card's model with its pooling, ready to encode."""
     try:
         import torch
         from sentence_transformers import SentenceTransformer
@@ -137,8 +141,8 @@ def _load(card: EncoderCard) -> SentenceTransformer:
     place, where = _place(card)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the libraries, about each other and a repository's files
-            # Texts are given as they are: left to itself, it puts them into the chat template of a model that has one.
+            warnings.simplefilter("ignore")  # the libraries warn about each other and about a repository's files
+            # `modality_config` passes texts on as they are: by default they are put into a model's chat template.
             transformer = Transformer(
                 place,
                 model_kwargs={"dtype": getattr(torch, card.dtype), **where},
@@ -150,7 +154,7 @@ def _load(card: EncoderCard) -> SentenceTransformer:
             )
             pooling = Pooling(card.dimension, pooling_mode=card.pooling)
             model = SentenceTransformer(modules=[transformer, pooling], device=card.device)
-    except Exception as error:  # transformers, torch and the hub's client raise many types
+    except Exception as error:  # transformers, torch and the hub's client raise exceptions of many types
         why = "the hub cannot be reached, and in its cache: " if where.get("local_files_only") else ""
         raise DataMissingError(
             f"the encoder cannot be loaded ({why}{type(error).__name__}: {error!s:.300}): fetch it where there is a "
@@ -166,7 +170,7 @@ def _load(card: EncoderCard) -> SentenceTransformer:
 
 
 def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
-    """Returns a folder or a hub's name, and how to look for it there."""
+    """Returns the model's folder or its name on the hub, and the arguments for loading it from there."""
     if card.model.startswith(_PACKAGE):
         return str(_in_package(card.model)), {}
     folder = Path(card.model).expanduser()
@@ -178,7 +182,7 @@ def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
 
 
 def _in_package(model: str) -> Path:
-    """Returns the folder that ``package:NAME/FOLDER`` means."""
+    """Returns the folder that ``package:NAME/FOLDER`` names inside an installed package."""
     name, _, inside = model.removeprefix(_PACKAGE).partition("/")
     try:
         folder = Path(str(importlib.resources.files(name))) / inside

@@ -1,7 +1,8 @@
-"""Files of vectors: FAISS's own, built from vectors on disk without holding all of them in memory.
+"""Writes, reads and builds FAISS indexes from vectors on disk, without holding all vectors in memory.
 
-Vectors are kept in FAISS's file of a flat index, which is a header and then the numbers (FAISS, impl/index_write.cpp):
-written at a passage's place, so that an interrupted build goes on, and a flat index once the header says how many.
+Vectors are stored in the format of FAISS's flat index: a header, then the numbers (FAISS, impl/index_write.cpp). Each
+vector is written at its passage's place, so that an interrupted build can be resumed; writing the header at the end
+makes the file a flat index.
 """
 
 from __future__ import annotations
@@ -32,43 +33,46 @@ except ImportError as error:  # pragma: no cover: tests need it
 
 Floats = npt.NDArray[np.float32]
 
-_FAISS: Any = faiss  # with the names that its stubs lack
+_FAISS: Any = faiss  # untyped, for names that the type stubs lack
 KINDS: Final = {b"IxFI": "flat", b"IwSq": "ivf-sq8", b"IHNf": "hnsw"}
-"""What FAISS's files begin with."""
-# How FAISS (1.15) reads each. It maps flat indexes by the newer way only, inverted lists by both, but looks whether the
-# file is long enough by the older one only; mapping a graph that was cut ends the process.
+"""Types of index, by the first four bytes of the FAISS file."""
+# Read flags for FAISS 1.15. MMAP_IFC is the only flag that maps flat indexes. Both map inverted lists, but only MMAP
+# checks that the file is long enough. A graph is read into memory: mapping a truncated file kills the process.
 _FLAGS: Final = {"flat": faiss.IO_FLAG_MMAP_IFC, "ivf-sq8": faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY, "hnsw": 0}
 
 CHUNK: Final = 16_384
-"""Vectors in memory at once."""
+"""Number of vectors in memory at once."""
 PER_LIST: Final = 64
-"""Vectors that a list is trained on; FAISS asks for 39 to 256."""
+"""Default number of training vectors per inverted list; FAISS recommends 39 to 256."""
 LEAST_PER_LIST: Final = 39
+"""Smallest number of training vectors per inverted list that FAISS recommends."""
 SEED: Final = 1234
-"""Of the sample that lists are trained on, and of training."""
+"""Seed of the training of inverted lists and of its sample of vectors."""
 
 _HEADER: Final = struct.Struct("<4siqqq?i")
 _SIZE: Final = struct.Struct("<Q")
-_RESERVED: Final = 1 << 20  # what FAISS writes into two fields that it does not use
+_RESERVED: Final = 1 << 20  # value that FAISS writes into two unused fields
 START: Final = _HEADER.size + _SIZE.size
-"""Byte of a flat index's first vector."""
+"""Byte offset of the first vector in a flat index."""
 
 
 class Described(NamedTuple):
-    """What a FAISS file says it is."""
+    """Description of a FAISS file, read from its header."""
 
     kind: str
-    """``flat``, ``ivf-sq8`` or ``hnsw``."""
+    """Type of the index: ``flat``, ``ivf-sq8`` or ``hnsw``."""
     dimension: int
+    """Numbers per vector."""
     vectors: int
+    """Number of vectors."""
 
 
 def describe(path: Path) -> Described:
-    """Reads the beginning of a FAISS file, without FAISS.
+    """Returns the description of a FAISS file, read from its header without loading the index.
 
     Raises:
-        IndexMismatchError: It is none, of a kind that is not used here, or not of inner products; or a flat index that
-            is longer or shorter than it says.
+        IndexMismatchError: The file is no FAISS index, or an index of an unsupported type or metric; or it is a flat
+            index whose length does not match its header.
     """
     with path.open("rb") as file:
         start = file.read(START)
@@ -95,16 +99,16 @@ def describe(path: Path) -> Described:
 
 
 def flat_header(vectors: int, dimension: int) -> bytes:
-    """Returns what FAISS writes before the numbers of a flat index of inner products."""
+    """Returns the header that FAISS writes before the numbers of a flat index of inner products."""
     header = _HEADER.pack(b"IxFI", dimension, vectors, _RESERVED, _RESERVED, True, faiss.METRIC_INNER_PRODUCT)
     return header + _SIZE.pack(vectors * dimension)
 
 
 def open_index(path: Path) -> faiss_types.Index:
-    """Opens a FAISS file: ``flat`` and ``ivf-sq8`` memory-mapped, ``hnsw`` read into memory.
+    """Returns the index in a FAISS file: ``flat`` and ``ivf-sq8`` memory-mapped, ``hnsw`` read into memory.
 
     Raises:
-        IndexMismatchError: As `describe`; or FAISS cannot read it.
+        IndexMismatchError: The file is not a supported index (see `describe`), or FAISS cannot read it.
     """
     kind = describe(path).kind
     try:
@@ -117,11 +121,11 @@ def open_index(path: Path) -> faiss_types.Index:
 
 
 def write_vectors(path: Path, start: int, vectors: Floats) -> None:
-    """Writes vectors from a position on; what was there and behind is replaced. They are on disk afterwards.
+    """Writes vectors to a file from a position on, truncating it there, and flushes them to disk.
 
     Args:
-        path: Made if it is not there.
-        start: Position of the first.
+        path: File of vectors; made if it does not exist.
+        start: Position of the first vector.
         vectors: (N, D) float32.
 
     Raises:
@@ -140,10 +144,15 @@ def write_vectors(path: Path, start: int, vectors: Floats) -> None:
 
 
 def finish_vectors(path: Path, vectors: int, dimension: int) -> None:
-    """Makes a flat index of the first so many vectors that were written.
+    """Makes a file of vectors a flat index, by truncating it and writing its header.
+
+    Args:
+        path: File of vectors.
+        vectors: Number of vectors to keep.
+        dimension: Numbers per vector.
 
     Raises:
-        RunExistsError: There are fewer.
+        RunExistsError: The file holds fewer vectors.
     """
     end = START + 4 * vectors * dimension
     size = path.stat().st_size if path.exists() else 0
@@ -163,6 +172,7 @@ def map_vectors(path: Path) -> npt.NDArray[np.float32]:
 
 
 def _lost(path: Path, size: int, expected: int) -> RunExistsError:
+    """Returns the error for a file of vectors that is shorter than its build's state says."""
     return RunExistsError(
         f"{path} has {size} bytes of {expected}: vectors of an interrupted build were lost; build again with --restart"
     )
@@ -172,26 +182,26 @@ def _lost(path: Path, size: int, expected: int) -> RunExistsError:
 
 
 def write_index(card: DenseCard, source: Path, target: Path, progress: Progress) -> dict[str, Any]:
-    """Builds what a card says from a flat index.
+    """Builds the index that a card describes from a flat index.
 
-    ``flat`` and ``ivf-sq8`` give the same bytes for the same vectors; ``hnsw`` does only on one thread, as links depend
-    on which of two vectors comes first.
+    ``flat`` and ``ivf-sq8`` give the same bytes for the same vectors. ``hnsw`` does so only on one thread, because its
+    links depend on the order in which vectors are added.
 
     Args:
-        card: Of the index.
-        source: A flat index with at least one vector.
-        target: Gets its name when it is complete; the same file as `source` where it is the same.
-        progress: Told of vectors.
+        card: Card of the index.
+        source: File of a flat index with at least one vector.
+        target: File to write, which gets its name when it is complete. For ``flat`` it is a hard link to `source`.
+        progress: Called with the number of vectors added.
 
     Returns:
-        What is to know of it, for the manifest.
+        Facts about the index for the manifest: ``lists`` and ``training`` for ``ivf-sq8``, else empty.
     """
     target.unlink(missing_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    part.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.name}.part")
+    temporary.unlink(missing_ok=True)
     facts: dict[str, Any] = {}
     if card.index == "flat":
-        link(source, part)
+        link(source, temporary)
     else:
         vectors = map_vectors(source)
         index = _ivf(card, vectors, facts) if card.index == "ivf-sq8" else _hnsw(card, vectors.shape[1])
@@ -199,15 +209,15 @@ def write_index(card: DenseCard, source: Path, target: Path, progress: Progress)
             progress("adding vectors", done, len(vectors))
             index.add(chunk)
         progress("adding vectors", len(vectors), len(vectors))
-        _write(index, part)
-    with part.open("rb") as file:
+        _write(index, temporary)
+    with temporary.open("rb") as file:
         os.fsync(file.fileno())
-    part.replace(target)
+    temporary.replace(target)
     return facts
 
 
 def _write(index: Any, path: Path) -> None:
-    """Writes an index by Python's file: FAISS's own does not say when there was no room for the last bytes."""
+    """Writes an index through a Python file, because FAISS's own writer may fail silently when the disk is full."""
     with path.open("wb") as file:
         faiss.write_index(index, _FAISS.PyCallbackIOWriter(file.write))
         file.flush()
@@ -215,7 +225,7 @@ def _write(index: Any, path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Gives a file a second name, or copies it where the file system cannot do that."""
+    """Makes a hard link to a file, or copies the file if the file system cannot link it."""
     try:
         os.link(source.resolve(), target)
     except OSError as error:
@@ -225,9 +235,10 @@ def link(source: Path, target: Path) -> None:
 
 
 def lists_of(card: DenseCard, vectors: int) -> tuple[int, int]:
-    """Returns how many lists so many vectors get, and how many vectors those are trained on.
+    """Returns the number of inverted lists for a number of vectors, and the number of vectors that train them.
 
-    FAISS's guideline is 4 to 16 times the root of the vectors, each list trained on 39 to 256.
+    FAISS's guideline is 4 to 16 times the square root of the number of vectors, with 39 to 256 training vectors
+    per list.
     """
     lists = card.lists or max(1, min(4 * math.isqrt(vectors), vectors // LEAST_PER_LIST))
     lists = min(lists, vectors)
@@ -235,7 +246,7 @@ def lists_of(card: DenseCard, vectors: int) -> tuple[int, int]:
 
 
 def _ivf(card: DenseCard, vectors: Floats, facts: dict[str, Any]) -> Any:
-    """Returns trained lists without vectors."""
+    """Returns an index of trained but empty inverted lists; adds their numbers to `facts`."""
     dimension = vectors.shape[1]
     lists, training = lists_of(card, len(vectors))
     facts |= {"lists": lists, "training": training}
@@ -243,20 +254,21 @@ def _ivf(card: DenseCard, vectors: Floats, facts: dict[str, Any]) -> Any:
         faiss.IndexFlatIP(dimension), dimension, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
     )
     index.cp.seed = SEED
-    index.cp.min_points_per_centroid = 1  # of a tiny corpus, without a warning
-    index.cp.max_points_per_centroid = training  # no second sample
+    index.cp.min_points_per_centroid = 1  # no warning for a tiny corpus
+    index.cp.max_points_per_centroid = training  # otherwise FAISS would draw a sample of our sample
     chosen = np.random.default_rng(SEED).choice(len(vectors), training, replace=False, shuffle=False)
     index.train(np.array(vectors[np.sort(chosen)]))
     return index
 
 
 def _hnsw(card: DenseCard, dimension: int) -> Any:
+    """Returns an empty graph index."""
     index = faiss.IndexHNSWFlat(dimension, card.links, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = card.ef_construction
     return index
 
 
 def _chunks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yields positions and copies of vectors; FAISS wants them where numbers begin at a multiple of four bytes."""
+    """Yields (position, vectors) in chunks, copied because FAISS needs numbers aligned to four bytes."""
     for start in range(0, len(vectors), CHUNK):
         yield start, np.array(vectors[start : start + CHUNK])

@@ -1,1 +1,1 @@
-"""Indexes that other tools made: searched where they are, or turned into index folders."""
+"""Indexes made by other tools, which are searched in place or converted to index folders."""

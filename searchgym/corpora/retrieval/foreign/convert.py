@@ -1,6 +1,7 @@
-"""Index folders of what is there already: another kind of index of the same vectors, or published files.
+"""Makes index folders from existing indexes, without encoding or indexing the corpus again.
 
-For one, the files of Search-R1: ``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
+The source is an index folder, whose vectors get another type of index, or published files such as those of Search-R1:
+``e5_Flat.index``, the vectors of ``wiki-18.jsonl``, and its Lucene index, ``bm25``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from searchgym.errors import DataMissingError, IndexMismatchError, UsageError
 from searchgym.records import Passage
 
 Make = Callable[[PartCard, Path, Path, Progress], Builder]
+"""Function that returns the builder of a part; see `build_index`."""
 
 
 def convert_index(
@@ -40,30 +42,33 @@ def convert_index(
     restart: bool = False,
     progress: Progress = quiet,
 ) -> Manifest:
-    """Builds an index folder from vectors or a Lucene index; resumes and completes as `build_index`.
+    """Builds an index folder from existing vectors or from a Lucene index; can be resumed like `build_index`.
 
-    Vectors are taken from ``flat`` and ``hnsw``, which hold them as they were. From flat to flat the file is the same
-    one under a second name, or a copy on another file system. Parts of the card that are not dense are built anew.
+    Vectors are taken from ``flat`` and ``hnsw``, which store them unchanged. From flat to flat the file is hard-linked,
+    or copied to another file system. Parts of the card that are not dense are built from the corpus.
 
     Before anything is written, up to four passages are encoded and compared with their vectors: half precision on
-    either side passes, another encoder, template or passage does not (`dense.LEAST_COSINE`).
+    either side passes the check, another encoder, template or passage does not (`dense.backend.LEAST_COSINE`).
 
     Args:
         source: Index folder, a FAISS file of inner products, or a Lucene index made by pyserini.
-        out: The folder to make.
-        card: Retriever card with a dense part (for a Lucene index, with one of Lucene), its name, or a mapping.
-        corpus: What a FAISS file was made of, in that order: anything that `open_corpus` reads. It is read twice. For
-            a Lucene index, the passages by their ids; may be left out if it stores them.
-        overwrite: Replace an index that is already there.
-        restart: Throw away what an interrupted build with other settings has left.
-        progress: Told of each stage's progress.
+        out: Folder to make.
+        card: Retriever card, its name, its path or a mapping. It has a dense part, or for a Lucene index a Lucene part.
+        corpus: Corpus of a FAISS file, in the order of its vectors: any source that `open_corpus` reads. It is read
+            twice. For a Lucene index, the corpus with the same ids; not needed if the index stores its documents.
+        overwrite: Whether to replace an existing index.
+        restart: Whether to discard an interrupted build with other settings.
+        progress: Called as each stage goes on.
+
+    Returns:
+        The manifest of the new index folder.
 
     Raises:
-        UsageError: The card has no dense part, or the source no vectors of its encoder that are kept whole; or a corpus
-            is missing, or given beside an index folder; or as `encoders.Encoder`.
-        DataMissingError: There is no such source, corpus or encoder.
+        UsageError: The card has no dense part; the source has no unchanged vectors of its encoder; a corpus is missing,
+            or is given for an index folder; or the encoder cannot be used (see `encoders.Encoder`).
+        DataMissingError: The source, the corpus or the encoder does not exist.
         IndexMismatchError: The source is damaged, or its vectors are not those of this corpus by this encoder.
-        RunExistsError: As `build_index`.
+        RunExistsError: `out` cannot be built; see `build_index`.
     """
     source, out, card = Path(source), Path(out), find_retriever(card)
     if is_lucene(source):
@@ -105,7 +110,7 @@ def _build(
     restart: bool,
     progress: Progress,
 ) -> Manifest:
-    """Builds with parts that are taken from a source."""
+    """Builds an index folder with builders that take files from a source, and returns its manifest."""
     return build_index(
         passages,
         out,
@@ -119,7 +124,7 @@ def _build(
 
 
 def _taking(source: Path, card: RetrieverCard) -> Make:
-    """Returns what builds the parts of a card, that of Lucene by taking another's index as it is."""
+    """Returns the function that makes builders for a card, where the Lucene part takes an existing index as it is."""
     if not any(isinstance(part, LuceneCard) for part in parts_of(card)):
         raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
 
@@ -132,17 +137,17 @@ def _taking(source: Path, card: RetrieverCard) -> Make:
 
 
 class _Taker:
-    """Takes a Lucene index as it is."""
+    """Builder of a Lucene part that takes an existing index as it is."""
 
     def __init__(self, source: Path, folder: Path, card: LuceneCard) -> None:
         self._source, self._folder, self._card = source, folder, card
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Needs nothing."""
+        """Does nothing: `finish` takes the whole index."""
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
-        """Gives the files a second name here, and looks whether the index is of these passages."""
-        shutil.rmtree(self._folder)  # of an interrupted build
+        """Links or copies the files of the index, and checks that it was made from these passages."""
+        shutil.rmtree(self._folder)  # may hold files of an interrupted build
         self._folder.mkdir()
         for file in sorted(self._source.iterdir()):
             if file.is_file() and file.name != "write.lock":
@@ -152,7 +157,7 @@ class _Taker:
 
 
 class _Converter(DenseBuilder):
-    """Builds a dense part of the vectors in a FAISS file."""
+    """Builder of a dense part from the vectors in a FAISS file."""
 
     def __init__(self, card: DenseCard, folder: Path, shards: Path, progress: Progress, file: Path) -> None:
         super().__init__(card, folder, shards, progress)
@@ -161,7 +166,7 @@ class _Converter(DenseBuilder):
         self._index = None if self._flat else open_index(file)
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Copies a shard's vectors, unless the file can be used as it is."""
+        """Copies the vectors of a shard, unless the whole file can be used as it is."""
         if self._index is not None:
             write_vectors(self._vectors, start, self._index.reconstruct_n(start, len(passages)))
 
@@ -170,24 +175,24 @@ class _Converter(DenseBuilder):
 
 
 def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
-    """Returns the file of an index folder that holds the vectors that all cards want."""
-    found = []
+    """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
+    held = []
     for name, part in inspect_index(folder)["parts"].items():
         card = find_retriever(part["card"])
         if isinstance(card, DenseCard):
-            found.append(f"{card.encoder.name} in {card.index}")
-            same = all(card.encoder.vectors() == one.encoder.vectors() for one in wanted)
+            held.append(f"{card.encoder.name} in {card.index}")
+            same = all(card.encoder.vectors() == other.encoder.vectors() for other in wanted)
             if same and card.index != "ivf-sq8":
                 return folder / str(name) / INDEX
-    names = ", ".join(one.encoder.name for one in wanted)
+    names = ", ".join(card.encoder.name for card in wanted)
     raise UsageError(
         f"{folder} holds no vectors of {names} in flat or hnsw, the indexes that keep them whole (it holds: "
-        f"{', '.join(found) or 'no vectors'}): build from the corpus with `searchgym index build`"
+        f"{', '.join(held) or 'no vectors'}): build from the corpus with `searchgym index build`"
     )
 
 
 def _check_vectors(file: Path, source: Path, corpus: FilePath | None, wanted: Sequence[DenseCard]) -> None:
-    """Refuses a file whose vectors are not those of the passages by the encoders of the cards."""
+    """Raises an error if the vectors of a file are not those of the corpus by the encoders of all cards."""
     described = describe(file)
     if described.kind == "ivf-sq8":
         raise UsageError(f"{file} keeps one byte of each number: vectors are taken from flat or hnsw only")
@@ -210,7 +215,7 @@ def _check_vectors(file: Path, source: Path, corpus: FilePath | None, wanted: Se
 
 
 def _some_passages(source: Path, corpus: FilePath | None, positions: Sequence[int]) -> tuple[list[Passage], int]:
-    """Returns the passages at some positions, as far as they are there, and how many there are in all."""
+    """Returns the passages at some positions (those that exist), and the number of all passages."""
     if corpus is None:
         store = PassageStore(source)
         return [store[position] for position in positions if position < len(store)], len(store)

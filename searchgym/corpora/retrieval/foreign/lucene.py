@@ -1,4 +1,4 @@
-"""Lucene indexes that pyserini made, searched where they are."""
+"""Opens Lucene indexes made by pyserini, which are searched in place."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def open_lucene(
     passages: PassageStore | None = None,
     card: str | dict[str, Any] | RetrieverCard | None = None,
 ) -> CorpusRetriever:
-    """Opens an index that pyserini made, with its default analysis.
+    """Returns the retriever of a Lucene index that pyserini made with its default analysis.
 
     Args:
-        folder: Of ``python -m pyserini.index.lucene --collection JsonCollection --index FOLDER ...``.
-        passages: The indexed passages; may be left out if the index stores documents (``--storeRaw``).
-        card: How to search: one of kind ``lucene`` or one that stands on such; pyserini's defaults where None.
+        folder: Folder made by ``python -m pyserini.index.lucene --collection JsonCollection --index FOLDER ...``.
+        passages: The indexed passages; not needed if the index stores its documents (``--storeRaw``).
+        card: Card of kind ``lucene``, or one that wraps such a card. Default: pyserini's settings.
 
     Raises:
-        DataMissingError: There is no Lucene index.
-        UsageError: The index stores no documents and no passages are given; the card asks for more than Lucene;
-            pyserini or a JDK is missing.
-        IndexMismatchError: The index is damaged, or not of these passages.
+        DataMissingError: The folder holds no Lucene index.
+        UsageError: The index stores no documents and no passages are given; the card needs another part than Lucene's;
+            or pyserini or a JDK is missing.
+        IndexMismatchError: The index is damaged, or was made from other passages.
     """
     folder = Path(folder)
     if not is_lucene(folder):

@@ -1,1 +1,1 @@
-"""Index folders: building, checking and opening them."""
+"""Builds, checks and opens index folders."""

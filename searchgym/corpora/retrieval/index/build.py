@@ -1,8 +1,8 @@
-"""Building index folders: the corpus is read once as a stream, by shards; an interrupted build goes on where it was.
+"""Builds index folders from a corpus that is read once, as a stream of shards; an interrupted build can be resumed.
 
-Until it is complete, a build stands in the hidden folder ``.NAME.building`` beside its name: ``.build.json`` says which
-shards are done. The next build of the same name reads the corpus again, finds by the shards' checksums what it need
-not do again, and goes on from the first shard that is new or another.
+Until it is complete, the index lies in the hidden folder ``.NAME.building`` next to its final name, where
+``.build.json`` lists the finished shards. The next build of the same name reads the corpus again, skips the shards
+whose checksums have not changed, and continues with the first one that is new or different.
 """
 
 from __future__ import annotations
@@ -33,40 +33,43 @@ from searchgym.records import Passage
 from searchgym.version import __version__
 
 SHARD: Final = 100_000
-"""Passages of a shard: what is lost at most when a build is interrupted, and what is in memory at once."""
+"""Default number of passages in a shard, which is held in memory and is the most that an interruption loses."""
 STATE: Final = ".build.json"
+"""File that lists the finished shards of a build."""
 _SHARDS: Final = ".shards"
 _LIBRARIES: Final = ("bm25s", "numpy", "PyStemmer", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneShard:
-    """A shard that is on disk, in every part."""
+    """A shard that every part of the build has processed."""
 
     passages: int
+    """Number of passages."""
     bytes: int
-    """Of its canonical lines."""
+    """Bytes of the passages' canonical lines."""
     sha256: str
-    """Of those."""
+    """sha256 of the passages' canonical lines."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BuildState:
-    """How far a build is."""
+    """Settings and finished shards of a build, stored so that it can be resumed."""
 
     format: str
-    """Of the folder and of BM25's analysis."""
+    """Versions of the folder's layout and of BM25's analyser."""
     parts: dict[str, dict[str, Any]]
-    """What each part's build depends on, by its folder."""
+    """Card fields that each part's build depends on, by the part's folder."""
     source: str
-    """What is taken instead of being built; empty where all is."""
+    """Path of an existing index whose files are reused; empty if everything is built from the corpus."""
     shard: int
-    """Passages of a shard."""
+    """Number of passages in a shard."""
     shards: list[DoneShard] = field(default_factory=list)
+    """The finished shards, in corpus order."""
 
 
 def make_builder(card: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-    """Returns what builds a part: its back end's builder, as `parts.BackEnd` has it."""
+    """Returns the builder of a part from its back end; see `BackEnd.builder`."""
     return back_end(card).builder(card, folder, shards, progress)
 
 
@@ -83,25 +86,28 @@ def build_index(
     source: str = "",
     progress: Progress = quiet,
 ) -> Manifest:
-    """Builds an index folder. Until it is complete, nothing stands under its name.
+    """Builds an index folder, which appears under its name only when it is complete.
 
     Args:
-        passages: Read once, one at a time; no more than a shard is in memory.
-        out: The folder to make; its parents are made too.
-        card: Retriever card, its name, or a mapping: what is built is what it needs.
-        overwrite: Replace an index that is already there.
-        restart: Throw away what an interrupted build with other settings has left.
-        shard: Passages of a shard.
-        wait: Seconds to wait for another process that builds the same.
-        make: Gives what builds each part.
-        source: What that takes from elsewhere: a build from another source does not go on with this one.
-        progress: Told of each stage's progress.
+        passages: The corpus, read once; no more than a shard is in memory.
+        out: Folder to make; its parents are made too.
+        card: Retriever card, its name, its path or a mapping. The parts that it needs are built.
+        overwrite: Whether to replace an existing index.
+        restart: Whether to discard an interrupted build with other settings.
+        shard: Number of passages in a shard.
+        wait: Seconds to wait for another process that builds the same index.
+        make: Returns the builder of each part.
+        source: Path of an existing index from which `make` takes files. A build with another source is not resumed.
+        progress: Called as each stage goes on.
+
+    Returns:
+        The manifest of the new index folder.
 
     Raises:
         UsageError: The card needs no index.
         DataError: There is nothing to index, or an id occurs twice.
-        RunExistsError: `out` exists and `overwrite` is False, or it is not an index; or another build is under way, or
-            was interrupted that had other settings.
+        RunExistsError: `out` exists and is no index or `overwrite` is False; or another process builds the same index;
+            or an interrupted build with other settings exists.
     """
     out, card = Path(out), find_retriever(card)
     parts = part_names(card)
@@ -126,19 +132,19 @@ def build_index(
             _clean(building)
             _move(building, out, overwrite)
         except BaseException:
-            if not state.shards:  # nothing is lost
+            if not state.shards:  # nothing that could be resumed
                 shutil.rmtree(building, ignore_errors=True)
             raise
     return manifest
 
 
 def building_folder(out: Path) -> Path:
-    """Returns where a build stands until it is complete."""
+    """Returns the hidden folder in which an index is built until it is complete."""
     return out.parent / f".{out.name}.building"
 
 
 def check_free(out: Path, overwrite: bool) -> None:
-    """Refuses a name under which something stands that must not be replaced; an empty folder is nothing."""
+    """Raises a RunExistsError if a path holds something that must not be replaced; an empty folder is allowed."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / MANIFEST).exists():
@@ -148,7 +154,7 @@ def check_free(out: Path, overwrite: bool) -> None:
 
 
 def _check_still_free(out: Path, overwrite: bool, building: Path) -> None:
-    """Refuses a name that another process was quicker to take, and leaves nothing beside it."""
+    """Raises a RunExistsError if another process has built the index meanwhile, and removes the building folder."""
     try:
         check_free(out, overwrite)
     except RunExistsError:
@@ -159,7 +165,7 @@ def _check_still_free(out: Path, overwrite: bool, building: Path) -> None:
 def _put_in_place(
     building: Path, out: Path, overwrite: bool, card: RetrieverCard, passages: Iterable[Passage]
 ) -> Manifest:
-    """Gives its name to a build that was interrupted when all was done but that; returns its manifest."""
+    """Renames a build that was interrupted just before its renaming, and returns its manifest."""
     manifest = build(Manifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
         raise RunExistsError(
@@ -171,12 +177,12 @@ def _put_in_place(
 
 
 def _comparable(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns plain data as JSON has it."""
+    """Returns plain data as it reads back from JSON, where tuples are lists."""
     return dict(json.loads(json.dumps(data)))
 
 
 def _part_folders(building: Path, name: str) -> tuple[Path, Path]:
-    """Makes and returns the folder of a part, and that for its shards."""
+    """Makes and returns the folder of a part and the folder for its shards."""
     folders = building / name, building / _SHARDS / name
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
@@ -187,26 +193,26 @@ def _part_folders(building: Path, name: str) -> tuple[Path, Path]:
 
 
 def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
-    """Returns how far an interrupted build of the same settings is; a new state if there is none."""
+    """Returns the state of an interrupted build with the same settings; else clears the folder, for a new build."""
     path = building / STATE
     if path.exists() and not restart:
         try:
-            found = build(BuildState, json.loads(path.read_bytes()), str(path))
+            saved = build(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
             raise RunExistsError(
                 f"{building}: an interrupted build that cannot be read ({error}): --restart"
             ) from error
-        if dataclasses.replace(found, shards=[]) != wanted:
+        if dataclasses.replace(saved, shards=[]) != wanted:
             raise RunExistsError(
-                f"{building} holds {len(found.shards)} shards of an interrupted build with other settings: build with "
+                f"{building} holds {len(saved.shards)} shards of an interrupted build with other settings: build with "
                 "those to go on with it, or pass --restart to throw it away"
             )
-        return found
-    for inside in building.iterdir():
-        if inside.is_dir():
-            shutil.rmtree(inside)
-        elif inside.name != ".lock":
-            inside.unlink()
+        return saved
+    for path in building.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
     return wanted
 
 
@@ -219,7 +225,7 @@ def _save(state: BuildState, building: Path) -> None:
 
 
 def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passage]:
-    """Yields the passages, reporting every thousandth and the last."""
+    """Yields passages and reports progress at every thousandth and at the last."""
     number = 0
     for number, passage in enumerate(passages, 1):
         yield passage
@@ -229,10 +235,10 @@ def _counted(passages: Iterable[Passage], progress: Progress) -> Iterator[Passag
 
 
 def _finish(state: BuildState, builders: dict[str, Builder], store: PassageStore) -> dict[str, dict[str, Any]]:
-    """Makes the parts of their shards; returns the facts of each."""
+    """Makes the parts from their shards and returns the facts of each."""
     try:
-        return {name: one.finish(len(state.shards), store) for name, one in builders.items()}
-    except DataError:  # this corpus never gives an index: its shards are of no use
+        return {name: builder.finish(len(state.shards), store) for name, builder in builders.items()}
+    except DataError:  # the corpus cannot be indexed, so there is nothing to resume
         state.shards.clear()
         raise
 
@@ -240,7 +246,7 @@ def _finish(state: BuildState, builders: dict[str, Builder], store: PassageStore
 def _write_shards(
     passages: Iterable[Passage], building: Path, state: BuildState, builders: dict[str, Builder]
 ) -> PassageStore:
-    """Writes what is not written yet; returns the passages."""
+    """Writes the shards that are not finished yet, and returns the store of all passages."""
     with PassageWriter(building) as writer:
         _cut(writer, state, len(state.shards))
         start, number = 0, 0
@@ -252,11 +258,11 @@ def _write_shards(
                 sha256=hashlib.sha256(b"".join(lines)).hexdigest(),
             )
             if state.shards[number - 1 : number] != [done]:
-                if len(state.shards) >= number:  # the corpus is another one from here on
+                if len(state.shards) >= number:  # from here on the corpus has changed since the interruption
                     _forget(building, writer, state, number - 1)
                 writer.write(lines)
-                for one in builders.values():
-                    one.add(number - 1, start, batch)
+                for builder in builders.values():
+                    builder.add(number - 1, start, batch)
                 state.shards.append(done)
                 _save(state, building)
             start += len(batch)
@@ -274,12 +280,13 @@ def _batches(passages: Iterable[Passage], size: int) -> Iterator[list[Passage]]:
 
 
 def _cut(writer: PassageWriter, state: BuildState, shards: int) -> None:
+    """Removes the passages of all but the first shards."""
     kept = state.shards[:shards]
-    writer.cut(sum(one.passages for one in kept), sum(one.bytes for one in kept))
+    writer.cut(sum(shard.passages for shard in kept), sum(shard.bytes for shard in kept))
 
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
-    """Takes back all but the first shards, and what parts have made of all of them."""
+    """Discards all but the first shards, and everything in the folders of the parts."""
     for name in state.parts:
         shutil.rmtree(building / name)
         (building / name).mkdir()
@@ -289,7 +296,7 @@ def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: in
 
 
 def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, Any]], store: PassageStore) -> Manifest:
-    """Writes the manifest: from then on the build is complete, whatever else lies there."""
+    """Writes the manifest and returns it. With it the build is complete; leftover files may still be there."""
     files = describe_files(building)
     parts = {name: Part(card=plain(part), facts=facts[name]) for name, part in part_names(card).items()}
     manifest = Manifest(
@@ -307,7 +314,7 @@ def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, An
 
 
 def _clean(building: Path) -> None:
-    """Removes what was needed for building only."""
+    """Removes the files that only the build needed."""
     if (building / _SHARDS).exists():
         shutil.rmtree(building / _SHARDS)
     for name in (STATE, ENDS):
@@ -315,18 +322,18 @@ def _clean(building: Path) -> None:
 
 
 def _versions() -> dict[str, str]:
-    """Returns the versions of the libraries that are there."""
-    found = {}
+    """Returns the versions of the installed libraries that an index may depend on, by name."""
+    versions = {}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _move(building: Path, out: Path, overwrite: bool) -> None:
-    """Gives a finished folder its name."""
+    """Renames a finished build to its final name, replacing an old index."""
     check_free(out, overwrite)
     old = building.with_name(f"{building.name}-old-{time.time_ns()}")
     if (out / MANIFEST).exists():
@@ -334,7 +341,8 @@ def _move(building: Path, out: Path, overwrite: bool) -> None:
     try:
         building.rename(out)
     except OSError:
-        check_free(out, overwrite=False)  # another process was quicker after all
+        check_free(out, overwrite=False)  # raises if another process has built the index meanwhile
         raise
-    (out / ".lock").unlink()  # not before: whoever waits for it would take what is moved for a new build
+    # Only now: if the lock went before the renaming, a waiting process would start a new build in this folder.
+    (out / ".lock").unlink()
     shutil.rmtree(old, ignore_errors=True)

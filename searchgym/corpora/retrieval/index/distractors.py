@@ -12,10 +12,10 @@ from searchgym.records import Hit, Passage, Question
 
 
 class DistractorRetriever:
-    """Each question searches only its own paragraphs: the official distractor setting of HotpotQA and 2Wiki.
+    """Retriever of the official distractor setting of HotpotQA and 2Wiki: a question searches only its own paragraphs.
 
-    One BM25 index holds the paragraphs of all questions (so that term statistics are those of the whole set); a query
-    is scored against its question's own paragraphs only.
+    One BM25 index holds the paragraphs of all questions, so term statistics are those of the whole set; a query is
+    scored only against the paragraphs of its question.
 
     Args:
         questions: Questions with `paragraphs`.
@@ -28,7 +28,7 @@ class DistractorRetriever:
 
     def __init__(self, questions: Iterable[Question]) -> None:
         positions: dict[tuple[str, str], int] = {}
-        own: dict[str, list[int]] = {}
+        by_question: dict[str, list[int]] = {}
         for question in questions:
             if not question.paragraphs:
                 raise RetrieverError(
@@ -36,11 +36,13 @@ class DistractorRetriever:
                     "with contexts (HotpotQA, 2WikiMultihopQA or MuSiQue format)"
                 )
             pages = ((p.title, p.text) for p in question.paragraphs)
-            own[question.id] = [positions.setdefault(page, len(positions)) for page in pages]
-        self._own: Mapping[str, np.ndarray] = {i: np.unique(np.array(p, np.int64)) for i, p in own.items()}
+            by_question[question.id] = [positions.setdefault(page, len(positions)) for page in pages]
+        self._subsets: Mapping[str, np.ndarray] = {
+            id: np.unique(np.array(places, np.int64)) for id, places in by_question.items()
+        }
         passages = (Passage(str(n), title, text) for (title, text), n in positions.items())
         self._index = build_in_memory(passages)
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns hits among each question's own paragraphs."""
-        return self._index.search_within(queries, k, [self._own[i] for i in question_ids])
+        """Returns at most k hits per query, best first, among the paragraphs of the query's question."""
+        return self._index.search_within(queries, k, [self._subsets[id] for id in question_ids])

@@ -1,9 +1,9 @@
-"""Index folders: passages, the parts that retrievers are built of, and a manifest that says what they are.
+"""Opens and checks index folders, which hold passages, the parts that back ends built of them, and a manifest.
 
 manifest.json      `Manifest`
 passages.jsonl     the corpus in canonical form, one passage per line
-offsets.npy        where each line begins
-ids.npy            where each id is, unless ids are positions
+offsets.npy        byte offset of each line
+ids.npy            position of each id, unless ids are positions
 bm25/              postings and vocabulary, as bm25s saves them
 lucene/            a Lucene index, as pyserini makes it
 dense/             a FAISS index
@@ -47,44 +47,53 @@ _END: Final = 64 * 1024  # bytes at each end of a file that its fingerprint cove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFile:
-    """One file of an index folder."""
+    """The manifest's entry for one file of an index folder."""
 
     bytes: int
+    """Size of the file in bytes."""
     fingerprint: str
-    """sha256 of the size and the first and last 64 KiB: checked at every load, in constant time."""
+    """sha256 of the file's size, first 64 KiB and last 64 KiB; checked at every load, in constant time."""
     sha256: str
-    """sha256 of everything: checked when asked for."""
+    """sha256 of the whole file; checked only on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one back end built."""
+    """The manifest's entry for one part: the folder that one back end built."""
 
     card: dict[str, Any]
+    """Retriever card that the part was built for, as plain data."""
     facts: dict[str, Any]
-    """What the back end says of it."""
+    """Facts that the back end needs to load the part; see `Builder.finish`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an index folder holds and how it was made."""
+    """Manifest of an index folder: its contents and how it was made."""
 
     format: int
+    """Version of the folder's layout; see `FORMAT`."""
     corpus_sha256: str
-    """sha256 of passages.jsonl: the identity of the corpus, whatever file format it came in."""
+    """sha256 of passages.jsonl, which identifies the corpus in whatever format it came."""
     passages: int
+    """Number of passages."""
     retriever: dict[str, Any]
-    """The card that searches it, unless another one is asked for."""
+    """Retriever card by which the index is searched unless another one is given, as plain data."""
     parts: dict[str, Part]
-    """By folder."""
+    """The parts, by the names of their folders."""
     versions: dict[str, str]
-    """Versions of the software that built the index."""
+    """Versions of the software that built the index, by package."""
     files: dict[str, IndexFile]
-    """By path below the folder."""
+    """Entries for all files of the index folder but the manifest, by path below the folder."""
 
 
 def build_in_memory(passages: Iterable[Passage], k1: float = K1, b: float = B) -> BM25Retriever:
-    """Returns BM25 over passages that are kept in memory; for small corpora.
+    """Returns a BM25 retriever over passages kept in memory, for small corpora.
+
+    Args:
+        passages: The corpus.
+        k1: Saturation of term frequency, at least 0.
+        b: Strength of length normalisation, from 0 (none) to 1 (full).
 
     Raises:
         UsageError: `k1` or `b` is out of range.
@@ -103,19 +112,20 @@ def load_index(
     card: str | dict[str, Any] | RetrieverCard | None = None,
     progress: Progress = quiet,
 ) -> CorpusRetriever:
-    """Opens an index folder, memory-mapped, after checking it against its manifest in constant time.
+    """Returns the retriever of an index folder, memory-mapped, after a constant-time check against its manifest.
 
     Args:
-        folder: Made by `build_index`.
-        expect_sha256: `Manifest.corpus_sha256` that the index must have.
-        card: Another way to search it than the manifest's; every part that it needs must be there.
-        progress: Told of what takes long.
+        folder: Index folder, made by `build_index`.
+        expect_sha256: `Manifest.corpus_sha256` that the index must have. Default: not checked.
+        card: Retriever card to search by instead of the manifest's. The folder must hold the parts that it needs.
+        progress: Called as a slow stage goes on.
 
     Raises:
-        DataMissingError: There is no such folder.
-        IndexMismatchError: A file is missing or not the one of the manifest, the folder was made by code that does not
-            agree with this, or for another corpus than expected.
-        UsageError: `card` needs a part that the folder lacks.
+        DataMissingError: The folder does not exist.
+        IndexMismatchError: A file is missing or does not match the manifest, the folder was made by an incompatible
+            version of the code, or its corpus is not the expected one.
+        UsageError: `card` needs a part that the folder lacks, or no `card` is given and the folder's own card names a
+            server, a function or a record.
     """
     folder = Path(folder)
     manifest = _checked_manifest(folder, verify=False)
@@ -125,57 +135,63 @@ def load_index(
         store = PassageStore(folder)
         if len(store) != manifest.passages:
             raise _mismatch(folder, f"passages and {MANIFEST} count {len(store)} and {manifest.passages} passages")
-        own = find_retriever(manifest.retriever)
+        default = find_retriever(manifest.retriever)
         built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
-    if card is None and any(isinstance(leaf, OUTSIDE) for leaf in leaves(own)):  # a tool would be code of another's
+    # A folder from someone else must not choose the code or the server that runs: its card may name a tool.
+    if card is None and any(isinstance(leaf, OUTSIDE) for leaf in leaves(default)):
         raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
-    wanted = own if card is None else find_retriever(card)
-    opened: list[tuple[PartCard, CorpusRetriever]] = []
+    wanted = default if card is None else find_retriever(card)
+    opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 
-    def part(card: PartCard) -> CorpusRetriever:
+    def open_part(card: PartCard) -> CorpusRetriever:
         for known, retriever in opened:
             if known == card:
                 return retriever
-        for name, has in built.items():
-            if isinstance(has, type(card)) and same_part(card, has):
+        for name, built_for in built.items():
+            if isinstance(built_for, type(card)) and same_part(card, built_for):
                 facts = manifest.parts[name].facts
                 try:
-                    found = back_end(card).load(card, folder / name, facts, store, manifest.corpus_sha256, progress)
+                    loaded = back_end(card).load(card, folder / name, facts, store, manifest.corpus_sha256, progress)
                 except IndexMismatchError as error:
                     raise _mismatch(folder, str(error)) from error
-                opened.append((card, found))
-                return found
+                opened.append((card, loaded))
+                return loaded
         names = ", ".join(sorted(manifest.parts))
         raise UsageError(
             f"{folder} has no part for the card {card.name or card.kind!r}, it holds {names}: build another index with "
             "`searchgym index build CORPUS --retriever CARD --out DIR`"
         )
 
-    return over_corpus(compose(wanted, part), folder)
+    return over_corpus(compose(wanted, open_part), folder)
 
 
 def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
-    """Returns a retriever if it stands on a corpus."""
+    """Returns a retriever after checking that it has a corpus on this machine.
+
+    Raises:
+        UsageError: It searches elsewhere and needs no index folder.
+    """
     if not isinstance(retriever, CorpusRetriever):
         raise UsageError(f"{folder}: {type(retriever).__name__} searches elsewhere: it needs no index folder")
     return retriever
 
 
 def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
-    """Returns what an index folder holds, as plain data.
+    """Checks an index folder and returns a description of it as plain data.
 
     Args:
-        folder: Made by `build_index`.
-        verify: Read every file and compare its full sha256, in time linear in the size.
+        folder: Index folder, made by `build_index`.
+        verify: Whether to read every file and compare its full sha256, which takes time linear in its size.
 
     Returns:
-        The manifest, with the bytes of each file in place of its checksums; ``bytes`` in total; whether all were read.
+        The fields of the manifest, where ``files`` maps each file to its size in bytes; ``folder``; ``bytes``, the
+        total size; and ``verified``, the value of `verify`.
 
     Raises:
-        DataMissingError: There is no such folder.
-        IndexMismatchError: As `load_index`.
+        DataMissingError: The folder does not exist.
+        IndexMismatchError: The folder does not match its manifest, or an incompatible version made it.
     """
     manifest = _checked_manifest(Path(folder), verify)
     sizes = {name: file.bytes for name, file in manifest.files.items()}
@@ -184,7 +200,7 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 
 
 def describe_files(folder: Path) -> dict[str, IndexFile]:
-    """Returns the files of a folder that is complete but for its manifest."""
+    """Returns the manifest's entries for the files of a folder, hidden ones left out, by path below the folder."""
     return {
         path.relative_to(folder).as_posix(): IndexFile(
             bytes=path.stat().st_size, fingerprint=_fingerprint(path), sha256=sha256_file(path)
@@ -195,16 +211,16 @@ def describe_files(folder: Path) -> dict[str, IndexFile]:
 
 
 def part_names(card: RetrieverCard) -> dict[str, PartCard]:
-    """Returns the parts of a card by the names of their folders."""
+    """Returns the parts of a card by the names of their folders: the kind, with a number from the second one on."""
     named: dict[str, PartCard] = {}
     for part in parts_of(card):
-        same = sum(other.kind == part.kind for other in named.values())
-        named[f"{part.kind}-{same + 1}" if same else part.kind] = part
+        same_kind = sum(other.kind == part.kind for other in named.values())
+        named[f"{part.kind}-{same_kind + 1}" if same_kind else part.kind] = part
     return named
 
 
 def _checked_manifest(folder: Path, verify: bool) -> Manifest:
-    """Returns a folder's manifest if the folder agrees with it and this code can use it."""
+    """Returns a folder's manifest after checking that the folder matches it and this version can read it."""
     if not folder.is_dir():
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
     try:
@@ -227,7 +243,7 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
 
 
 def _check_file(folder: Path, name: str, file: IndexFile, verify: bool) -> None:
-    """Compares one file with its entry in the manifest."""
+    """Raises an IndexMismatchError if a file does not match its entry in the manifest."""
     path = folder / name
     if not path.is_file():
         raise _mismatch(folder, f"{name} is missing")
@@ -248,7 +264,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def _mismatch(folder: Path, problem: str) -> IndexMismatchError:
-    """Returns the error for a folder that cannot be used, with the remedy."""
+    """Returns the error for an index folder that cannot be used, with the command that rebuilds it."""
     return IndexMismatchError(
         f"{folder}: {problem}. The index is damaged or another one's: rebuild it with "
         f"`searchgym index build CORPUS --out {folder} --overwrite`"

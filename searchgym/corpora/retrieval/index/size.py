@@ -1,4 +1,4 @@
-"""How large a corpus is and what its index will take, told before the build from the first passages of its file."""
+"""Estimates the size of a corpus, and the memory and disk space of its index, from the first passages of its file."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from searchgym.corpora.retrieval.index.build import SHARD
 from searchgym.corpora.retrieval.index.index import part_names
 
 SAMPLE: Final = 4 << 20
-"""Bytes of the file that are looked at; unpacked at most four times as many."""
+"""Bytes read from the start of the file; at most four times as many after unpacking."""
 IDS: Final = 2 * 43
-"""Bytes for each passage while a corpus is read: its id is looked for twice."""
+"""Bytes of memory per passage for finding repeated ids, which the reader and the builder each do."""
 PROGRAM: Final = 300_000_000
-"""Bytes of the program itself."""
+"""Bytes of memory that the program takes by itself."""
 COPIES: Final = 7
-"""Bytes in memory for each byte of a shard: passages, lines, terms; seen with 72 MB of 100,000 passages."""
+"""Bytes of memory per byte of a shard (passages, lines, terms), measured with 72 MB of 100,000 passages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """About how large a corpus is."""
+    """Estimated size of a corpus."""
 
     passages: int
+    """Estimated number of passages."""
     bytes: int
-    """Of ids, titles and texts, as JSON lines."""
+    """Estimated bytes of all ids, titles and texts as JSON lines."""
 
 
 def estimate(source: FilePath) -> Size | None:
-    """Returns about how large a file of JSON lines is, packed or not; None for anything else."""
+    """Returns the estimated size of a corpus in JSON lines, compressed or not; None for any other source."""
     path = Path(source)
     if str(source).startswith("hf:") or (path.is_dir() and not (path / "corpus.jsonl").exists()):
         return None
@@ -49,19 +50,28 @@ def estimate(source: FilePath) -> Size | None:
     if sample[:2] == GZIP_MAGIC:
         unpack = zlib.decompressobj(wbits=31)
         sample = unpack.decompress(sample, 4 * SAMPLE)
-        rest = len(unpack.unconsumed_tail) + len(unpack.unused_data)  # the latter of a file of several members
+        rest = len(unpack.unconsumed_tail) + len(
+            unpack.unused_data
+        )  # unused_data: a gzip file may have several members
         read -= rest
     lines = sample.count(b"\n")
-    if read == size and not rest:  # all of it
+    if read == size and not rest:  # the sample is the whole file
         lines += not sample.endswith(b"\n")
     whole = len(sample) * size / read
     return Size(passages=max(1, round(whole * lines / len(sample))), bytes=round(whole))
 
 
 def needs(card: RetrieverCard, size: Size) -> Needs:
-    """Returns what an index folder takes while it is built: parts one after the other, beside the passages."""
+    """Returns the memory and disk space that building an index folder takes.
+
+    Parts are finished one after the other, so memory counts the largest of them and disk space their sum.
+
+    Args:
+        card: Retriever card of the index.
+        size: Size of the corpus.
+    """
     parts: Sequence[Needs] = [back_end(p).needs(p, size.passages, size.bytes) for p in part_names(card).values()]
     shard = size.bytes * min(1.0, SHARD / max(size.passages, 1))
-    memory = PROGRAM + round(COPIES * shard) + IDS * size.passages + max((one.memory for one in parts), default=0)
-    disk = size.bytes + 24 * size.passages + sum(one.disk for one in parts)
+    memory = PROGRAM + round(COPIES * shard) + IDS * size.passages + max((part.memory for part in parts), default=0)
+    disk = size.bytes + 24 * size.passages + sum(part.disk for part in parts)
     return Needs(memory, disk)

@@ -1,1 +1,1 @@
-"""BM25 by Lucene, in a Java virtual machine."""
+"""BM25 retrieval by Lucene, in a Java virtual machine."""

@@ -1,8 +1,8 @@
-"""BM25 by Lucene, through the classes of pyserini: as a part of an index folder, or over an index that pyserini made.
+"""The back end ``lucene`` of index folders, which searches by BM25 through pyserini's classes.
 
-Documents are analysed as pyserini does by default (Porter's stemmer, English stop words). ``lucene/`` of an index
-folder holds them in corpus order, so that Lucene's number of a document is the passage's position; they store the id
-only, as ``id``, and pyserini can search the folder too.
+It also searches indexes that pyserini made. Documents are analysed as pyserini does by default (Porter stemmer, English
+stop words). The part ``lucene/`` of an index folder holds the documents in corpus order, so that Lucene's document
+number is the passage's position. A document stores only its id, as ``id``; pyserini can search the folder too.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ from searchgym.errors import IndexMismatchError, RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
 BLOCK: Final = 64
-"""Queries that a thread searches before it takes more, at most."""
+"""Maximum number of queries that a thread takes at once."""
 READ: Final = 1_000
-"""Stored documents that are read at once."""
+"""Number of stored documents read at once."""
 _SEARCH: Final = "org.apache.lucene.search"
 _STORED: Final = ("raw", "contents")
-"""Fields in which pyserini stores a document, as JSON or as its contents alone."""
+"""Fields in which pyserini stores a document: as JSON, or only its contents."""
 
 _turn = threading.RLock()
-"""For whoever has Lucene do something. pyjnius keeps the object that a method is called on in the method, which all
-objects of a class share: two threads that search two indexes could both search the one. A search's own threads are let
-through, as they call methods of the same objects; where they do not, they take `_reading`."""
+"""Lock for every use of Lucene.
+
+pyjnius stores the object that a method is called on in the method itself, which all objects of a class share: two
+threads that search two indexes could both search the same one. The threads of one search need no lock among each other,
+because they call methods of the same objects; where they do not, they take `_reading`.
+"""
 _reading = threading.Lock()
-"""For stored documents, of which each call has its own."""
+"""Lock for reading stored documents, for which each call uses a separate object."""
 
 __all__ = ["LuceneRetriever", "builder", "load", "needs"]
 builder = LuceneBuilder
@@ -48,28 +51,28 @@ builder = LuceneBuilder
 def load(
     card: LuceneCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> LuceneRetriever:
-    """Opens the part, memory-mapped."""
+    """Returns a Lucene retriever over a part, which Lucene memory-maps; see `BackEnd.load`."""
     return LuceneRetriever(folder, card, passages, sha256, in_order=not facts.get("taken"))
 
 
 class LuceneRetriever:
-    """Searches a Lucene index. Safe to use from several threads, which take turns; a copy is the retriever itself.
+    """Retriever that searches a Lucene index. Several threads may share it and take turns; copying returns the object.
 
-    A hit always has a score above 0: a query without known words has no hits. Ties are broken by passage order where
-    documents are in that order, else as pyserini does, by id as a string; at the boundary too. A query is taken as
-    its words, whatever signs are among them, and however many they are.
+    A hit always has a score above 0, so a query without known words has no hits. Ties are broken, also at the k-th
+    place, by passage order if documents are in that order, else by id as a string, as in pyserini. A query may have any
+    number of words; Lucene's query syntax in it has no effect.
 
     Args:
-        folder: Of the Lucene index.
-        card: How to search.
-        passages: All passages; None where the index stores documents.
-        corpus_sha256: Identity of the corpus, None if there is none.
-        in_order: Document n is passage n; else passages are found by the documents' ids.
+        folder: Folder of the Lucene index.
+        card: Card to search by.
+        passages: All passages of the corpus; None if the index stores the documents.
+        corpus_sha256: sha256 of the corpus, None if it is unknown.
+        in_order: Whether document n is passage n; otherwise passages are found by the documents' ids.
 
     Raises:
-        IndexMismatchError: The index is damaged, or not of these passages.
-        RetrieverError: It stores documents that are no JSON of id and contents.
-        UsageError: Neither passages nor stored documents; pyserini or a JDK is missing.
+        IndexMismatchError: The index is damaged, or was made from other passages.
+        RetrieverError: A stored document is not JSON of id and contents.
+        UsageError: `passages` is None and the index stores no documents; or pyserini or a JDK is missing.
     """
 
     in_process = True  # a search cannot hang: `retrieve` need not watch it from another thread
@@ -97,7 +100,7 @@ class LuceneRetriever:
             weakref.finalize(self, _close, self._reader, self._process).atexit = False
             self._searcher = java(f"{_SEARCH}.IndexSearcher")(self._reader)
             self._searcher.setSimilarity(java(f"{_SEARCH}.similarities.BM25Similarity")(card.k1, card.b))
-            java(f"{_SEARCH}.IndexSearcher").setMaxClauseCount(2**31 - 1)  # words of a query; 1024 by default
+            java(f"{_SEARCH}.IndexSearcher").setMaxClauseCount(2**31 - 1)  # words per query; 1024 by default
             self._analyser = java(ANALYSER).newDefaultInstance()
             self._generator = java("io.anserini.search.query.BagOfWordsQueryGenerator")()
             self._size = int(self._reader.numDocs())
@@ -112,7 +115,7 @@ class LuceneRetriever:
         return self._size if self._passages is None else len(self._passages)
 
     def passages(self) -> Iterator[Passage]:
-        """Yields all passages in corpus order; stored documents in Lucene's order."""
+        """Yields all passages in corpus order; if the index stores the documents, in Lucene's order."""
         if self._passages is not None:
             yield from self._passages
             return
@@ -120,13 +123,13 @@ class LuceneRetriever:
             yield from self._stored(start, min(start + READ, self._size))
 
     def passage(self, position: int) -> Passage:
-        """Returns the passage at a position, 0 to len - 1, in the order of `passages`."""
+        """Returns the passage at a position, from 0 to len - 1, in the order of `passages`."""
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of {len(self)} passages")
         return self._stored(position, position + 1)[0] if self._passages is None else self._passages[position]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
+        """Returns the settings that the hits depend on, besides the corpus."""
         return {"kind": "lucene", "k1": self.card.k1, "b": self.card.b, "analyser": ANALYSER.rpartition(".")[2]}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LuceneRetriever:
@@ -136,14 +139,14 @@ class LuceneRetriever:
         return LuceneRetriever, (self.folder, self.card, self._passages, self.corpus_sha256, self._in_order)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the best passages for each query, searched by the card's threads.
+        """Returns the best passages for each query, found by as many threads as the card says.
 
         Args:
             queries: Any texts.
-            k: Hits wanted per query, at least 1; may exceed the number of passages.
+            k: Number of hits wanted per query, at least 1; may exceed the number of passages.
 
         Returns:
-            Per query at most k hits, best first, fewer where fewer passages share a word with the query.
+            At most k hits per query, best first; fewer if fewer passages share a word with the query.
 
         Raises:
             UsageError: `queries` is a single string, or `k` is below 1.
@@ -160,12 +163,13 @@ class LuceneRetriever:
             return self._in_threads(queries, k, threads) if threads > 1 else self._block(queries, k)
 
     def _in_threads(self, queries: Sequence[str], k: int, threads: int) -> list[list[Hit]]:
+        """Returns the hits of queries, searched in blocks by several threads."""
         size = min(BLOCK, -(-len(queries) // threads))
         blocks = [queries[start : start + size] for start in range(0, len(queries), size)]
         pool = ThreadPoolExecutor(threads, "searchgym-lucene")
         try:
-            found = pool.map(self._block, blocks, [k] * len(blocks))
-            return [hits for block in found for hits in block]
+            results = pool.map(self._block, blocks, [k] * len(blocks))
+            return [hits for block in results for hits in block]
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -183,11 +187,11 @@ class LuceneRetriever:
             top = self._searcher.search(words, k)
         else:
             top = self._searcher.search(words, k, self._sort, True)
-        found = [(hit.doc, hit.score) for hit in top.scoreDocs]
-        return [Hit(self._passage(number, documents), score) for number, score in found if score > 0]
+        scored = [(hit.doc, hit.score) for hit in top.scoreDocs]
+        return [Hit(self._passage(number, documents), score) for number, score in scored if score > 0]
 
     def _passage(self, number: int, documents: Any) -> Passage:
-        """Returns the passage of a document."""
+        """Returns the passage of the document with a number, from the corpus or from the index."""
         if self._passages is None:
             with _reading:
                 return _read_stored(documents.document(number), self.folder)
@@ -202,7 +206,7 @@ class LuceneRetriever:
 
     @leaves_java
     def _stored(self, start: int, end: int) -> list[Passage]:
-        """Returns stored documents, by Lucene's numbers."""
+        """Returns the stored documents ``start`` to ``end - 1``, by Lucene's numbers, as passages."""
         try:
             with _turn, _reading:
                 documents = self._reader.storedFields()
@@ -211,7 +215,7 @@ class LuceneRetriever:
             raise RetrieverError(f"Lucene failed in {self.folder}: {java_said(error)}") from error
 
     def _check(self) -> None:
-        """Refuses an index that is not of its passages, as far as its size and its ends tell."""
+        """Raises an error if the index does not match its passages, judging by its size, first and last document."""
         documents, store, name = self._reader.storedFields(), self._passages, self.folder.name
         if int(self._reader.maxDoc()) != self._size:
             raise IndexMismatchError(
@@ -246,9 +250,9 @@ class LuceneRetriever:
 
 
 def _by_id(java: Java, reader: Any) -> Any:
-    """Returns pyserini's order of hits: by score, then by id; None, which is Lucene's own, if ids cannot be sorted by.
+    """Returns pyserini's order of hits, by score and then by id, as a Lucene ``Sort``.
 
-    Indexes that Lucene 8 made cannot.
+    Returns None, Lucene's default order, for indexes without sortable ids, such as those that Lucene 8 made.
     """
     info = java(f"{INDEX}.FieldInfos").getMergedFieldInfos(reader).fieldInfo("id")
     if info is None or info.getDocValuesType().toString() != "BINARY":
@@ -258,7 +262,7 @@ def _by_id(java: Java, reader: Any) -> Any:
 
 
 def _read_stored(document: Any, folder: Path) -> Passage:
-    """Reads a document that pyserini stored: its JSON, else its contents."""
+    """Returns the passage in a document that pyserini stored, from its JSON or else from its contents."""
     raw, id = document.get("raw"), document.get("id")
     if raw is None:
         return wire.read_contents(document.get("contents") or "", id)
@@ -269,8 +273,8 @@ def _read_stored(document: Any, folder: Path) -> Passage:
 
 
 def _close(reader: Any, process: int) -> None:
-    """Closes a reader that nobody uses any more, unless it is a forked process's."""
-    # It may run in a search's own thread: better left open than waited for.
+    """Closes the reader of a garbage-collected retriever, unless a forked process collects it."""
+    # It may run in a thread in the middle of a search: waiting for the lock could block it, so the reader stays open.
     if os.getpid() == process and _turn.acquire(blocking=False):
         try:
             reader.close()

@@ -1,4 +1,4 @@
-"""Building a Lucene index with the classes of pyserini, as a part of an index folder."""
+"""Builds the Lucene part of an index folder with pyserini's classes."""
 
 from __future__ import annotations
 
@@ -22,44 +22,46 @@ from searchgym.corpora.store import PassageStore
 from searchgym.records import Passage
 
 COMMIT: Final = 100_000
-"""Passages after which a build commits: what is lost at most when it is interrupted."""
+"""Number of passages between two commits of a build, which is the most that an interruption loses."""
 REPORT: Final = 1_000
-"""Passages after which a build tells of its progress."""
+"""Number of passages between two reports of progress."""
 ANALYSER: Final = "io.anserini.analysis.DefaultEnglishAnalyzer"
+"""Java class of the analyser."""
 INDEX: Final = "org.apache.lucene.index"
+"""Java package of Lucene's index classes."""
 _DOCUMENT: Final = "org.apache.lucene.document"
 
 
 def needs(card: LuceneCard, passages: int, text: int) -> Needs:
-    """Returns what a build takes: Java's heap and machine in memory; on disk the index, twice while it merges."""
+    """Returns what a build takes: memory for Java and its heap, disk for the index, twice its size while it merges."""
     return Needs(heap_bytes(card.memory) + int(500e6), int(2 * (0.35 * text + 40 * passages)))
 
 
 class LuceneBuilder:
-    """Indexes all passages at the end, by commits: an interrupted build goes on from the last one."""
+    """Builder of a Lucene part: indexes all passages at the end; an interrupted build resumes at the last commit."""
 
     def __init__(self, card: LuceneCard, folder: Path, shards: Path, progress: Progress) -> None:
-        self._java = start_java(card.memory)  # before the corpus is read
+        self._java = start_java(card.memory)  # at once, so that a missing JDK is reported before the corpus is read
         self._memory, self._folder, self._progress = heap_bytes(card.memory), folder, progress
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
-        """Needs nothing."""
+        """Does nothing: `finish` indexes all passages."""
 
     @leaves_java
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
-        """Indexes what is not indexed yet.
+        """Indexes the passages that are not indexed yet, and returns the versions of Lucene and the analyser.
 
         Raises:
-            OSError: Lucene cannot write, or not read what an interrupted build left.
+            OSError: Lucene cannot write the index, or cannot read that of an interrupted build.
         """
         try:
             writer = self._writer()
             try:
                 self._write(writer, passages)
             finally:
-                writer.rollback()  # of what is not committed; closes
+                writer.rollback()  # closes the writer and drops uncommitted documents
         except jnius().JavaException as error:
-            # no DataError: nothing is wrong with the corpus, and what other parts have made of it is of use
+            # Not a DataError: the corpus is not at fault, so the build keeps its shards and can be resumed.
             raise OSError(
                 f"{self._folder}: Lucene cannot index: {java_said(error)}; to begin anew: --restart"
             ) from error
@@ -68,7 +70,7 @@ class LuceneBuilder:
         return {"lucene": version, "analyser": ANALYSER.rpartition(".")[2]}
 
     def _writer(self) -> Any:
-        """Returns a writer that keeps documents in the order in which they come: one thread, neighbours merged."""
+        """Returns a writer that keeps documents in the order of addition: one thread, merges of neighbours only."""
         java = self._java
         config = java(f"{INDEX}.IndexWriterConfig")(java(ANALYSER).newDefaultInstance())
         config.setMergePolicy(java(f"{INDEX}.LogByteSizeMergePolicy")())
@@ -89,7 +91,7 @@ class LuceneBuilder:
 
 
 def _adder(java: Java, writer: Any) -> Callable[[Passage], None]:
-    """Returns what indexes a passage, with the fields that pyserini writes."""
+    """Returns a function that adds a passage to the index, with the fields that pyserini writes."""
     cast = jnius().cast
     empty = java("java.lang.String")("")
     indexed = java(f"{_DOCUMENT}.FieldType")()
@@ -113,6 +115,6 @@ def _adder(java: Java, writer: Any) -> Callable[[Passage], None]:
 
 
 def directory(java: Java, folder: Path) -> Any:
-    """Returns a folder as Lucene takes it."""
+    """Returns a folder as a Lucene ``Directory``."""
     path = java("java.io.File")(java_text(java, str(folder.absolute()))).toPath()
     return java("org.apache.lucene.store.FSDirectory").open(path)

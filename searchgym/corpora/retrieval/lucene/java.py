@@ -1,4 +1,4 @@
-"""The Java machine that Lucene runs on: found, started once in a process with pyserini's classes, and kept quiet."""
+"""Finds a JDK and starts the Java virtual machine of this process, with pyserini's classes and without its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from searchgym.errors import UsageError
 
 JDK: Final = 21
-"""Oldest Java that pyserini 1.6 runs on."""
+"""Oldest Java release that pyserini 1.6 supports."""
 PLACES: Final = (
     "/usr/lib/jvm",
     "/usr/java",
@@ -26,24 +26,24 @@ PLACES: Final = (
     "~/.sdkman/candidates/java",
     f"{sys.prefix}/lib/jvm",
 )
-"""Where JDKs are installed, beside JAVA_HOME and the one whose ``java`` is on the PATH."""
+"""Folders searched for JDKs, besides JAVA_HOME and the JDK whose ``java`` is on the PATH."""
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_HEAP: Final = (2**24, 2**40)  # bytes: the start of a machine with less or more can end the process
+_HEAP: Final = (2**24, 2**40)  # smallest and largest heap in bytes: starting Java with another can kill the process
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Java = Callable[[str], Any]
-"""Gives a Java class by its full name."""
+"""Function that returns a Java class by its full name."""
 
 _lock = threading.Lock()
-_kept: list[Any] = []  # what Java would forget: its loggers live only as long as somebody holds them
+_kept: list[Any] = []  # Java's loggers, which Java would otherwise collect together with their settings
 
 
 def leaves_java(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function that calls Java tell it, at the end, that its thread will not call again for now.
+    """Decorator of a function that calls Java, which detaches its thread from Java afterwards.
 
-    Java would keep a thread that has ended without that. Where a function holds Java's objects, the thread would come
-    back to give them up: so it is told after the function has returned, and nothing of Java's is to be returned.
+    Otherwise Java would keep the thread after its end. The function must not return Java objects: releasing them would
+    attach the thread again.
     """
 
     @functools.wraps(function)
@@ -59,19 +59,20 @@ def leaves_java(function: Callable[P, T]) -> Callable[P, T]:
 
 @leaves_java
 def start_java(memory: str = "2g") -> Java:
-    """Starts Java in this process, unless it runs; what starts it first decides on its memory.
+    """Starts Java in this process unless it runs already; the first call decides the size of its heap.
 
-    Java takes no signal (Ctrl-C remains Python's), prints nothing by itself and sees no vector instructions, which
-    Lucene needs for vectors only. It does not live on in a process made by fork.
+    Java handles no signals (Python keeps Ctrl-C), prints nothing and starts without its vector module, which Lucene
+    needs only for vectors. It does not survive in a forked process.
 
     Args:
-        memory: Heap, such as ``512m`` or ``2g``.
+        memory: Maximum size of the heap, such as ``512m`` or ``2g``.
 
     Returns:
-        What gives Java's classes, those of pyserini's own Lucene among them.
+        Function that returns a Java class by its name, pyserini's and its Lucene's among them.
 
     Raises:
-        UsageError: pyserini or a JDK is missing, or Java runs already without pyserini's classes; `memory` is none.
+        UsageError: pyserini or a JDK is missing, Java runs already without pyserini's classes, or `memory` is not a
+            valid size.
     """
     heap_bytes(memory)
     with _lock:
@@ -88,7 +89,7 @@ def start_java(memory: str = "2g") -> Java:
             given = config.get_options()
             jars = Path(str(pyserini.__file__)).parent / "resources" / "jars"
             pyserini.configure_classpath(os.environ.get("ANSERINI_CLASSPATH", str(jars)))
-            # Not what pyserini adds to the options: with the vector module Java prints a warning as it starts.
+            # Without the option that pyserini adds: with the vector module Java prints a warning at its start.
             config.set_options(*given, f"-Xmx{memory}", *_options(java_version(home)))
         java: Java = jnius().autoclass
         try:
@@ -104,33 +105,33 @@ def start_java(memory: str = "2g") -> Java:
 
 
 def jnius() -> Any:
-    """Returns the module that calls Java; starts it, so `start_java` comes first."""
+    """Returns pyjnius, the module that calls Java. Importing it starts Java, so call `start_java` first."""
     return importlib.import_module("jnius")
 
 
 def heap_bytes(memory: str) -> int:
-    """Returns a heap in bytes.
+    """Returns the size of a heap in bytes, from text such as ``512m`` or ``2g``.
 
     Raises:
-        UsageError: It is not a number with k, m, g or t behind it, or not from 16 MB to 1 TB.
+        UsageError: `memory` is not a number, optionally followed by k, m, g or t; or not from 16 MB to 1 TB.
     """
-    found = re.fullmatch(r"(\d{1,12})([kmgt]?)", memory.lower())
-    size = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"(\d{1,12})([kmgt]?)", memory.lower())
+    size = int(match[1]) * _UNITS[match[2]] if match else 0
     if not _HEAP[0] <= size <= _HEAP[1]:
         raise UsageError(f"memory of Java is a size such as 512m or 2g, from 16m to 1t; got {memory!r}")
     return size
 
 
 def java_text(java: Java, text: str) -> Any:
-    """Returns a text as Java takes it; what no Unicode text can hold, half a surrogate pair, is replaced by ``?``."""
+    """Returns a text as a Java string, or as it is if pyjnius converts it correctly; lone surrogates become ``?``."""
     if text.isascii() or max(text) < "\ud800":
         return text
-    # pyjnius cuts characters beyond 16 bits short
+    # pyjnius truncates characters beyond 16 bits.
     return java("java.lang.String")(text.encode("utf-8", "replace"), "UTF-8")
 
 
 def java_said(error: Exception) -> str:
-    """Returns a Java exception's own line."""
+    """Returns the first line of a Java exception's message."""
     return str(error).partition("\n")[0].removeprefix("JVM exception occurred: ")
 
 
@@ -138,10 +139,10 @@ def java_said(error: Exception) -> str:
 
 
 def find_jdk() -> Path:
-    """Returns JAVA_HOME if it is fit, else the newest JDK that has what pyserini needs.
+    """Returns the folder of the JDK to use: JAVA_HOME if it is suitable, else the newest suitable one.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No JDK has the release and the module that pyserini needs.
     """
     given = os.environ.get("JAVA_HOME")
     if given and java_version(Path(given)) >= JDK:
@@ -157,7 +158,7 @@ def find_jdk() -> Path:
 
 
 def java_version(home: Path) -> int:
-    """Returns the feature release of a JDK; 0 if it is none or lacks the vector module."""
+    """Returns the feature release of the JDK in a folder, such as 21; 0 without a JDK or its vector module."""
     try:
         release = (home / "release").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -167,9 +168,9 @@ def java_version(home: Path) -> int:
 
 
 def _homes() -> Iterator[Path]:
-    """Yields folders in which a JDK may be."""
-    if found := shutil.which("java"):
-        yield Path(found).resolve().parent.parent
+    """Yields folders that may be JDKs."""
+    if java := shutil.which("java"):
+        yield Path(java).resolve().parent.parent
     for place in PLACES:
         for pattern in ("*", "*/Contents/Home"):
             yield from Path(place).expanduser().glob(pattern)
@@ -179,15 +180,15 @@ def _homes() -> Iterator[Path]:
 
 
 def _options(version: int) -> list[str]:
-    """Returns how Java starts."""
-    options = ["-Xrs"]  # leaves signals alone
+    """Returns the options with which a release of Java is started."""
+    options = ["-Xrs"]  # Java installs no signal handlers
     if version >= 23:
-        options.append("--sun-misc-unsafe-memory-access=allow")  # or it warns of how Lucene closes files
+        options.append("--sun-misc-unsafe-memory-access=allow")  # otherwise Java warns about Lucene
     return options
 
 
 def _quiet(java: Java) -> Any:
-    """Silences what Lucene says of Java's version; returns what has to be kept for that."""
+    """Silences Lucene's warnings about Java's version; returns the logger, which must be kept alive."""
     logger = java("java.util.logging.Logger").getLogger("org.apache.lucene")
     logger.setLevel(java("java.util.logging.Level").SEVERE)
     return logger

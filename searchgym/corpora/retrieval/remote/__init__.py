@@ -1,1 +1,1 @@
-"""Retrievers outside this process: servers, tools and recorded answers."""
+"""Retrievers without a corpus here: clients of servers, tools and recorded hits."""

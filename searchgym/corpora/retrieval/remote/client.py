@@ -1,4 +1,4 @@
-"""The client of a retrieval server: a retriever like any other."""
+"""A retriever that asks a retrieval server over HTTP."""
 
 from __future__ import annotations
 
@@ -18,44 +18,48 @@ from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit
 
 Schema = Literal["retrieve", "search"]
+"""End point of a server, which decides the form of requests and replies."""
 AGAIN: Final = {408, 429, 500, 502, 503, 504}
-"""Statuses that may be another one a moment later."""
+"""HTTP statuses of temporary faults, after which a request is retried."""
 FIRST_PAUSE: Final = 0.1
+"""Seconds before the first retry; the pause doubles with each further retry."""
 LEAST_PAUSE: Final = 0.01
+"""Shortest pause between retries in seconds, in case the server's ``Retry-After`` is 0."""
 LONGEST_PAUSE: Final = 5.0
+"""Longest pause between retries in seconds."""
 MOST: Final = 512
-"""Queries of one request; servers of this project take 1,024 at most, unless told otherwise."""
+"""Default number of queries per request; a server of this project accepts 1,024 by default."""
 SHOWN: Final = 300
-"""Characters of a server's reply in a message."""
+"""Maximum number of characters of a server's reply in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Why an attempt gave nothing."""
+    """Reason why an attempt failed."""
 
     reason: str
+    """Description of the fault for the error message."""
     after: float | None = None
-    """Seconds after which the server wants to be asked again."""
+    """Seconds after which the server wants a retry; None if it does not say."""
     final: bool = False
-    """Asking again would not help."""
+    """Whether a retry would be pointless."""
 
 
 class HttpRetriever:
-    """Asks a server that speaks Search-R1's ``/retrieve`` or the M-ASK family's ``/search``.
+    """Retriever that asks a server with Search-R1's end point ``/retrieve`` or the M-ASK family's ``/search``.
 
-    Threads may share it: each connection is kept for the next call. A copy is the retriever itself. Faults (no
-    connection, a late or cut reply, a status such as 503, no JSON) are tried again, with growing pauses of random
-    length, until the deadline.
+    Threads may share it; connections are reused. Copying it returns the same object. After a fault (no connection, a
+    late or truncated reply, a status such as 503, no JSON) it retries, with growing random pauses, until the deadline.
 
     Args:
-        url: ``http://host:port``, or the whole address of the end point.
-        schema: Which of the two; as `url` ends where it names one.
-        connections: Calls under way at once.
+        url: ``http://host:port``, or the full URL of the end point.
+        schema: End point to use. Default: the one that `url` ends with, else ``retrieve``.
+        connections: Maximum number of simultaneous calls.
         deadline: Seconds for one call of `search`, pauses included.
-        most: Queries of one request; more are asked in several, one after the other.
+        most: Maximum number of queries per request; more queries are sent in several requests, one after the other.
 
     Raises:
-        UsageError: The URL is not one.
+        UsageError: `url` does not begin with http:// or https://.
     """
 
     tries_again = True
@@ -71,47 +75,47 @@ class HttpRetriever:
             raise UsageError(f"{url}: the address of a retrieval server begins with http:// or https://")
         self.calls_at_once, self.deadline, self.most = connections, deadline, most
         self.tried_again = 0
-        """Attempts that came after another one had failed."""
+        """Number of retries so far."""
         self._pool = urllib3.PoolManager(maxsize=connections, block=True, retries=False)
         self._random = random.Random()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query; the server's order and scores.
+        """Returns at most k hits per query, in the server's order and with its scores.
 
         Raises:
-            RetrieverError: What the server, or the connection, said last.
+            RetrieverError: No valid reply came before the deadline; the message names the last fault.
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         check_request(queries, k)
-        found: list[list[Hit]] = []
+        results: list[list[Hit]] = []
         end = time.monotonic() + self.deadline
         for start in range(0, len(queries), self.most):
-            found += self._ask(queries[start : start + self.most], k, end)
-        return found
+            results += self._ask(queries[start : start + self.most], k, end)
+        return results
 
     def _ask(self, queries: Sequence[str], k: int, end: float) -> list[list[Hit]]:
-        """Asks one request's queries, until there is an answer."""
+        """Sends one request, with retries until the time `end`, and returns the hits."""
         if self.schema == "retrieve":
             body: dict[str, Any] = {"queries": list(queries), "topk": k, "return_scores": True}
         else:
             body = {"questions": list(queries), "N": k}
         pause, attempts = FIRST_PAUSE, 0
         while True:
-            found = self._attempt(body, len(queries), k, end - time.monotonic())
+            outcome = self._attempt(body, len(queries), k, end - time.monotonic())
             attempts += 1
-            if not isinstance(found, _Fault):
-                return found
-            wait = pause * self._random.uniform(0.5, 1.0) if found.after is None else max(found.after, LEAST_PAUSE)
-            if found.final or time.monotonic() + wait >= end:
+            if not isinstance(outcome, _Fault):
+                return outcome
+            wait = pause * self._random.uniform(0.5, 1.0) if outcome.after is None else max(outcome.after, LEAST_PAUSE)
+            if outcome.final or time.monotonic() + wait >= end:
                 raise RetrieverError(
-                    f"{self.url}/{self.schema}: {found.reason} (attempt {attempts}, deadline {self.deadline:g} s)"
+                    f"{self.url}/{self.schema}: {outcome.reason} (attempt {attempts}, deadline {self.deadline:g} s)"
                 )
             time.sleep(wait)
             self.tried_again += 1
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def ready(self) -> bool:
-        """Returns whether the server can answer; a server that does not know ``/readyz`` is ready if it answers."""
+        """Returns whether the server can answer queries; a server without ``/readyz`` is ready if it replies at all."""
         try:
             reply = self._pool.request("GET", f"{self.url}/readyz", timeout=5.0)
         except urllib3.exceptions.HTTPError:
@@ -119,10 +123,10 @@ class HttpRetriever:
         return reply.status in (200, 404, 405)
 
     def wait(self, seconds: float) -> None:
-        """Waits until the server is ready.
+        """Waits until the server is ready, for a number of seconds at most.
 
         Raises:
-            RetrieverError: It is not, after so many seconds.
+            RetrieverError: The server is not ready in time.
         """
         end = time.monotonic() + seconds
         while not self.ready():
@@ -132,24 +136,24 @@ class HttpRetriever:
 
     @property
     def corpus_sha256(self) -> str | None:
-        """What the server says its corpus is; None if it does not say."""
-        found = self.identity().get("corpus")
-        return found if isinstance(found, str) else None
+        """sha256 of the server's corpus, as its ``/info`` gives it; None if it gives none."""
+        corpus = self.identity().get("corpus")
+        return corpus if isinstance(corpus, str) else None
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the server says of its index; empty if it says nothing."""
+        """Returns the server's description of its index, from ``/info``; empty if it gives none."""
         try:
             reply = self._pool.request("GET", f"{self.url}/info", timeout=5.0)
-            found = json.loads(reply.data) if reply.status == 200 else {}
+            info = json.loads(reply.data) if reply.status == 200 else {}
         except (urllib3.exceptions.HTTPError, ValueError):
             return {}
-        return dict(found) if isinstance(found, dict) else {}
+        return dict(info) if isinstance(info, dict) else {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def _attempt(self, body: dict[str, Any], expected: int, k: int, seconds: float) -> list[list[Hit]] | _Fault:
-        """Asks once."""
+        """Sends one request and returns the hits of the reply, or the fault."""
         timeout = urllib3.Timeout(total=max(seconds, 0.001))
         try:
             reply = self._pool.request(
@@ -164,29 +168,29 @@ class HttpRetriever:
             return _Fault(f"{type(error).__name__}: {error}")
         text = reply.data.decode("utf-8", "replace")
         if reply.status != 200:
-            said = f"status {reply.status}: {_reason(text)}"
-            return _Fault(said, _after(reply.headers.get("Retry-After")), final=reply.status not in AGAIN)
+            reason = f"status {reply.status}: {_reason(text)}"
+            return _Fault(reason, _after(reply.headers.get("Retry-After")), final=reply.status not in AGAIN)
         try:
-            found = self._read(json.loads(text))
+            results = self._read(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return _Fault(f"the reply is not in the schema of /{self.schema}: {text[:SHOWN]!r}")
-        if len(found) != expected or any(len(hits) > k for hits in found):
-            most = max(map(len, found), default=0)
+        if len(results) != expected or any(len(hits) > k for hits in results):
+            most = max(map(len, results), default=0)
             return _Fault(
-                f"{expected} queries, {k} hits each at most: got {len(found)} lists, up to {most}", final=True
+                f"{expected} queries, {k} hits each at most: got {len(results)} lists, up to {most}", final=True
             )
-        return found
+        return results
 
     def _read(self, reply: Any) -> list[list[Hit]]:
-        """Reads a reply of the schema; without scores the rank stands for them."""
+        """Returns the hits of a reply; those of ``/search``, which has no scores, get 1 / rank."""
         if self.schema == "retrieve":
             return [[scored(row) for row in rows] for rows in reply["result"]]
-        lists = [one["top_k_docs"] for one in reply]
+        lists = [answer["top_k_docs"] for answer in reply]
         return [[Hit(read_contents(text), 1.0 / rank) for rank, text in enumerate(texts, start=1)] for texts in lists]
 
 
 def _reason(text: str) -> str:
-    """Returns what an error's body says."""
+    """Returns the reason in the body of an error reply: its ``detail``, else the start of the body."""
     try:
         body = json.loads(text)
         return str(body["detail"])[:SHOWN]
@@ -195,7 +199,7 @@ def _reason(text: str) -> str:
 
 
 def _after(header: str | None) -> float | None:
-    """Reads Retry-After in seconds; its other form, a date, is passed over."""
+    """Returns the seconds of a ``Retry-After`` header, at most 60; None if it is absent or a date."""
     try:
         return None if header is None else min(max(float(header), 0.0), 60.0)
     except ValueError:

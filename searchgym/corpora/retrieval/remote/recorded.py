@@ -1,4 +1,4 @@
-"""What the episodes of a run found, given again: a replay that needs neither corpus nor network."""
+"""A retriever that replays the hits recorded in the episodes of a run, without corpus or network."""
 
 from __future__ import annotations
 
@@ -12,42 +12,47 @@ from searchgym.errors import DataError, RetrieverError
 from searchgym.records import Hit, Passage
 
 EPISODES: Final = "episodes.jsonl"
+"""File of a run folder that holds its episodes."""
 RUN: Final = "run.json"
+"""File of a run folder that describes the run."""
 SHOWN: Final = 120
-"""Characters of a query in a message."""
+"""Maximum number of characters of a query in an error message."""
 Hits = tuple[Hit, ...]
 
 
 class Search(NamedTuple):
-    """One query of a recorded episode."""
+    """One search of a recorded episode."""
 
     question_id: str
+    """Id of the episode's question."""
     query: str
+    """Text of the query."""
     hits: Hits
+    """Hits that the search returned, best first."""
 
 
 class RecordedRetriever:
-    """Gives the hits that were recorded for a query of a question, with their scores; anything else is an error.
+    """Retriever that returns the recorded hits of a question's query, with their scores; an unknown query is an error.
 
-    Without a question it gives what was recorded for the query, if that is the same for all questions. Two records
-    that differ, as those of a training with noise do, are refused when they are asked for.
+    A search without a question returns the hits of the query if they were the same for all questions. A query recorded
+    with different hits, as in a training run with noise, raises an error.
 
-    Queries of several episodes share no call, so that one that is not in the record fails its own episode only.
+    Each call has only one query, so that an unknown query fails only its own episode.
 
-    Fewer hits than `k` may mean that no more were found. Where `top_k` is known, a larger k is refused, since more
-    could have been found; where it is not, as in training runs, what was recorded is given.
+    If `top_k` is known, a larger k is refused, because the corpus might hold more hits than the record. If it is not
+    known, as for training runs, the recorded hits are returned, which may be fewer than k.
 
     Args:
-        searches: What was recorded, in any order; all of it is kept in memory, each passage once.
-        top_k: Hits that the recorded run asked for.
-        corpus_sha256: Identity of the corpus that it searched.
-        source: What holds the record, for messages.
-        sha256: Of that.
+        searches: Recorded searches in any order; all are kept in memory, each passage once.
+        top_k: Number of hits per query that the recorded run asked for.
+        corpus_sha256: sha256 of the corpus that the run searched.
+        source: Name of the record for error messages.
+        sha256: sha256 of the record's file.
     """
 
     in_process = True
-    queries_at_once = 1  # a query that is not in the record is not the others' fault
-    tries_again = True  # it does not, and need not be asked again: the record stays the same
+    queries_at_once = 1  # an unknown query must not fail other episodes
+    tries_again = True  # in fact it never retries, but this keeps `retrieve` from doing so: the record will not change
 
     def __init__(
         self,
@@ -59,26 +64,26 @@ class RecordedRetriever:
     ) -> None:
         self.top_k, self.corpus_sha256, self.source, self.sha256 = top_k, corpus_sha256, source, sha256
         self._of_question: dict[tuple[str, str], Hits | None] = {}
-        self._of_query: dict[str, Hits | None] = {}  # None where records differ
+        self._of_query: dict[str, Hits | None] = {}  # None if records differ, in both
         passages: dict[Passage, Passage] = {}
-        for one in searches:
-            hits = tuple(Hit(passages.setdefault(hit.passage, hit.passage), hit.score) for hit in one.hits)
-            key = (one.question_id, one.query)
-            same = self._of_question.setdefault(key, hits)
-            self._of_question[key] = hits if same == hits else None
-            same = self._of_query.setdefault(one.query, hits)
-            self._of_query[one.query] = hits if same == hits else None
+        for search in searches:
+            hits = tuple(Hit(passages.setdefault(hit.passage, hit.passage), hit.score) for hit in search.hits)
+            key = (search.question_id, search.query)
+            first = self._of_question.setdefault(key, hits)
+            self._of_question[key] = hits if first == hits else None
+            first = self._of_query.setdefault(search.query, hits)
+            self._of_query[search.query] = hits if first == hits else None
 
     @classmethod
     def of_run(cls, path: FilePath) -> Self:
-        """Reads the record of an evaluation or a training.
+        """Returns the retriever for the record of an evaluation or training run.
 
         Args:
-            path: ``episodes.jsonl``, or its folder. ``run.json`` beside it tells `top_k` and `corpus_sha256`.
+            path: ``episodes.jsonl``, or its folder. ``run.json`` in the same folder gives `top_k` and `corpus_sha256`.
 
         Raises:
-            DataMissingError: There is no such file.
-            DataError: It does not hold episodes, or ``run.json`` is damaged.
+            DataMissingError: The file does not exist.
+            DataError: The file does not hold episodes, or ``run.json`` is damaged.
         """
         path = Path(path)
         path = path / EPISODES if path.is_dir() else path
@@ -89,10 +94,10 @@ class RecordedRetriever:
         return cls(read_searches(path), run.get("top_k"), run.get("corpus_sha256"), path, sha256_file(path))
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns what was recorded for each question's query.
+        """Returns the hits recorded for each query of a question, at most k.
 
         Raises:
-            RetrieverError: Nothing was, or not the same each time, or `k` is larger than in the recorded run.
+            RetrieverError: A query was not recorded, or with different hits; or `k` is larger than in the recorded run.
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         self._check(queries, k)
@@ -102,16 +107,16 @@ class RecordedRetriever:
         ]
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns what was recorded for each query, whatever the question.
+        """Returns the hits recorded for each query with any question, at most k.
 
         Raises:
-            RetrieverError, UsageError: As `search_for`.
+            RetrieverError, UsageError: See `search_for`.
         """
         self._check(queries, k)
         return [self._found(self._of_query, query, query, "for any question", k) for query in queries]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on."""
+        """Returns the settings that the hits depend on: the sha256 of the record."""
         return {"kind": "recorded", "episodes_sha256": self.sha256}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -133,16 +138,16 @@ class RecordedRetriever:
 
 
 def read_searches(path: Path) -> Iterator[Search]:
-    """Yields the searches of an episode file, in their order.
+    """Yields the searches of an episode file, in order.
 
     Raises:
-        DataMissingError: There is no such file.
+        DataMissingError: The file does not exist.
         DataError: A line is not an episode.
     """
     for number, row in iter_jsonl(path):
         try:
-            for one in row["searches"]:
-                hits = tuple(Hit(Passage(**hit["passage"]), float(hit["score"])) for hit in one["hits"])
-                yield Search(row["question_id"], one["query"], hits)
+            for search in row["searches"]:
+                hits = tuple(Hit(Passage(**hit["passage"]), float(hit["score"])) for hit in search["hits"])
+                yield Search(row["question_id"], search["query"], hits)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error

@@ -1,4 +1,4 @@
-"""Any function as a retriever: a web search, a client of one's own, a tool of an MCP server."""
+"""A retriever that calls a Python function, such as a web search, a custom client or a tool of an MCP server."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from searchgym.records import Hit, Passage
 
 T = TypeVar("T")
 TEXTS: Final = ("text", "contents", "content", "snippet", "body", "description")
-"""Where a mapping may have its text, in this order."""
+"""Keys under which a mapping may hold its text; the first one present is used."""
 TITLES: Final = ("title", "name")
+"""Keys under which a mapping may hold its title."""
 IDS: Final = ("id", "docid", "url", "link", "href")
+"""Keys under which a mapping may hold its id."""
 SHOWN: Final = 200
-"""Characters of a wrong result in a message."""
+"""Maximum number of characters of a wrong result in an error message."""
 
 
 class ToolRetriever:
-    """Asks a function, plain or ``async``, and reads what it returns as hits.
+    """Retriever that calls a function, plain or ``async``, and reads its result as hits.
 
-    For each query a sequence is expected, best first, or the result of an MCP tool (with `content`, a list of items
-    with `text`, and `isError`). An item is a `Hit`; a `Passage`; a text, which has no title; or a mapping with a text
-    (``text``, ``contents``, ``snippet`` ...) and, where known, ``title``, ``id`` or ``url``, and ``score``. Without a
-    score it is 1 / rank. Items after the k-th are left out.
+    For each query the function returns a sequence, best first, or the result of an MCP tool (with `content`, a list of
+    items with `text`, and `isError`). An item is a `Hit`; a `Passage`; a text, which has no title; or a mapping with a
+    text (``text``, ``contents``, ``snippet`` ...) and optionally ``title``, ``id`` or ``url``, and ``score``. An item
+    without a score gets 1 / rank. Items after the k-th are ignored.
 
-    A plain function is called from as many threads as there are calls; an ``async`` one runs in an event loop that
-    lasts as long as the retriever, so that connections can be kept. A call that never returns keeps its place among
-    the `calls`: give the function a deadline of its own.
+    A plain function is called in one thread per simultaneous call. An ``async`` one runs in an event loop that lives as
+    long as the retriever, so that it can keep connections open. A call that never returns occupies one of the `calls`
+    for good, so the function should have a timeout.
 
     Args:
-        function: ``function(query, k)``; with `batched`, ``function(queries, k)``, which returns one result per query.
-        batched: Whether it takes several queries at once.
-        calls: Calls under way at once.
+        function: ``function(query, k)``; with `batched`, ``function(queries, k)`` that returns one result per query.
+        batched: Whether the function takes several queries at once.
+        calls: Maximum number of simultaneous calls.
     """
 
     def __init__(self, function: Callable[..., Any], *, batched: bool = False, calls: int = 8) -> None:
@@ -51,17 +53,17 @@ class ToolRetriever:
             raise UsageError(f"calls is at least 1, got {calls}")
         self.function, self.batched, self.calls_at_once = function, batched, calls
         if not batched:
-            self.queries_at_once = 1  # a fault of one query is not the others'
+            self.queries_at_once = 1  # a fault of one query must not fail the others
         self._free = threading.BoundedSemaphore(calls)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
     @classmethod
     def of_name(cls, name: str, *, calls: int = 8) -> Self:
-        """Imports ``"module:function"``, a function of one query.
+        """Returns the retriever for a function of one query, imported by its name ``"module:function"``.
 
         Raises:
-            UsageError: It is not there, or is not a function.
+            UsageError: The function does not exist or is not callable.
         """
         module, _, attribute = name.partition(":")
         try:
@@ -74,7 +76,7 @@ class ToolRetriever:
         """Returns at most k hits per query, in the function's order.
 
         Raises:
-            RetrieverError: The function returned something else, or says that it failed.
+            RetrieverError: The function returned something other than hits, or an MCP result that reports an error.
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         check_request(queries, k)
@@ -88,7 +90,7 @@ class ToolRetriever:
         return [read_hits(result, k) for result in results]
 
     def identity(self) -> dict[str, Any]:
-        """Returns the function's name, which is all that is known of it."""
+        """Returns the settings that the hits depend on: the function's name, since nothing more is known about it."""
         function: Any = self.function if hasattr(self.function, "__qualname__") else type(self.function)
         return {"kind": "tool", "function": f"{function.__module__}:{function.__qualname__}"}
 
@@ -96,7 +98,7 @@ class ToolRetriever:
         return self
 
     def _call(self, asked: str | list[str], k: int) -> Any:
-        """Calls the function, once there is a place."""
+        """Calls the function and returns its result, once fewer than `calls` other calls are running."""
         with self._free:
             result = self.function(asked, k)
             if not inspect.isawaitable(result):
@@ -104,7 +106,7 @@ class ToolRetriever:
             return asyncio.run_coroutine_threadsafe(_outcome(result), self._running_loop()).result()()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        """Returns the event loop, started when it is first needed and stopped when nobody has the retriever."""
+        """Returns the event loop, which starts when first needed and stops when the retriever is garbage-collected."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -115,7 +117,7 @@ class ToolRetriever:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Runs an event loop until it is told to stop, and ends what is left in it."""
+    """Runs an event loop until it is stopped, then cancels its remaining tasks and closes it."""
     loop.run_forever()
     if left := asyncio.all_tasks(loop):
         for task in left:
@@ -132,7 +134,10 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
 
 
 async def _outcome(call: Awaitable[T]) -> Callable[[], T]:
-    """Returns what gives the result, or raises what the call raised: not even SystemExit may end the event loop."""
+    """Returns a function that returns the call's result or raises its exception.
+
+    The exception is not raised here, because SystemExit, say, would end the event loop.
+    """
     try:
         result = await call
     except BaseException as error:
@@ -146,9 +151,17 @@ async def _outcome(call: Awaitable[T]) -> Callable[[], T]:
 
 
 def in_threads(function: Callable[[str], T], items: Sequence[str], threads: int) -> list[T]:
-    """Returns the function's results, in order; raises what the first call that failed raised.
+    """Returns the results of a function for all items, in order, computed in several threads.
 
-    The threads are daemons: a call that hangs does not keep the program from ending.
+    The threads are daemons, so that a call that hangs does not keep the program from ending.
+
+    Args:
+        function: Function of one item.
+        items: Arguments, one call each.
+        threads: Maximum number of threads.
+
+    Raises:
+        BaseException: The exception of the first item whose call failed.
     """
     if len(items) == 1:
         return [function(items[0])]
@@ -184,10 +197,10 @@ def in_threads(function: Callable[[str], T], items: Sequence[str], threads: int)
 
 
 def read_hits(result: Any, k: int) -> list[Hit]:
-    """Reads what a function returned for one query; see `ToolRetriever`.
+    """Returns the hits in a function's result for one query, at most k; `ToolRetriever` lists the accepted forms.
 
     Raises:
-        RetrieverError: It is something else, or an error.
+        RetrieverError: The result has another form, or reports an error.
     """
     items = _mcp_items(result) if hasattr(result, "content") and not isinstance(result, Mapping) else result
     if not _is_list(items):
@@ -196,7 +209,7 @@ def read_hits(result: Any, k: int) -> list[Hit]:
 
 
 def _mcp_items(result: Any) -> list[Any]:
-    """Returns the texts of an MCP tool's result; what is an object in JSON, or a list of them, is read as such.
+    """Returns the items of an MCP tool's result: its texts, or the objects of a text that holds JSON objects.
 
     Source: Model Context Protocol, specification of 2025-06-18, server features, tools, "Tool Result".
     """
@@ -212,7 +225,7 @@ def _mcp_items(result: Any) -> list[Any]:
 
 
 def _json_objects(text: str) -> list[Any]:
-    """Returns the objects that a text holds as JSON; nothing if it is anything else."""
+    """Returns the object, or list of objects, that a text holds as JSON; empty if the text holds anything else."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -222,7 +235,7 @@ def _json_objects(text: str) -> list[Any]:
 
 
 def _hit(item: Any, rank: int) -> Hit:
-    """Reads one item of a result."""
+    """Returns one item of a result as a hit; `rank`, from 1, gives the score of an item without one."""
     if isinstance(item, Hit):
         return item
     if isinstance(item, Passage):
@@ -239,7 +252,7 @@ def _hit(item: Any, rank: int) -> Hit:
 
 
 def _passage(row: Mapping[str, Any]) -> Passage | None:
-    """Reads a mapping's passage; None if it has neither text nor title, or is an error."""
+    """Returns the passage in a mapping; None if it has neither text nor title, or reports an error."""
     title, text, id = _first(row, TITLES), _first(row, TEXTS) or "", _first(row, IDS)
     if row.get("error") or not (title or text):
         return None
@@ -249,9 +262,9 @@ def _passage(row: Mapping[str, Any]) -> Passage | None:
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Returns the first of some fields that holds a text, or a number."""
-    found = (row.get(name) for name in names)
-    return next((str(one) for one in found if one != "" and isinstance(one, (str, int))), None)
+    """Returns the value of the first named field that holds a text or an integer, None if no field does."""
+    values = (row.get(name) for name in names)
+    return next((str(value) for value in values if value != "" and isinstance(value, (str, int))), None)
 
 
 def _is_list(given: Any) -> bool:
@@ -263,5 +276,6 @@ def _is_number(given: Any) -> bool:
 
 
 def _shown(given: Any) -> str:
+    """Returns a value's type and representation for an error message, shortened."""
     shown = f"{type(given).__name__} {given!r}"
     return shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."

@@ -1,4 +1,4 @@
-"""Passages on the wire: the JSON that retrieval servers of this field send, written and read."""
+"""Converts passages to and from the JSON that retrieval servers send."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from searchgym.records import Hit, Passage
 
 
 def contents(passage: Passage) -> str:
-    """Returns the title, in quotes, and the text, each on its own line: ``contents`` of Search-R1's corpus files."""
+    """Returns a passage as one text, as in Search-R1's corpus files: the title in quotes, a line break and the text."""
     return f'"{passage.title}"\n{passage.text}'
 
 
 def document(passage: Passage) -> dict[str, str]:
-    """Returns a passage as Search-R1's corpus files have it."""
+    """Returns a passage as a row of Search-R1's corpus files, ``{"id", "contents"}``."""
     return {"id": passage.id, "contents": contents(passage)}
 
 
 def read_contents(text: str, id: str | None = None) -> Passage:
-    """Reads what `contents` writes; a text of one line has no title. Without an id, the title or text is it."""
+    """Returns the passage in a text that `contents` wrote; a text of one line has no title.
+
+    Args:
+        text: Title in quotes, a line break and the text.
+        id: Id of the passage. Default: the title, else the text.
+    """
     title, body = split_contents(text)
     return Passage(id or title or body, title, body)
 
 
 def read_document(row: Mapping[str, Any]) -> Passage:
-    """Reads what `document` writes, or a document with title and text apart, as some servers send it.
+    """Returns the passage in a row that `document` wrote, or in ``{"title", "text"}``, which some servers send.
 
     Raises:
-        KeyError: It is neither.
+        KeyError: The row has neither form.
     """
     id = None if row.get("id") is None else str(row["id"])
     if "contents" not in row and {"title", "text"} <= row.keys():
@@ -38,5 +43,5 @@ def read_document(row: Mapping[str, Any]) -> Passage:
 
 
 def scored(row: Mapping[str, Any]) -> Hit:
-    """Reads a document with its score: ``{"document": .., "score": ..}``."""
+    """Returns the hit in a scored document, ``{"document": .., "score": ..}``."""
     return Hit(read_document(row["document"]), float(row["score"]))

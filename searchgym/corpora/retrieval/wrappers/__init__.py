@@ -1,1 +1,1 @@
-"""Retrievers that stand on other retrievers: caches, hybrids, rerankers, noise."""
+"""Retrievers that wrap other retrievers: caches, hybrids, rerankers and noise."""

@@ -1,4 +1,4 @@
-"""A retriever that is asked once for the same query."""
+"""A retriever that caches the hits of another one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from searchgym.records import Hit
 
 
 class CacheRetriever(Wrapper):
-    """Keeps what was found for each query and k. Threads may share it; what fails is not kept.
+    """Retriever that caches the hits of another one for each query and k. Threads may share it; faults are not cached.
 
-    What is kept is forgotten at each step of training if the hits below change by step, as noise does.
+    If the wrapped retriever's hits change with the training step, as with noise, each step empties the cache.
 
     Args:
-        inner: Asked for what is not known: the unknown queries of a batch, each once, in their order.
-        size: Queries kept, at least 1; those not asked for the longest go first.
+        inner: Wrapped retriever; it gets the unknown queries of a batch, in their order and without repeats.
+        size: Maximum number of queries in the cache, at least 1; the least recently used one is removed first.
 
     Raises:
         UsageError: `size` is below 1.
@@ -32,47 +32,47 @@ class CacheRetriever(Wrapper):
         super().__init__(inner)
         self.size = size
         self.hits = 0
-        """Queries that were answered without asking."""
+        """Number of queries answered from the cache."""
         self.misses = 0
-        """Queries that were asked for."""
+        """Number of queries that went to the wrapped retriever."""
         self._kept: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, as `inner` found them.
+        """Returns at most k hits per query, from the cache or from the wrapped retriever.
 
         Raises:
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         check_request(queries, k)
-        found: dict[str, tuple[Hit, ...]] = {}
+        results: dict[str, tuple[Hit, ...]] = {}
         with self._lock:
             kept = self._kept
             for query in queries:
                 if (known := kept.get((query, k))) is not None:
                     kept.move_to_end((query, k))
-                    found[query] = known
-        unknown = [query for query in dict.fromkeys(queries) if query not in found]
+                    results[query] = known
+        unknown = [query for query in dict.fromkeys(queries) if query not in results]
         if unknown:
             lists = checked(self.inner[0].search(unknown, k), len(unknown), k)
-            found |= zip(unknown, map(tuple, lists), strict=True)
+            results |= zip(unknown, map(tuple, lists), strict=True)
         with self._lock:
             self.hits += len(queries) - len(unknown)
             self.misses += len(unknown)
             for query in unknown:
-                kept[query, k] = found[query]
+                kept[query, k] = results[query]
                 kept.move_to_end((query, k))
             while len(kept) > self.size:
                 kept.popitem(last=False)
-        return [list(found[query]) for query in queries]
+        return [list(results[query]) for query in queries]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
+        """Returns the settings that the hits depend on, besides the corpus."""
         return {"kind": "cache"} | super().identity()
 
     def at_step(self, step: int | None, steps: int) -> None:
-        """Passes the step on."""
+        """Passes the training step on to the wrapped retriever, and empties the cache if its hits change with it."""
         super().at_step(step, steps)
         if self.changes_by_step:
             with self._lock:
-                self._kept = OrderedDict()  # a search that is under way fills the old one
+                self._kept = OrderedDict()  # not cleared: a search under way may still fill the old cache

@@ -1,4 +1,4 @@
-"""From a card to a retriever: those that stand on others are put together here."""
+"""Builds the retriever that a card describes, with the retrievers that it wraps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from searchgym.errors import UsageError
 
 
 def compose(card: RetrieverCard, part: Callable[[PartCard], CorpusRetriever]) -> Retriever:
-    """Returns the retriever of a card.
+    """Returns the retriever of a card, with the retrievers that it wraps.
 
     Args:
-        card: Any.
-        part: Gives the retriever over what was built for a card.
+        card: Card of any kind.
+        part: Returns the retriever over the part built for a card.
     """
     if isinstance(card, (BM25Card, LuceneCard, DenseCard)):
         return part(card)
@@ -58,7 +58,11 @@ def compose(card: RetrieverCard, part: Callable[[PartCard], CorpusRetriever]) ->
 
 
 def open_outside(card: RetrieverCard) -> Retriever:
-    """Returns the retriever of a card that needs no corpus here."""
+    """Returns the retriever of a card that needs no corpus on this machine.
+
+    Raises:
+        UsageError: The card needs a corpus.
+    """
     return compose(card, _no_part)
 
 
@@ -67,6 +71,7 @@ def _no_part(card: PartCard) -> CorpusRetriever:
 
 
 def _elsewhere(card: RecordedCard | HttpCard | ToolCard) -> Retriever:
+    """Returns the retriever of a card that names a server, a function or a record."""
     if isinstance(card, HttpCard):
         from searchgym.corpora.retrieval.remote.client import HttpRetriever
 

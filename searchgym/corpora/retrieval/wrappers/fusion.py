@@ -1,4 +1,4 @@
-"""Several retrievers as one: reciprocal rank fusion."""
+"""A retriever that merges the hits of several others by reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from searchgym.records import Hit, Passage
 
 
 class HybridRetriever(Wrapper):
-    """Joins the lists of several retrievers by rank: scores of different scales are not compared.
+    """Retriever that merges the hits of several others by rank, since their scores may have different scales.
 
-    The score of a passage is the sum of 1 / (constant + rank) over the lists that hold it, ranks from 1. Ties go to
-    the passage with the best single rank, then to that of the earlier retriever. Source: Cormack, Clarke and Buettcher,
-    "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning methods", SIGIR 2009.
+    The score of a passage is the sum of 1 / (constant + rank) over the lists that hold it, ranks counted from 1. Ties
+    go to the passage with the best single rank, then to that of the earlier retriever. Source: Cormack, Clarke and
+    Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning methods", SIGIR 2009.
 
     Args:
-        retrievers: One or more, over the same corpus: passages are the same if their ids are.
-        depth: Hits taken from each; never fewer than the hits asked for.
-        constant: Added to each rank; at least 0.
+        retrievers: One or more retrievers over the same corpus; passages with equal ids count as the same.
+        depth: Number of hits taken from each retriever, raised to k if that is larger.
+        constant: Constant added to each rank, at least 0.
 
     Raises:
-        UsageError: No retriever, or two over different corpora.
+        UsageError: No retriever is given, or their corpora differ.
     """
 
     def __init__(self, retrievers: Sequence[Retriever], depth: int = 100, constant: int = 60) -> None:
@@ -34,7 +34,7 @@ class HybridRetriever(Wrapper):
             raise UsageError("a hybrid joins one retriever or more, got none")
         super().__init__(*retrievers)
         self.depth, self.constant = depth, constant
-        corpora = {getattr(one, "corpus_sha256", None) for one in retrievers if hasattr(one, "passages")} - {None}
+        corpora = {getattr(each, "corpus_sha256", None) for each in retrievers if hasattr(each, "passages")} - {None}
         if len(corpora) > 1:
             raise UsageError(f"a hybrid joins retrievers over one corpus, got {', '.join(sorted(map(str, corpora)))}")
 
@@ -46,11 +46,11 @@ class HybridRetriever(Wrapper):
         """
         check_request(queries, k)
         depth = max(self.depth, k)
-        lists = [checked(one.search(queries, depth), len(queries), depth) for one in self.inner]
-        return [fuse(own, k, self.constant) for own in zip(*lists, strict=True)]
+        lists = [checked(retriever.search(queries, depth), len(queries), depth) for retriever in self.inner]
+        return [fuse(of_query, k, self.constant) for of_query in zip(*lists, strict=True)]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
+        """Returns the settings that the hits depend on, besides the corpus."""
         return {"kind": "hybrid", "depth": self.depth, "constant": self.constant} | super().identity()
 
 
@@ -58,18 +58,20 @@ def fuse(lists: Sequence[Sequence[Hit]], k: int, constant: int = 60) -> list[Hit
     """Returns the k best passages of some lists by reciprocal rank fusion; see `HybridRetriever`.
 
     Args:
-        lists: Best first; a passage that a list holds twice counts where it is first.
-        k: Hits wanted.
-        constant: Added to each rank.
+        lists: Lists of hits, best first; of a passage that a list holds twice, the first place counts.
+        k: Number of hits wanted.
+        constant: Constant added to each rank.
     """
     passages: dict[str, Passage] = {}
-    ranks: dict[str, list[tuple[int, int]]] = {}  # by id: rank and number of each list that holds the passage
+    ranks: dict[str, list[tuple[int, int]]] = {}  # passage id to (rank, number of the list) of each list that holds it
     for number, hits in enumerate(lists):
         for rank, hit in enumerate(hits, start=1):
-            own = ranks.setdefault(hit.passage.id, [])
-            if not own or own[-1][1] != number:
-                own.append((rank, number))
+            places = ranks.setdefault(hit.passage.id, [])
+            if not places or places[-1][1] != number:
+                places.append((rank, number))
                 passages.setdefault(hit.passage.id, hit.passage)
-    # fsum rounds once: ranks that are the same in another order of the lists are a tie, to the bit
-    fused = ((-math.fsum([1.0 / (constant + rank) for rank, _ in own]), min(own), id) for id, own in ranks.items())
+    # fsum rounds only once: passages with the same ranks in a different order of lists tie exactly.
+    fused = (
+        (-math.fsum([1.0 / (constant + rank) for rank, _ in places]), min(places), id) for id, places in ranks.items()
+    )
     return [Hit(passages[id], -score) for score, _, id in heapq.nsmallest(k, fused)]

@@ -1,7 +1,7 @@
-"""A retriever that now and then finds passages drawn at random, more often as training goes on.
+"""A retriever that sometimes returns random passages, more often as training goes on.
 
-After ZeroSearch's curriculum (Sun et al., arXiv 2505.04588): a policy that learns to doubt what it reads
-needs searches that fail. There a model writes the noise; here it is passages of the corpus.
+It follows the curriculum of ZeroSearch (Sun et al., arXiv 2505.04588): a policy learns to doubt what it reads only if
+some searches fail. ZeroSearch's noise is written by a model; here it consists of passages of the corpus.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 
-_WORDS = 2**64  # a number drawn is below
+_WORDS = 2**64  # exclusive upper bound of the random numbers
 
 
 class NoiseRetriever(Wrapper):
-    """Replaces, with some probability by query, all hits by as many passages of the corpus, drawn at random.
+    """Retriever that replaces, with some probability, all hits of a query by random passages of the corpus.
 
-    What is drawn are distinct passages, none of them among the hits; they have the scores of those in whose place they
-    stand. A query without hits stays without; so does what a corpus is too small for.
+    The random passages are distinct, and none of them is among the hits that they replace, whose scores they get. A
+    query without hits stays without. A corpus with too few other passages gives as many as it has.
 
-    Whether a query is replaced, and by what, is a function of (seed, step, query) alone: it depends neither on what
-    else is in a batch nor on threads, nor on which episode asks first. So all who ask the same in one step get the
-    same, and another step draws anew.
+    Whether a query is replaced, and by which passages, depends only on (seed, step, query), not on the rest of the
+    batch, on threads or on the order of episodes. So within one step equal queries get equal hits, and the next step
+    draws again.
 
     Args:
-        inner: A retriever over a corpus that is at hand.
-        start: Probability at step 0; outside of training, in evaluations say, there is none.
+        inner: Wrapped retriever, whose corpus is on this machine.
+        start: Probability at step 0. Outside of training, in evaluations say, it is always 0.
         end: Probability from step `steps` on.
-        base: Steepness, above 0: over 1 the probability grows late; 1 is a straight line.
-        steps: Step that has `end`; where None it is the number of steps of the training, whose last step, counted
-            from 0, comes just before.
-        seed: Of what is drawn.
+        base: Base of the exponential growth, above 0: above 1 the probability grows late; 1 gives a straight line.
+        steps: Step at which the probability reaches `end`. Default: the number of training steps, which is one more
+            than the number of the last step, counted from 0.
+        seed: Seed of the random draws.
 
     Raises:
-        UsageError: `inner` has no corpus at hand, or a number is out of range.
+        UsageError: `inner` has no corpus on this machine, or a number is out of range.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class NoiseRetriever(Wrapper):
         self.start, self.end, self.base, self.steps, self.seed = start, end, base, steps, seed
         self.changes_by_step = True
         self.asked = 0
-        """Queries so far."""
+        """Number of queries so far."""
         self.noisy = 0
-        """Those of them whose hits were replaced."""
-        self._now: tuple[int, float] = (-1, 0.0)  # step, -1 outside training, and probability
+        """Number of queries so far whose hits were replaced."""
+        self._now: tuple[int, float] = (-1, 0.0)  # (step, or -1 outside of training; probability)
         self._lock = threading.Lock()
 
     def at_step(self, step: int | None, steps: int) -> None:
-        """Sets the probability: that of a step of training, or none for validation.
+        """Sets the probability for a step of training, or to 0 for validation.
 
         Args:
-            step: 0-based; None for validation.
-            steps: Steps of the training in all.
+            step: 0-based step of training; None for validation.
+            steps: Number of training steps.
         """
         super().at_step(step, steps)
         if step is None:
@@ -86,15 +86,15 @@ class NoiseRetriever(Wrapper):
 
     @property
     def probability(self) -> float:
-        """The present one."""
+        """Current probability that the hits of a query are replaced."""
         return self._now[1]
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query: those of `inner`, or noise in their place."""
+        """Returns at most k hits per query: those of `inner`, or noise instead of them."""
         step, p = self._now
-        found = self.inner[0].search(queries, k)
+        lists = self.inner[0].search(queries, k)
         results, noisy = [], 0
-        for query, hits in zip(queries, found, strict=True):
+        for query, hits in zip(queries, lists, strict=True):
             numbers = _numbers(self.seed, step, query)
             replace = p > 0 and next(numbers) < p * _WORDS  # exact: p * 2**64 only moves the binary point
             noisy += replace
@@ -105,16 +105,16 @@ class NoiseRetriever(Wrapper):
         return results
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus and the step."""
-        own = {name: getattr(self, name) for name in ("start", "end", "base", "steps", "seed")}
-        return {"kind": "noise"} | own | super().identity()
+        """Returns the settings that the hits depend on, besides the corpus and the step."""
+        settings = {name: getattr(self, name) for name in ("start", "end", "base", "steps", "seed")}
+        return {"kind": "noise"} | settings | super().identity()
 
     def _noise(self, hits: Sequence[Hit], numbers: Iterator[int]) -> list[Hit]:
-        """Returns as many passages as there are hits, none of them among these, with their scores."""
+        """Returns random passages instead of hits: as many, distinct from them, and with their scores."""
         taken = {hit.passage.id for hit in hits}
         others: list[Passage] = []
         while len(others) < min(len(hits), len(self) - len(hits)):
-            passage = self.passage(next(numbers) * len(self) // _WORDS)
+            passage = self.passage(next(numbers) * len(self) // _WORDS)  # scales the number down to a position
             if passage.id not in taken:
                 taken.add(passage.id)
                 others.append(passage)
@@ -124,14 +124,14 @@ class NoiseRetriever(Wrapper):
 def probability(step: int, steps: int, start: float, end: float, base: float) -> float:
     """Returns the probability of noise at a step: ``start + (base**(i/m) - 1) / (base - 1) * (end - start)``.
 
-    It is `start` at i = 0 and `end` from i = m on; a straight line for a base of 1, which is the limit.
+    It is `start` at i = 0 and `end` from i = m on. For a base of 1 it is the limit, a straight line.
 
     Args:
-        step: i, 0-based.
-        steps: m.
-        start: At step 0.
-        end: At step m and later.
-        base: Above 0.
+        step: The step i, 0-based.
+        steps: The step m at which the probability reaches `end`.
+        start: Probability at step 0.
+        end: Probability from step m on.
+        base: Base of the exponential growth, above 0.
     """
     x = min(step / steps, 1.0)
     share = x if base == 1 else math.expm1(x * math.log(base)) / math.expm1(math.log(base))
@@ -139,7 +139,7 @@ def probability(step: int, steps: int, start: float, end: float, base: float) ->
 
 
 def _numbers(seed: int, step: int, query: str) -> Iterator[int]:
-    """Yields numbers below 2**64, all alike likely: BLAKE2b in counter mode, with (seed, step, query) as the key."""
+    """Yields uniform random numbers below 2**64: BLAKE2b in counter mode, with (seed, step, query) as the key."""
     key = hashlib.blake2b(f"{seed} {step} {query}".encode("utf-8", "surrogatepass"), digest_size=32).digest()
     for block in count():
         digest = hashlib.blake2b(block.to_bytes(8, "little"), key=key).digest()

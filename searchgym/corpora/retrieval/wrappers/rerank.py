@@ -1,4 +1,4 @@
-"""The first hits of a retriever, put in order by a model: of vectors, or of query and passage read together."""
+"""A retriever that reorders the first hits of another one by a model, an encoder or a cross-encoder."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from searchgym.corpora.retrieval.dense.encoders import Encoder
 
 EXTRA: Final = "pip install 'searchgym[dense]'"
+"""Command that installs the libraries of this module, for error messages."""
 Floats = npt.NDArray[np.floating[Any]]
 Scorer = Callable[[Sequence[str], Sequence[Sequence[Passage]]], Sequence[Floats]]
-"""Called with Q queries and the passages of each: returns, for each, a score per passage, larger is better."""
+"""Function of Q queries and the passages of each that returns, per query, one score per passage; larger is better."""
 
 
 class RerankRetriever(Wrapper):
-    """Takes more hits than are asked for and keeps those that a model scores best, with its scores.
+    """Retriever that takes extra hits from another one and keeps those that a model scores best, with its scores.
 
-    Ties keep the order of the retriever below. Threads may share it: the model scores one batch at a time.
+    Ties keep the order of the wrapped retriever. Threads may share it; the model scores one batch at a time.
 
     Args:
-        inner: Finds the hits.
-        scorer: See `Scorer`.
-        first: Hits that are put in order; never fewer than the hits asked for.
+        inner: Wrapped retriever, which finds the hits.
+        scorer: Model that scores passages for queries; see `Scorer`.
+        first: Number of hits that are reordered, raised to k if that is larger.
     """
 
     def __init__(self, inner: Retriever, scorer: Scorer, first: int = 50) -> None:
@@ -43,10 +44,10 @@ class RerankRetriever(Wrapper):
         self._lock = threading.Lock()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns at most k hits per query, best first by the model.
+        """Returns at most k hits per query, best first by the model's scores.
 
         Raises:
-            ModelError: A score is not finite, or there is not one for each passage.
+            ModelError: A score is not finite, or the numbers of scores and passages differ.
             UsageError: `queries` is a single string, or `k` is below 1.
         """
         check_request(queries, k)
@@ -57,21 +58,24 @@ class RerankRetriever(Wrapper):
             return lists
         with self._lock:
             scores = self.scorer(queries, passages)
-        return [_best(own, _floats(given, own), k) for own, given in zip(passages, scores, strict=True)]
+        return [
+            _best(candidates, _floats(given, candidates), k) for candidates, given in zip(passages, scores, strict=True)
+        ]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
-        said: dict[str, Any] = getattr(self.scorer, "identity", dict)()
-        return {"kind": "rerank", "first": self.first} | said | super().identity()
+        """Returns the settings that the hits depend on, besides the corpus."""
+        model: dict[str, Any] = getattr(self.scorer, "identity", dict)()
+        return {"kind": "rerank", "first": self.first} | model | super().identity()
 
 
 def _best(passages: Sequence[Passage], scores: Floats, k: int) -> list[Hit]:
+    """Returns the k passages with the best scores as hits."""
     order = np.argsort(-scores, kind="stable")[:k]
     return [Hit(passages[i], float(scores[i])) for i in order]
 
 
 def _floats(scores: Floats, passages: Sequence[Passage]) -> Floats:
-    """Returns the scores of one query's passages if they are."""
+    """Returns the scores of one query's passages as an array, after checking that they are finite and one each."""
     scores = np.asarray(scores)
     if scores.shape != (len(passages),) or not np.isfinite(scores).all():
         raise ModelError(f"expected a finite score for each of {len(passages)} passages, got {scores!r:.200}")
@@ -82,11 +86,11 @@ def _floats(scores: Floats, passages: Sequence[Passage]) -> Floats:
 
 
 def scorer_of(card: RerankCard) -> Scorer:
-    """Returns what a card scores with.
+    """Returns the scorer that a card names: an encoder or a cross-encoder.
 
     Raises:
-        UsageError: The libraries are not installed, or the model is of another kind.
-        DataMissingError: The model is not to be had.
+        UsageError: The libraries are not installed, or the model is no encoder or cross-encoder.
+        DataMissingError: The model cannot be loaded.
     """
     if card.encoder is not None:
         from searchgym.corpora.retrieval.dense.encoders import load_encoder
@@ -98,43 +102,43 @@ def scorer_of(card: RerankCard) -> Scorer:
 
 
 class ByVectors:
-    """Scores by inner product; a text that a batch holds several times is encoded once.
+    """Scorer by the inner product of vectors; a text that occurs several times in a batch is encoded once.
 
     Args:
-        encoder: Of queries and passages.
+        encoder: Encoder of queries and passages.
     """
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
 
     def __call__(self, queries: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Floats]:
-        """Scores; see `Scorer`."""
+        """Returns one score per passage for each query; see `Scorer`."""
         texts = {text: row for row, text in enumerate(dict.fromkeys(queries))}
-        pages = {page: row for row, page in enumerate(dict.fromkeys(page for own in passages for page in own))}
+        pages = {page: row for row, page in enumerate(dict.fromkeys(page for pages in passages for page in pages))}
         of_texts, of_pages = self.encoder.encode_queries(list(texts)), self.encoder.encode_passages(list(pages))
         return [
-            of_pages[[pages[page] for page in own]] @ of_texts[texts[text]] if own else np.zeros(0, np.float32)
-            for text, own in zip(queries, passages, strict=True)
+            of_pages[[pages[page] for page in hits]] @ of_texts[texts[text]] if hits else np.zeros(0, np.float32)
+            for text, hits in zip(queries, passages, strict=True)
         ]
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the scores depend on."""
+        """Returns the settings that the scores depend on."""
         card = self.encoder.card
         return {"encoder": card.vectors() | {"query": card.query, "dtype": card.dtype}}
 
 
 class ByPairs:
-    r"""Scores by a cross-encoder, which reads pairs of query and ``"title\ntext"``; each pair of a batch once.
+    r"""Scorer by a cross-encoder, which reads pairs of query and ``"title\ntext"``; each pair of a batch only once.
 
-    Scores are logits: their sigmoid, which some models put behind them, is 1.0 for all of the best in float32.
+    Scores are logits. Their sigmoid, which some models apply, would round to 1.0 in float32 for all good passages.
 
     Args:
         model: Name on the Hugging Face hub, or a folder.
-        device: ``cpu``, ``cuda``; the best there is where None.
+        device: Device such as ``cpu`` or ``cuda``. Default: the best one available.
 
     Raises:
-        UsageError: sentence-transformers is not installed, or the model has not one output for a pair.
-        DataMissingError: The model is not to be had.
+        UsageError: sentence-transformers is not installed, or the model does not give one score per pair.
+        DataMissingError: The model cannot be loaded.
     """
 
     def __init__(self, model: str, device: str | None = None) -> None:
@@ -147,7 +151,7 @@ class ByPairs:
             self.loaded = CrossEncoder(
                 model, device=device, local_files_only=not Path(model).exists() and not hub_answers()
             )
-        except Exception as error:  # transformers, torch and the hub's client raise many types
+        except Exception as error:  # transformers, torch and the hub's client raise exceptions of many types
             raise DataMissingError(
                 f"the cross-encoder cannot be loaded ({type(error).__name__}: {error!s:.300}): fetch it where there is "
                 f"a network with `hf download {model}`, or name a folder",
@@ -158,19 +162,19 @@ class ByPairs:
         self.model, self._logits = model, Identity()
 
     def __call__(self, queries: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[Floats]:
-        """Scores; see `Scorer`."""
-        owners = zip(queries, passages, strict=True)
-        pairs = [(_valid(text), _valid(f"{page.title}\n{page.text}")) for text, own in owners for page in own]
+        """Returns one score per passage for each query; see `Scorer`."""
+        queried = zip(queries, passages, strict=True)
+        pairs = [(_valid(text), _valid(f"{page.title}\n{page.text}")) for text, pages in queried for page in pages]
         rows = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
         scores = self.loaded.predict(list(rows), activation_fn=self._logits, show_progress_bar=False)
-        laid = np.asarray(scores, np.float32)[[rows[pair] for pair in pairs]]
-        return np.split(laid, np.cumsum([len(own) for own in passages])[:-1])
+        of_pairs = np.asarray(scores, np.float32)[[rows[pair] for pair in pairs]]
+        return np.split(of_pairs, np.cumsum([len(pages) for pages in passages])[:-1])
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the scores depend on."""
+        """Returns the settings that the scores depend on."""
         return {"cross_encoder": self.model}
 
 
 def _valid(text: str) -> str:
-    """Returns a text that every tokenizer takes: lone surrogates become U+FFFD."""
+    """Returns a text that every tokenizer accepts: lone surrogates become U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,4 @@
-"""What retrievers have in common that stand on others."""
+"""The base class of retrievers that wrap other retrievers."""
 
 from __future__ import annotations
 
@@ -14,89 +14,91 @@ from searchgym.records import Passage
 
 
 class Wrapper:
-    """Stands on other retrievers: says of itself what they say. A copy is the retriever itself.
+    """Base class of retrievers that wrap other retrievers and take over their properties.
 
-    It is a `CorpusRetriever` where one of them is: the members `passages` and `passage` are there only then.
+    A wrapper is a `CorpusRetriever` if one of the wrapped retrievers is: only then has it `passages` and `passage`.
+    Copying it returns the same object.
 
     Args:
-        *inner: What it stands on, one or more.
+        *inner: Wrapped retrievers, one or more.
 
     Raises:
-        UsageError: One of them has no ``search``: what it finds depends on the question.
+        UsageError: A wrapped retriever has no ``search``, because its hits depend on the question.
     """
 
     passages: Callable[[], Iterator[Passage]]
     """Yields all passages in corpus order."""
     passage: Callable[[int], Passage]
-    """Returns the passage at a position."""
+    """Returns the passage at a position, from 0 to len - 1."""
 
     def __init__(self, *inner: Retriever) -> None:
-        for one in inner:
-            if not isinstance(one, Retriever):
-                raise UsageError(f"{type(self).__name__} stands on retrievers with search(), got {type(one).__name__}")
+        for each in inner:
+            if not isinstance(each, Retriever):
+                raise UsageError(f"{type(self).__name__} wraps retrievers with search(), got {type(each).__name__}")
         self.inner = inner
-        self.calls_at_once = min(int(getattr(one, "calls_at_once", 1)) for one in inner)
-        self.queries_at_once = min(int(getattr(one, "queries_at_once", sys.maxsize)) for one in inner)
-        again = [bool(getattr(one, "tries_again", False)) for one in inner]
-        local = [bool(getattr(one, "in_process", False)) for one in inner]
+        self.calls_at_once = min(int(getattr(each, "calls_at_once", 1)) for each in inner)
+        self.queries_at_once = min(int(getattr(each, "queries_at_once", sys.maxsize)) for each in inner)
+        again = [bool(getattr(each, "tries_again", False)) for each in inner]
+        local = [bool(getattr(each, "in_process", False)) for each in inner]
         self.in_process = all(local)
-        self.tries_again = any(again) and all(map(operator.or_, again, local))  # what is here need not be asked again
-        self.changes_by_step = any(getattr(one, "changes_by_step", False) for one in inner)
-        """Whether the same query can find something else in another step of training."""
+        self.tries_again = any(again) and all(map(operator.or_, again, local))  # local retrievers need no retries
+        self.changes_by_step = any(getattr(each, "changes_by_step", False) for each in inner)
+        """Whether the hits of a query can change from one training step to the next."""
         if (corpus := self._corpus) is not None:
             self.passages = corpus.passages
             self.passage = corpus.passage
 
     @property
     def _corpus(self) -> CorpusRetriever | None:
-        """The first retriever with a corpus at hand."""
-        # `passages` alone tells: a look at all members, as isinstance takes it, would have a server asked for one.
+        """First wrapped retriever whose corpus is on this machine, None if there is none."""
+        # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its
+        # server.
         return next(
-            (cast(CorpusRetriever, one) for one in self.inner if callable(getattr(one, "passages", None))), None
+            (cast(CorpusRetriever, each) for each in self.inner if callable(getattr(each, "passages", None))), None
         )
 
     @property
     def corpus_sha256(self) -> str | None:
-        """Identity of the corpus, where what it stands on knows it, and there is only one."""
-        known = [self._corpus] if self._corpus is not None else self.inner
-        found = {getattr(one, "corpus_sha256", None) for one in known}
-        return found.pop() if len(found) == 1 else None
+        """sha256 of the corpus; None if the wrapped retrievers do not know it or differ."""
+        sources = [self._corpus] if self._corpus is not None else self.inner
+        sums = {getattr(each, "corpus_sha256", None) for each in sources}
+        return sums.pop() if len(sums) == 1 else None
 
     def __len__(self) -> int:
         """Returns the number of passages.
 
         Raises:
-            TypeError: There is no corpus at hand.
+            TypeError: No wrapped retriever has its corpus on this machine.
         """
         if self._corpus is None:
-            raise TypeError(f"{type(self).__name__} stands on no corpus at hand: it has no len()")
+            raise TypeError(f"{type(self).__name__} has no corpus at hand, so it has no len()")
         return len(self._corpus)
 
     def __bool__(self) -> bool:
-        """Returns True, with or without a length."""
+        """Returns True, since Python would otherwise call ``len``, which may raise or be 0."""
         return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Returns what its hits depend on, beside the corpus."""
-        return {"of": [identify(one) for one in self.inner]}
+        """Returns the settings that the hits depend on, besides the corpus."""
+        return {"of": [identify(each) for each in self.inner]}
 
     def at_step(self, step: int | None, steps: int) -> None:
-        """Passes on which step of training comes next; see `at_step`."""
-        for one in self.inner:
-            at_step(one, step, steps)
+        """Tells the wrapped retrievers the next step of training; see the function `at_step`."""
+        for retriever in self.inner:
+            at_step(retriever, step, steps)
 
 
 def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:
-    """Tells a retriever, and what it stands on, what the next searches are for; most do not mind.
+    """Tells a retriever, and those that it wraps, which training step the next searches belong to; most ignore it.
 
     Args:
-        retriever: Any.
+        retriever: Retriever of any kind.
         step: 0-based step of training; None for validation.
-        steps: Steps of the training in all.
+        steps: Number of training steps.
     """
-    told = getattr(retriever, "at_step", None)
-    if told is not None:
-        told(step, steps)
+    method = getattr(retriever, "at_step", None)
+    if method is not None:
+        method(step, steps)

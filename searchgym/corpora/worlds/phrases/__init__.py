@@ -1,1 +1,1 @@
-"""Phrasings of every relation of a generated world."""
+"""Phrases of level `full` for every relation of a generated world."""

@@ -1,4 +1,4 @@
-"""The phrases of `full` for companies and bands; see `Phrases` and `searchgym.corpora.worlds.full` for the notation."""
+"""Phrases of level `full` for companies and bands; `Phrases` and the module `full` explain the notation."""
 
 from __future__ import annotations
 

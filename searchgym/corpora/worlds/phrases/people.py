@@ -1,4 +1,4 @@
-"""The phrases of `full` for people; see `Phrases` and `searchgym.corpora.worlds.full` for the notation."""
+"""Phrases of level `full` for people; `Phrases` and the module `full` explain the notation."""
 
 from __future__ import annotations
 

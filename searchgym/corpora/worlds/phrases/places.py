@@ -1,4 +1,4 @@
-"""The phrases of `full` for places; see `Phrases` and `searchgym.corpora.worlds.full` for the notation."""
+"""Phrases of level `full` for places; `Phrases` and the module `full` explain the notation."""
 
 from __future__ import annotations
 
