@@ -1,1 +1,1 @@
-"""Environments: the text space, the environment core and its gym shells."""
+"""Environments: the text space, the environment core and the Gymnasium classes around it."""
