@@ -1,1 +1,1 @@
-"""Agents: workflows that search and answer."""
+"""Agents: workflows that search for evidence and answer questions."""
