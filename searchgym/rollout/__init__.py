@@ -1,1 +1,1 @@
-"""Rollout: the episode engine and what it writes to disk."""
+"""Rollout: the episode engine, its samplers, and episode files."""
