@@ -1,10 +1,10 @@
-"""Environment steps per second, beside the raw retriever on the same queries.
+"""Environment steps per second, compared with the raw retriever on the same queries.
 
 Every step searches (the worst case for the environment); episodes are reset after four searches. The raw retriever gets
 the same queries in batches of the same size. Raw and environment runs alternate in one process; medians are reported.
 
-What a step costs beside its search does not depend on the corpus, what a search costs does: so the corpus is measured
-as it is, and grown to ``--grow`` passages of real sentences in new combinations (a small part of a wiki).
+The overhead of a step does not depend on the corpus, but the cost of a search does: so the corpus is measured both as
+it is and grown to ``--grow`` passages of its sentences in new combinations (still small compared with a wiki).
 
     make bench
     python benchmarks/env_throughput.py --corpus CORPUS --questions QUESTIONS --json
@@ -35,11 +35,11 @@ from searchgym.envs.vector import SearchVectorEnv
 from searchgym.records import Passage, Question
 
 SEARCHES = 4
-"""Searches per episode."""
+"""Number of searches per episode."""
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures each corpus size and number of environments, and prints the table."""
     args = parse_args()
     questions = read_questions(args.questions)
     passages = list(read_passages(args.corpus))
@@ -72,22 +72,24 @@ def grow(passages: Sequence[Passage], size: int) -> Iterator[Passage]:
 
 
 def parse_args() -> argparse.Namespace:
-    """Reads the arguments; the data folder gives the defaults, the bundled pages where there is none."""
+    """Parses the arguments; default files are those of the data folder, or the bundled ones without it."""
     data = os.environ.get("SEARCHGYM_DATA")
     corpus = Path(data) / "2wikimultihopqa" / "corpus.json" if data else bundled_file("demo/corpus.jsonl")
     questions = Path(data) / "hotpotqa" / "dev_simplified.json" if data else bundled_file("demo/questions.json")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=corpus)
     parser.add_argument("--questions", type=Path, default=questions)
-    parser.add_argument("--grow", type=int, default=500_000, help="passages of the grown corpus; 0 for none")
-    parser.add_argument("--runs", type=int, default=7, help="runs of each kind, after one that is not counted")
+    parser.add_argument(
+        "--grow", type=int, default=500_000, help="number of passages of the grown corpus; 0 to skip it"
+    )
+    parser.add_argument("--runs", type=int, default=7, help="number of runs of each kind, after one warm-up run")
     parser.add_argument("--steps", type=int, default=2048, help="environment steps per run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
 
 
 def measure(task: Task, retriever: Retriever, n: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Returns steps per second of n environments and, beside it, queries per second of the raw retriever."""
+    """Returns steps per second of n environments, and queries per second of the raw retriever."""
     asked = [task.questions[i % len(task.questions)] for i in range(args.steps)]
     env = SearchVectorEnv(task, n)
     stepped, raw = [], []
@@ -112,7 +114,7 @@ def measure(task: Task, retriever: Retriever, n: int, args: argparse.Namespace) 
 
 
 def rate(work: Callable[[], None], count: int) -> float:
-    """Returns how many per second."""
+    """Runs some work once and returns its rate: `count` per second."""
     start = time.perf_counter()
     work()
     return count / (time.perf_counter() - start)
