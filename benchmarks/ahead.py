@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def recipe_of(args: Any, staleness: int, seed: int) -> Recipe:
-    """Returns the recipe of a training."""
+    """Returns the recipe of the training with a staleness and a seed."""
     settings = [f"seed={seed}", f"steps={args.steps}", f"rollout.staleness={staleness}", "loss.importance_cap=2"]
     settings += [f"validation.every={args.every}", "checkpoint.every=4", f"rollout.sampler={args.sampler}"]
     if args.sampler == "vllm":

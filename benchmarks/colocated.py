@@ -29,7 +29,7 @@ from searchgym.train.run.parts import train
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the training and prints seconds and tokens per second of each phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="1.5b", choices=SHAPES)
     parser.add_argument("--steps", type=int, default=5)

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def grow(passages: Sequence[Passage], size: int) -> Iterator[Passage]:
-    """Yields the passages, then new ones of their sentences in random combinations, up to `size`."""
+    """Yields the passages, then new passages that combine their sentences at random, `size` passages in all."""
     yield from passages
     rng = random.Random(0)
     sentences = [sentence for passage in passages for sentence in passage.text.split(". ")]
@@ -121,13 +121,13 @@ def rate(work: Callable[[], None], count: int) -> float:
 
 
 def search_all(retriever: Retriever, asked: Sequence[Question], k: int, n: int) -> None:
-    """Searches every question's text in batches of n."""
+    """Sends every question's text to the retriever, in batches of n."""
     for at in range(0, len(asked), n):
         retriever.search([question.text for question in asked[at : at + n]], k)
 
 
 def step_all(env: SearchVectorEnv, asked: Sequence[Question]) -> None:
-    """Searches every question's text through the environments, n at a time."""
+    """Sends every question's text through the environments as a search action, n at a time."""
     n = env.num_envs
     for turn, at in enumerate(range(0, len(asked), n)):
         if turn % SEARCHES == 0:

@@ -41,7 +41,7 @@ class Text:
         self._totals = np.cumsum(shares / shares.sum())
 
     def passages(self, block: int, chosen: Iterable[int]) -> Iterator[Passage]:
-        """Yields some passages of a block, by their numbers in it."""
+        """Yields the passages of a block that have the given numbers within it."""
         draw = np.random.default_rng([self._seed, block * BLOCK])
         sizes = draw.integers(MEAN // 2, MEAN * 3 // 2, BLOCK)
         ids = np.searchsorted(self._totals, draw.random(int(sizes.sum())))

@@ -32,7 +32,7 @@ STEP = 128
 
 
 def main() -> None:
-    """Trains, and counts."""
+    """Runs the training, kills its engine, and prints how many episodes were lost or repeated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--episodes", type=int, default=1000, help="minimum number of episodes, rounded up to whole steps"

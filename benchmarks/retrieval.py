@@ -144,7 +144,7 @@ def text_rows(source: Source, folder: Path, args: argparse.Namespace) -> list[di
 
 
 def passages(source: Source) -> Iterator[Passage]:
-    """Yields the passages to index."""
+    """Yields the passages of a source, generated or read from its corpus."""
     return generated.passages(source) if isinstance(source, int) else open_corpus(source)
 
 
@@ -238,7 +238,7 @@ def search_lucene(name: str, index: Path, questions: Sequence[str], args: argpar
 
 
 def measure(search: Search, questions: Sequence[str], runs: int) -> tuple[list[list[str]], dict[str, Any]]:
-    """Returns the hits and, as medians of several runs, queries per second and latencies."""
+    """Times a search function; returns the hits, and medians over runs of queries per second and latencies."""
     hits = [found for batch in batches(questions, 256) for found in search(batch, THREADS[-1])]
     row: dict[str, Any] = {"rss_gib": round(resident() / 2**30, 2)}
     for threads in THREADS:
@@ -290,7 +290,7 @@ def vector_row(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, A
 
 
 def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields blocks of unit vectors around 1,000 centres."""
+    """Yields blocks of random float32 unit vectors, clustered around 1,000 centres."""
     centres = np.random.default_rng(0).standard_normal((1000, dimension), np.float32)
     for block in range(0, count, BLOCK):
         draw = np.random.default_rng([seed, block])

@@ -143,7 +143,7 @@ def compare(
 
 
 class Own:
-    """Update by this library.
+    """Timed updates by this library, on a copy of a model.
 
     Args:
         model: Model to train a copy of.
@@ -185,7 +185,7 @@ class Own:
 
 
 class Trl:
-    """Update by TRL on the same samples.
+    """Timed updates by TRL on the same samples, on a copy of a model.
 
     Args:
         model: Model to train a copy of.

@@ -323,7 +323,7 @@ def load_card(cls: type[T], path: Path) -> T:
 
 
 def build(cls: type[T], data: object, where: str) -> T:
-    """Builds a dataclass from plain data, strictly.
+    """Builds a dataclass from plain data, refusing unknown keys, missing keys and values of the wrong type.
 
     Args:
         cls: A dataclass type; nested dataclasses, unions, literals, tuples, lists and dicts are followed.

@@ -1,4 +1,4 @@
-"""Action grammars: how a model's text becomes an action, and how hits become the text of an observation.
+"""Action grammars: how a model's text is parsed into an action, and how hits become the text of an observation.
 
 Two grammars share one scanner:
 
@@ -129,13 +129,13 @@ class Protocol:
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """What ends a turn of a model's text: the closing tags of the two actions."""
+        """Strings that end a model's response: the closing tags of the two actions."""
         return (f"</{self.search_tag}>", "</answer>")
 
     # -- action to text ------------------------------------------------------------------------------------------
 
     def write(self, action: Search | Answer) -> str:
-        """Returns the canonical text of an action: `parse` reads it back where its text holds no tags."""
+        """Returns the canonical text of an action, which `parse` turns back into the action unless it contains tags."""
         if isinstance(action, Answer):
             return f"<answer>{action.text}</answer>"
         if self.name == "tags":
@@ -159,7 +159,7 @@ class Protocol:
     # -- observations --------------------------------------------------------------------------------------------
 
     def observation(self, results: Sequence[Sequence[Hit]], max_words: int) -> str:
-        """Formats hits as an observation.
+        """Formats hits as the text of an observation, in Search-R1's form.
 
         Args:
             results: One sequence of hits per query.

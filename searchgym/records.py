@@ -60,7 +60,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class SupportingFact:
-    """One gold sentence: the page's title and the 0-based sentence number, None where only the page is known."""
+    """One supporting sentence: the page's title and the 0-based sentence number (None if only the page is known)."""
 
     title: str
     sentence: int | None = None
@@ -93,7 +93,7 @@ class Paragraph:
     sentences: tuple[str, ...]
     """Sentences in order with their spaces: the paragraph's text is their plain concatenation."""
     supporting: bool = False
-    """True if the data marks the paragraph as gold."""
+    """Whether the data marks the paragraph as gold evidence."""
 
     @property
     def text(self) -> str:
@@ -112,9 +112,9 @@ class Question:
     aliases: tuple[str, ...] = ()
     """Further accepted spellings of the answer, used by alias-aware scorers only."""
     kind: str | None = None
-    """Question type as the data names it: ``"bridge"``, ``"comparison"``, ..."""
+    """Question type as the data set calls it: ``"bridge"``, ``"comparison"``, ..."""
     level: str | None = None
-    """Difficulty as the data names it."""
+    """Difficulty as the data set calls it, such as ``"hard"``."""
     supporting_facts: tuple[SupportingFact, ...] | None = None
     """Gold sentences that support the answer."""
     evidences: tuple[Triple, ...] | None = None
@@ -301,7 +301,7 @@ class Episode:
     env: str
     """Id of the environment."""
     attempt: int = 0
-    """0-based number of this attempt at the question."""
+    """0-based number of this attempt among those at the same question."""
     group_uid: str | None = None
     """Key shared by the episodes whose rewards are compared with each other; None outside training."""
     seed: int | None = None

@@ -48,7 +48,7 @@ class Snapshot:
     state: State
     """State of the episode."""
     transcript: list[str] = field(default_factory=list)
-    """Texts so far, for `SearchEnv.render`."""
+    """Transcript so far, as a list of texts, for `SearchEnv.render`."""
     rng_state: Any = None
     """State of the environment's NumPy bit generator."""
 

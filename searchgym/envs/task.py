@@ -320,7 +320,7 @@ def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[
             except DataMissingError as error:
                 reason = str(error)
     raise DataMissingError(
-        f"{card.id} has no questions: questions= was not given, {local} is not there, and the hub gave none "
+        f"{card.id} has no questions: questions= was not given, {local} does not exist, and the hub gave none "
         f"({reason}). Get {source.file} ({source.dataset}, {source.split}, {source.size} questions) from {source.get}, "
         f"then pass questions=PATH or put it at {local}"
     )

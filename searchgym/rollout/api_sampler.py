@@ -32,7 +32,7 @@ USER: Final = 0x110000
 ASSISTANT: Final = 0x110001
 """Mark that begins an assistant message."""
 AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""HTTP statuses after which the same request may succeed."""
+"""HTTP status codes after which a request is repeated."""
 LOOK: Final = 0.05
 """Seconds between checks for new requests."""
 

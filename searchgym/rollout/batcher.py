@@ -48,7 +48,7 @@ class Turnstile:
 
     @contextlib.contextmanager
     def episode(self) -> Iterator[None]:
-        """Counts an episode as running while the block runs."""
+        """Context manager that counts an episode as running while its block runs."""
         self._running += 1
         try:
             yield

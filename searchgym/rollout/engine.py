@@ -1,4 +1,4 @@
-"""The episode engine: runs a workflow over many questions at once, without lock-step."""
+"""The episode engine: runs an agent's workflow on many questions concurrently, without lock-step."""
 
 from __future__ import annotations
 
@@ -117,10 +117,14 @@ class Engine:
             raise errors.exceptions[0] from errors.exceptions[0].__cause__
 
     async def episode(self, question: Question, attempt: int = 0) -> Episode:
-        """Runs one episode to its end.
+        """Runs one episode to its end and scores it.
+
+        Args:
+            question: Question to answer.
+            attempt: 0-based number of the attempt at the question.
 
         Raises:
-            RewardError: See `Task.score`.
+            RewardError: The reward function raised, or returned something other than a finite number.
             UsageError: The workflow cannot run on this question.
         """
         io = _EpisodeIO(self, question, attempt)
@@ -264,7 +268,10 @@ class _Chat:
         if io.state.done:
             raise EpisodeError(f"the episode has ended ({io.state.stop_reason}): nothing is generated after the end")
         if len(io.calls) >= engine.agent.max_calls:
-            raise io.end("calls", f"agent {engine.agent.name}: {len(io.calls)} calls were made, max_calls is as many")
+            raise io.end(
+                "calls",
+                f"agent {engine.agent.name}: the episode has used all its {len(io.calls)} model calls (max_calls)",
+            )
         stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
         ids = self._ids()
@@ -297,7 +304,7 @@ class _Chat:
     def fork(self, role: str, **fields: str) -> _Chat:
         io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]
         if model is not self._model:
-            raise UsageError(f"role {role} goes on in role {self._role.name}'s context: both need the same model")
+            raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
         ids = self._ids()
         chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), [ids])
         # Decides whether the model's turn is still open, as for an observation after the last response.

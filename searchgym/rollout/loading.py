@@ -179,7 +179,7 @@ def read_adapter(folder: Path, base: Path) -> dict[str, torch.Tensor]:
         place, _, side = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
         size = sizes.get(f"{place}.weight")
         if side not in ("lora_A", "lora_B") or size is None:
-            raise DataError(f"the adapter does not fit its base {base}, which has nothing for {name}", folder)
+            raise DataError(f"the adapter does not fit its base {base}, which has no weight for {name}", folder)
         width, wanted = (weight.shape[1], size[1]) if side == "lora_A" else (weight.shape[0], size[0])
         if width != wanted:
             raise DataError(

@@ -145,7 +145,7 @@ class Sampler(typing.Protocol):
         ...
 
     def forget(self) -> None:
-        """Clears cached keys and values, so that later responses do not depend on earlier requests by a bit."""
+        """Clears cached keys and values, so that earlier requests do not affect later responses even by rounding."""
         ...
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ class EpisodeWriter:
         self.close()
 
     def write(self, episode: Episode) -> None:
-        """Appends one episode."""
+        """Appends one episode to the file; it is complete on disk when this returns."""
         row = dataclasses.asdict(dataclasses.replace(episode, contexts=[]))
         row["contexts"] = [
             {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]}
@@ -101,7 +101,7 @@ class EpisodeWriter:
         return [offset, len(array)]
 
     def close(self) -> None:
-        """Closes both files."""
+        """Closes the episode file and its sidecar."""
         self._lines.close()
         if self._tokens is not None:
             self._tokens.close()

@@ -187,7 +187,7 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
     if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
         raise UsageError(
             f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
-            "know as one token, so no model can end a turn: put the model's own tokenizer beside it"
+            "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
         )
     special = _special_ids(tokenizer)
     ids = marks(joiner)

@@ -136,7 +136,7 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
 def score_question(
     question: Question, answer: Answer | None, scorer: str, aliases: EntityAliases | None = None
 ) -> Scores:
-    """Returns the scores of one question.
+    """Returns the scores of one answer by an official scorer.
 
     Args:
         question: The question with its gold answers and evidence.

@@ -214,7 +214,7 @@ class SlotCache(Cache):
             layer.first = layer.end - columns
 
     def row(self, slot: int, length: int) -> RowCache:
-        """Returns a copy of a slot's last `length` columns."""
+        """Returns a copy of the keys and values in a slot's last `length` columns."""
         return [
             (
                 keys[slot, :, layer.end - length : layer.end].clone(),

@@ -150,7 +150,9 @@ class ServedVllm:
                 next(model["max_model_len"] for model in models["data"] if model.get("max_model_len"))
             )
         except (LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise UsageError(f"{self.address} is no server of vLLM: start one by `searchgym engine`") from error
+            raise UsageError(
+                f"{self.address} is not a vLLM server for training: start one with `searchgym engine`"
+            ) from error
 
     def add(self, name: str, asked: Asked) -> None:
         """Sends a request, in a thread, under a name that no other request ever had."""
@@ -278,7 +280,7 @@ def _claimed(address: str) -> IO[str]:
     except OSError:
         file.close()
         raise UsageError(
-            f"{address} samples for another run of this machine: each run needs a server of its own"
+            f"{address} samples for another run of this machine: start a separate server for each run"
         ) from None
     return file
 
