@@ -1,17 +1,18 @@
-"""Sampling ahead of learning beside taking turns: steps per hour, and what stale samples do to EM.
+"""Sampling ahead of learning, compared with taking turns: steps per hour, and the effect of stale samples on EM.
 
     python benchmarks/ahead.py [--staleness 0 1 4] [--seeds 0] [--steps 12] [--latency 0.1] [--out runs/ahead] [--json]
 
 *Paced.* Steps of ``tiny-grpo`` are sampled once and recorded. Then the loop runs them again for each staleness, with a
-sampler that answers from the recording and takes ``--token`` seconds for a token, however many rows there are, as an
-engine on a GPU of its own does; with a learner that takes ``--share`` of what a step takes when they take turns; and
-with a retriever whose calls take ``--latency`` seconds. Steps per hour, medians of ``--runs``, in turn.
+sampler that replays the recording at ``--token`` seconds per token, however many rows there are, as an engine on a
+separate GPU would; with a learner that takes the fraction ``--share`` of a step in which the two take turns; and with a
+retriever whose calls take ``--latency`` seconds. Reported are steps per hour, medians of ``--runs``, stalenesses in
+turn.
 
-*Trainings* (``--seeds`` with none leaves them out) of ``tiny-grpo`` with ``loss.importance_cap: 2`` and nothing else
-changed, their retriever slowed down to ``--latency`` seconds per call, as one behind a network is; with ``--sampler
-vllm`` sampled by vLLM. Steps per hour are counted between the ends of the first and the last step, validation apart;
-sampler and learner share the machine. EM is that of greedy episodes on the validation questions, by steps. A training
-that is there stays; one that was stopped goes on.
+*Trainings* of ``tiny-grpo`` with ``loss.importance_cap: 2`` and nothing else changed (none if ``--seeds`` is empty).
+Their retriever is slowed down to ``--latency`` seconds per call, as behind a network; ``--sampler vllm`` samples with
+vLLM. Steps per hour are counted between the ends of the first and the last step, without validation; sampler and
+learner share the machine. EM is that of greedy episodes on the validation questions, by step. A finished training in
+``--out`` is not repeated; a stopped one is resumed.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ from searchgym.train.run.trainer import Trainer
 
 
 def main() -> None:
-    """Trains, and prints."""
+    """Runs the paced comparison and the trainings, and prints their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="steps ahead")
-    parser.add_argument("--runs", type=int, default=3, help="paced runs of each staleness")
-    parser.add_argument("--token", type=float, default=0.01, help="seconds of a token in the paced runs")
-    parser.add_argument("--share", type=float, default=0.2, help="of a paced step that is learning")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="of the trainings")
-    parser.add_argument("--steps", type=int, default=12, help="of each training")
-    parser.add_argument("--latency", type=float, default=0.1, help="seconds of a retriever's call")
-    parser.add_argument("--every", type=int, default=4, help="steps between validations")
-    parser.add_argument("--sampler", default="transformers", help="transformers or vllm")
+    parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="number of steps to sample ahead")
+    parser.add_argument("--runs", type=int, default=3, help="number of paced runs per staleness")
+    parser.add_argument("--token", type=float, default=0.01, help="seconds per token in the paced runs")
+    parser.add_argument("--share", type=float, default=0.2, help="fraction of a paced step spent learning")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0], help="seeds of the trainings; none to skip them")
+    parser.add_argument("--steps", type=int, default=12, help="number of steps per training")
+    parser.add_argument("--latency", type=float, default=0.1, help="seconds per retriever call")
+    parser.add_argument("--every", type=int, default=4, help="number of steps between validations")
+    parser.add_argument("--sampler", default="transformers", help="sampler of the trainings: transformers or vllm")
     parser.add_argument("--out", type=Path, default=Path("runs/ahead"), help="folder of the trainings")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def recipe_of(args: Any, staleness: int, seed: int) -> Recipe:
-    """Returns the recipe of a training."""
+    """Returns the recipe of the training with a staleness and a seed."""
     settings = [f"seed={seed}", f"steps={args.steps}", f"rollout.staleness={staleness}", "loss.importance_cap=2"]
     settings += [f"validation.every={args.every}", "checkpoint.every=4", f"rollout.sampler={args.sampler}"]
     if args.sampler == "vllm":
@@ -85,7 +86,7 @@ def recipe_of(args: Any, staleness: int, seed: int) -> Recipe:
 
 
 def trained(args: Any, staleness: int, seed: int) -> dict[str, float]:
-    """Returns the figures of a training, which is made if it is not there."""
+    """Runs a training unless it is finished, and returns its figures."""
     recipe, out = recipe_of(args, staleness, seed), args.out / f"{args.sampler}-{staleness}-{seed}"
     if not (out / "done").exists():
         parts = load_parts(recipe, out)
@@ -110,7 +111,7 @@ def trained(args: Any, staleness: int, seed: int) -> dict[str, float]:
 
 
 def mean_of(rows: Sequence[dict[str, float]], staleness: int) -> dict[str, float]:
-    """Returns the means over seeds."""
+    """Returns the figures of one staleness, averaged over seeds."""
     own = [row for row in rows if row["staleness"] == staleness]
     return {name: statistics.mean(row[name] for row in own) for name in own[0] if name != "seed"}
 
@@ -119,49 +120,49 @@ def mean_of(rows: Sequence[dict[str, float]], staleness: int) -> dict[str, float
 
 
 class Clocked(Paced):
-    """A sampler that answers from a recording at its pace, and takes note of new weights."""
+    """Sampler that replays a recording at a fixed pace and records the version of the weights."""
 
     def stream(self, pull: Pull[Any], deliver: Deliver[Any]) -> None:
-        """See `Paced`; responses are of the weights that are there when they end."""
+        """Replays responses as `Paced` does; each gets the version of the weights at its end."""
         super().stream(pull, lambda key, reply: deliver(key, dataclasses.replace(reply, version=self.version)))
 
     def update(self, state: Any, version: int) -> None:
-        """Takes note."""
+        """Records the version of the new weights."""
         self.version = version
 
     def forget(self) -> None:
-        """There is nothing."""
+        """Does nothing, since there is no cache."""
 
 
 class Idle:
-    """A learner on a device of its own: takes its time, and this machine none.
+    """Learner that only waits, as if it ran on another device.
 
     Args:
-        seconds: Of an update.
+        seconds: Seconds per update.
     """
 
     def __init__(self, seconds: float) -> None:
         self.version, self._seconds = 0, seconds
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Adds nothing."""
+        """Returns the samples unchanged."""
         return list(samples)
 
     def learn(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """Waits."""
+        """Waits for the seconds of an update."""
         time.sleep(self._seconds)
         self.version += 1
         return {"updates": 1.0}
 
     def save(self, folder: Path) -> None:
-        """Has nothing to write."""
+        """Does nothing, since there are no weights to write."""
 
     def close(self) -> None:
-        """Has nothing to end."""
+        """Does nothing, since there is nothing to close."""
 
 
 def paced(args: Any) -> list[dict[str, Any]]:
-    """Returns steps per hour for each staleness."""
+    """Runs the paced comparison; returns steps per hour for each staleness."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = load_recipe("tiny-grpo", ["validation.every=0", f"steps={args.steps}", "log.tensorboard=false"])
         parts = load_parts(recipe, Path(folder))
@@ -199,7 +200,7 @@ def paced(args: Any) -> list[dict[str, Any]]:
 
 
 def rollout_by(sampler: Any, recipe: Recipe, parts: Parts, latency: float) -> EngineRollout:
-    """Returns the rollout of a recipe by another sampler, with a slow retriever."""
+    """Returns the rollout of a recipe with another sampler and a slow retriever."""
     retriever: Any = Slow(cast(Any, parts.task.retriever), latency)
     task = dataclasses.replace(parts.task, retriever=retriever)
     roles = parts.rollout.agent.roles
@@ -210,7 +211,7 @@ def rollout_by(sampler: Any, recipe: Recipe, parts: Parts, latency: float) -> En
 def steps_per_hour(
     recipe: Recipe, parts: Parts, sampler: Clocked, learning: float, staleness: int, latency: float, out: Path
 ) -> float:
-    """Returns how many steps the loop makes in an hour."""
+    """Runs the loop and returns its steps per hour."""
     rollout = rollout_by(sampler, recipe, parts, latency)
     ends: list[float] = []
     learner: Any = Idle(learning)

@@ -1,11 +1,12 @@
-"""Sampler and learner on one GPU, in turn: seconds and tokens per second of each phase of a step.
+"""Sampler and learner taking turns on one GPU: seconds and tokens per second of each phase of a step.
 
     python benchmarks/colocated.py [--shape 1.5b] [--steps 5] [--questions 64] [--attempts 8] [--sleep 1] [--json]
 
-A randomly initialised model of a shape of Qwen2.5 with the tiny model's tokenizer, trained by GRPO in bfloat16 with
-weights in float32 (on a CPU in float32), sampled by vLLM, which gives its memory to the learner between draws if
-``--sleep`` is 1 or 2. Medians over the steps but the first. What a random model says is senseless: so are its
-rewards. ``probe`` is the largest mean difference of log-probs between vLLM and the learner after an update.
+A randomly initialised model with a shape of Qwen2.5 and the tiny model's tokenizer is trained by GRPO in bfloat16 with
+float32 weights (on a CPU in float32) and sampled by vLLM, which frees its memory for the learner while it learns if
+``--sleep`` is 1 or 2. Reported are medians over all steps but the first. The outputs of a random model are nonsense,
+and so are its rewards. ``probe`` is the largest mean difference in log-probability between vLLM and the learner after
+an update.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from searchgym.train import load_recipe, train
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the training and prints seconds and tokens per second of each phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="1.5b", choices=SHAPES)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--questions", type=int, default=64, help="of a step")
-    parser.add_argument("--attempts", type=int, default=8, help="at each question")
-    parser.add_argument("--concurrency", type=int, default=256, help="episodes under way")
+    parser.add_argument("--questions", type=int, default=64, help="questions per step")
+    parser.add_argument("--attempts", type=int, default=8, help="episodes per question")
+    parser.add_argument("--concurrency", type=int, default=256, help="maximum number of concurrent episodes")
     parser.add_argument("--sleep", type=int, default=1, help="0, 1 or 2: see rollout.vllm.sleep")
-    parser.add_argument("--gpu-share", type=float, default=0.5, help="of the GPU's memory that vLLM takes")
+    parser.add_argument("--gpu-share", type=float, default=0.5, help="fraction of the GPU's memory for vLLM")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:  # DeepSpeed prints
@@ -52,7 +53,7 @@ def main() -> None:
 
 
 def settings(args: Any) -> list[str]:
-    """Returns what is changed of the recipe."""
+    """Returns the recipe values that the arguments change, as ``KEY=VALUE``."""
     own = ["rollout.sampler=vllm", "validation.every=0", "log.tensorboard=false", "checkpoint.every=0"]
     own += [f"steps={args.steps}", f"rollout.questions={args.questions}", f"rollout.attempts={args.attempts}"]
     own += [f"rollout.concurrency={args.concurrency}", f"rollout.vllm.gpu_share={args.gpu_share}"]
@@ -64,7 +65,7 @@ def settings(args: Any) -> list[str]:
 
 
 def say(row: Any) -> None:
-    """Says how far it is."""
+    """Prints the step's number to standard error, as a sign of progress."""
     print(f"step {row['step']:.0f} ...", file=sys.stderr)
 
 

@@ -1,10 +1,10 @@
-"""Prompt lengths by turn: the M-ASK team beside the monolithic agent, both searching five times.
+"""Prompt lengths by turn of the M-ASK team and of the monolithic agent, both searching five times.
 
     python benchmarks/contexts.py --passages PASSAGES.json --questions QUESTIONS.json
 
-Both ask the same queries, titles drawn from the corpus, and see the first 5 pages. Every role of the team writes as
-much as it may and takes up a new step each time (75 words of evidence), so the table shows the longest it can get. No
-model runs: lengths are tokens of the tokenizer that is named.
+Both make the same queries, which are titles drawn from the corpus, and see the first 5 pages. Every role of the team
+writes as much as it may and adds a new step each time (75 words of evidence), so the table shows the longest possible
+prompts. No model runs; lengths are in tokens of the tokenizer given.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TURNS = 5
 
 
 class Longest:
-    """Says as much as each role of M-ASK may, and never ends by itself."""
+    """Stand-in for M-ASK's models that writes the longest legal output of each role and never ends the search."""
 
     def __init__(self, queries: list[str]) -> None:
         self._queries = iter(queries)
 
     def reply(self, role: str, fields: Mapping[str, str]) -> str:
-        """See `OracleRoles`."""
+        """Returns a role's output for a prompt with these fields."""
         if role == "planning":
             return f"<q1>{fields['question']}</q1><a1>unkown</a1><final_answer>unkown</final_answer>"
         if role == "search":
@@ -54,10 +54,10 @@ def prompt_lengths(task: Task, titles: list[str], tokenizer: Any, seed: int = 0)
     """Returns, for each agent and turn, each episode's longest prompt of the turn in tokens.
 
     Args:
-        task: Five searches and an answer must fit its turns.
-        titles: Of the passages.
-        tokenizer: Counts.
-        seed: Of the queries.
+        task: Task whose turn budget allows five searches and an answer.
+        titles: Titles of the passages.
+        tokenizer: Tokenizer that counts the tokens.
+        seed: Seed for drawing the queries.
     """
     form = TokenFormat(tokenizer, task.rules.protocol, chat=True)
     rng = random.Random(seed)
@@ -79,7 +79,7 @@ def prompt_lengths(task: Task, titles: list[str], tokenizer: Any, seed: int = 0)
 
 
 def load(passages: Path, questions: Path) -> tuple[Task, list[str]]:
-    """Returns questions over passages, with the budgets of M-ASK's paper, and the titles of the passages."""
+    """Returns a task over the given files, with the budgets of M-ASK's paper, and the titles of its passages."""
     kept = list(open_corpus(passages))
     task = load_task(
         find_env("searchgym/HotpotQA-v0"),
@@ -92,7 +92,7 @@ def load(passages: Path, questions: Path) -> tuple[Task, list[str]]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Measures the prompt lengths and prints the table."""
     parser = argparse.ArgumentParser(description="Prompt lengths by turn.")
     parser.add_argument("--passages", type=Path, required=True)
     parser.add_argument("--questions", type=Path, required=True)

@@ -1,10 +1,10 @@
-"""Environment steps per second, beside the raw retriever on the same queries.
+"""Environment steps per second, compared with the raw retriever on the same queries.
 
 Every step searches (the worst case for the environment); episodes are reset after four searches. The raw retriever gets
 the same queries in batches of the same size. Raw and environment runs alternate in one process; medians are reported.
 
-What a step costs beside its search does not depend on the corpus, what a search costs does: so the corpus is measured
-as it is, and grown to ``--grow`` passages of real sentences in new combinations (a small part of a wiki).
+The overhead of a step does not depend on the corpus, but the cost of a search does: so the corpus is measured both as
+it is and grown to ``--grow`` passages of its sentences in new combinations (still small compared with a wiki).
 
     make bench
     python benchmarks/env_throughput.py --corpus CORPUS --questions QUESTIONS --json
@@ -32,11 +32,11 @@ from searchgym.envs.data import bundled_file
 from searchgym.records import Passage, Question
 
 SEARCHES = 4
-"""Searches per episode."""
+"""Number of searches per episode."""
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures each corpus size and number of environments, and prints the table."""
     args = parse_args()
     questions = read_questions(args.questions)
     passages = list(read_passages(args.corpus))
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def grow(passages: Sequence[Passage], size: int) -> Iterator[Passage]:
-    """Yields the passages, then new ones of their sentences in random combinations, up to `size`."""
+    """Yields the passages, then new passages that combine their sentences at random, `size` passages in all."""
     yield from passages
     rng = random.Random(0)
     sentences = [sentence for passage in passages for sentence in passage.text.split(". ")]
@@ -69,22 +69,24 @@ def grow(passages: Sequence[Passage], size: int) -> Iterator[Passage]:
 
 
 def parse_args() -> argparse.Namespace:
-    """Reads the arguments; the data folder gives the defaults, the bundled pages where there is none."""
+    """Parses the arguments; default files are those of the data folder, or the bundled ones without it."""
     data = os.environ.get("SEARCHGYM_DATA")
     corpus = Path(data) / "2wikimultihopqa" / "corpus.json" if data else bundled_file("demo/corpus.jsonl")
     questions = Path(data) / "hotpotqa" / "dev_simplified.json" if data else bundled_file("demo/questions.json")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=corpus)
     parser.add_argument("--questions", type=Path, default=questions)
-    parser.add_argument("--grow", type=int, default=500_000, help="passages of the grown corpus; 0 for none")
-    parser.add_argument("--runs", type=int, default=7, help="runs of each kind, after one that is not counted")
+    parser.add_argument(
+        "--grow", type=int, default=500_000, help="number of passages of the grown corpus; 0 to skip it"
+    )
+    parser.add_argument("--runs", type=int, default=7, help="number of runs of each kind, after one warm-up run")
     parser.add_argument("--steps", type=int, default=2048, help="environment steps per run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
 
 
 def measure(task: Task, retriever: Retriever, n: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Returns steps per second of n environments and, beside it, queries per second of the raw retriever."""
+    """Returns steps per second of n environments, and queries per second of the raw retriever."""
     asked = [task.questions[i % len(task.questions)] for i in range(args.steps)]
     env = SearchVectorEnv(task, n)
     stepped, raw = [], []
@@ -109,20 +111,20 @@ def measure(task: Task, retriever: Retriever, n: int, args: argparse.Namespace) 
 
 
 def rate(work: Callable[[], None], count: int) -> float:
-    """Returns how many per second."""
+    """Runs some work once and returns its rate: `count` per second."""
     start = time.perf_counter()
     work()
     return count / (time.perf_counter() - start)
 
 
 def search_all(retriever: Retriever, asked: Sequence[Question], k: int, n: int) -> None:
-    """Searches every question's text in batches of n."""
+    """Sends every question's text to the retriever, in batches of n."""
     for at in range(0, len(asked), n):
         retriever.search([question.text for question in asked[at : at + n]], k)
 
 
 def step_all(env: SearchVectorEnv, asked: Sequence[Question]) -> None:
-    """Searches every question's text through the environments, n at a time."""
+    """Sends every question's text through the environments as a search action, n at a time."""
     n = env.num_envs
     for turn, at in enumerate(range(0, len(asked), n)):
         if turn % SEARCHES == 0:

@@ -1,4 +1,4 @@
-"""Generated text that is searched like English: frequencies of words after Zipf, Lucene's stop words the first."""
+"""Generated text for search benchmarks, with English-like word frequencies: a Zipf law led by Lucene's stop words."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from searchgym.corpora.retrieval.bm25.analysis import STOP_WORDS
 from searchgym.records import Passage
 
 WORDS: Final = 300_000
+"""Number of words in the vocabulary."""
 EXPONENT: Final = 1.05
+"""Exponent of the Zipf law."""
 MEAN: Final = 100
-"""Words of a passage, half to one and a half times that; Wikipedia's usual passages of search agents have 100."""
+"""Mean words per passage, drawn from half to one and a half times that; search agents' Wikipedia passages have 100."""
 BLOCK: Final = 10_000
+"""Number of passages per independently generated block."""
 
 
 def vocabulary() -> list[str]:
-    """Returns made-up words, the most frequent first."""
+    """Returns the generated vocabulary, the most frequent words first."""
     onsets = [*"bcdfghklmnprstvwz", "br", "cl", "dr", "fl", "gr", "pl", "st", "tr"]
     vowels = [*"aeiou", "ai", "ea"]
     syllables = [a + b for a in onsets for b in vowels]
@@ -29,7 +32,7 @@ def vocabulary() -> list[str]:
 
 
 class Text:
-    """Generated passages, by blocks that do not depend on each other."""
+    """Generator of passages, in blocks that are independent of each other."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -38,7 +41,7 @@ class Text:
         self._totals = np.cumsum(shares / shares.sum())
 
     def passages(self, block: int, chosen: Iterable[int]) -> Iterator[Passage]:
-        """Yields some passages of a block, by their numbers in it."""
+        """Yields the passages of a block that have the given numbers within it."""
         draw = np.random.default_rng([self._seed, block * BLOCK])
         sizes = draw.integers(MEAN // 2, MEAN * 3 // 2, BLOCK)
         ids = np.searchsorted(self._totals, draw.random(int(sizes.sum())))
@@ -49,14 +52,14 @@ class Text:
 
 
 def passages(count: int, seed: int = 0) -> Iterator[Passage]:
-    """Yields passages whose ids are their positions; a smaller number gives the first of a larger one."""
+    """Yields `count` passages whose ids are their positions; a smaller count gives the first of a larger one."""
     text = Text(seed)
     for block in range(-(-count // BLOCK)):
         yield from text.passages(block, range(min(BLOCK, count - block * BLOCK)))
 
 
 def queries(count: int, corpus: int, seed: int = 0) -> list[str]:
-    """Returns questions: 8 to 16 words out of a passage of the first `corpus`, in another order."""
+    """Returns queries, each 8 to 16 shuffled words of one of the first `corpus` passages."""
     draw, text = np.random.default_rng([seed, 7]), Text(seed)
     asked = np.sort(draw.choice(corpus, count, replace=corpus < count))
     found = []

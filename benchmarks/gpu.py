@@ -1,13 +1,13 @@
-"""An update of randomly initialised models of known shapes: tokens per second, share of the device's peak, memory.
+"""Training updates of models of known shapes: tokens per second, share of the device's peak speed, memory.
 
     python benchmarks/gpu.py [--shapes 0.5b 1.5b 7b] [--row-tokens 4096] [--step-tokens 65536] [--runs 5] [--json]
                              [--checkpointing] [--micro-batch-tokens 16384]
 
-Shapes are Qwen2.5's; no weights are read. A step is a GRPO update in plain torch: forward and backward of full rows,
-half of whose tokens are trained, in bfloat16 with weights in float32, cut of the gradients, AdamW. The peak is measured
-here: the best of some large matrix products in bfloat16 (float32 on a CPU). The share counts 6 operations per parameter
-and token and 6 x layers x width x row for attention; what is computed again is not counted. Memory is what each phase
-took at most.
+Shapes are Qwen2.5's; weights are random. A step is a GRPO update in plain torch: forward and backward of full rows,
+half of whose tokens are trained, in bfloat16 with float32 weights, gradient clipping, AdamW. The peak speed is measured
+on the device: the best of some large matrix products in bfloat16 (float32 on a CPU). The share counts 6 operations per
+parameter and token, plus 6 x layers x width x row for attention; recomputed activations are not counted. Memory is the
+peak of each phase.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "1.5b": (1536, 8960, 28, 12, 2, 151936),
     "7b": (3584, 18944, 28, 28, 4, 152064),
 }
-"""Width, width of the MLP, layers, heads of queries, heads of keys, vocabulary."""
+"""Model name to (width, MLP width, layers, query heads, key-value heads, vocabulary size)."""
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures each shape and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=["0.5b", "1.5b", "7b"], choices=SHAPES)
     parser.add_argument("--row-tokens", type=int, default=4096)
     parser.add_argument("--step-tokens", type=int, default=65_536)
     parser.add_argument("--micro-batch-tokens", type=int, default=16_384)
-    parser.add_argument("--checkpointing", action="store_true", help="compute activations again (7b needs it)")
-    parser.add_argument("--runs", type=int, default=5, help="steps, after one that is not counted")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="recompute activations in the backward pass (7b needs it)"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="number of steps, after one warm-up step")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,7 +59,7 @@ def main() -> None:
 
 
 def measured(name: str, device: str, peak: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the row of a shape."""
+    """Measures one shape and returns its row of the table."""
     print(f"{name} ...", file=sys.stderr)
     reset_peak()
     model = random_model(name, device)
@@ -95,7 +97,7 @@ def measured(name: str, device: str, peak: float, args: argparse.Namespace) -> d
 
 
 def random_model(name: str, device: str) -> PreTrainedModel:
-    """Returns a model of a shape, its weights drawn on the device."""
+    """Returns a randomly initialised model of a shape, created on the device."""
     width, inner, layers, heads, groups, vocabulary = SHAPES[name]
     config = AutoConfig.for_model(
         "qwen2",
@@ -113,7 +115,7 @@ def random_model(name: str, device: str) -> PreTrainedModel:
 
 
 def full_rows(count: int, length: int, vocabulary: int) -> list[Sample]:
-    """Returns rows of random ids of which the second half is trained."""
+    """Returns samples of random ids, the second half of which is trained."""
     rng = np.random.default_rng(0)
     mask = np.arange(length) >= length // 2
     zeros = np.zeros(length, np.float32)
@@ -137,7 +139,7 @@ def full_rows(count: int, length: int, vocabulary: int) -> list[Sample]:
 
 
 def best_product(device: str) -> float:
-    """Returns the most operations per second of a matrix product."""
+    """Returns the highest measured speed of a matrix product, in floating-point operations per second."""
     size, dtype = (8192, torch.bfloat16) if device == "cuda" else (1024, torch.float32)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best = float("inf")
@@ -150,7 +152,7 @@ def best_product(device: str) -> float:
 
 
 def now(device: str) -> float:
-    """Returns the time in seconds, once the device has done what it was asked."""
+    """Waits for the device to finish its work and returns the time in seconds."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

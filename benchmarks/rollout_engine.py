@@ -1,17 +1,17 @@
-"""The episode engine: its own time beside the sampler's, and what running out of lock-step brings.
+"""The episode engine: its overhead compared with the sampler's time, and the gain of running without lock-step.
 
     python benchmarks/rollout_engine.py [--model tiny] [--episodes 256] [--runs 5] [--json]
 
 *Own time.* Episodes of the monolithic agent are sampled once, at temperature 1, and recorded with the seconds that the
-sampler took. Then the same episodes run on a sampler that answers from the recording at once: what that run takes is
-the engine's own time, searches in an index in process included.
+sampler took. Then the same episodes run on a sampler that answers from the recording at once: the time of that run is
+the engine's overhead, including searches in an in-process index.
 
-*Schedules.* The same questions, with a retriever that takes ``--latency`` seconds per call, as one
-behind a network would. In lock-step, as in Search-R1's loop, some episodes begin together; all generate, all search,
-and so on; the next ones begin when the last one has ended. Out of lock-step as many episodes are under way, and none
-waits for another. Wall seconds of both, in turn: first with the recorded calls and a sampler that takes ``--step``
-seconds for a token, however many rows there are, as an engine on a GPU does; then with the model itself, whose tokens
-cost more the more rows there are.
+*Schedules.* The same questions are run with a retriever that takes ``--latency`` seconds per call, as behind a network.
+In lock-step, as in Search-R1's loop, a batch of episodes starts together; all generate, all search, and so on; the next
+batch starts when the last episode has ended. Without lock-step, the same number of episodes is running, and none waits
+for another. Reported are wall-clock seconds of both, in turn: first with the recorded calls and a sampler that takes
+``--step`` seconds per token, however many rows there are, as an engine on a GPU does; then with the model itself, whose
+tokens cost more with more rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ENV = "searchgym/World-v0"
 
 
 class Recorder:
-    """A sampler that keeps what another one answered, and its seconds."""
+    """Sampler that records the responses of another one and the seconds it takes."""
 
     def __init__(self, sampler: TransformersSampler) -> None:
         self.sampler, self.max_context, self.version = sampler, sampler.max_context, sampler.version
@@ -50,11 +50,11 @@ class Recorder:
         self.seconds = 0.0
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Refuses: the engine streams here."""
+        """Raises an error, since the engine must stream in this benchmark."""
         raise NotImplementedError
 
     def stream(self, pull: Pull[int], deliver: Deliver[int]) -> None:
-        """Samples."""
+        """Samples with the other sampler and records its responses and times."""
         asked: dict[int, tuple[bytes, int]] = {}
 
         def pull_and_note() -> Sequence[tuple[int, SampleRequest]]:
@@ -64,52 +64,54 @@ class Recorder:
 
         def note_and_deliver(key: int, reply: Sampled) -> None:
             self.replies[asked.pop(key)] = reply
-            self.seconds = before + time.perf_counter() - started  # the last reply may end the program's wait
+            self.seconds = (
+                before + time.perf_counter() - started
+            )  # set now: the last reply may end the wait for this run
             deliver(key, reply)
 
         started, before = time.perf_counter(), self.seconds
         self.sampler.stream(pull_and_note, note_and_deliver)
 
     def update(self, state: Any, version: int) -> None:
-        """Refuses: what was recorded is of these weights."""
+        """Raises an error, since the recording belongs to the present weights."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Passes it on."""
+        """Clears the cache of the other sampler."""
         self.sampler.forget()
 
     def close(self) -> None:
-        """Passes it on."""
+        """Closes the other sampler."""
         self.sampler.close()
 
 
 class Replay(Recorder):
-    """A sampler that answers from a recording, at once."""
+    """Sampler that answers from a recording, at once."""
 
     def stream(self, pull: Pull[int], deliver: Deliver[int]) -> None:
-        """Gives the recorded responses."""
+        """Delivers the recorded responses."""
         while new := pull():
             for key, request in new:
                 deliver(key, self.replies[request.ids.tobytes(), request.seed])
 
 
 class Paced(Replay):
-    """A sampler that answers from a recording, and takes as long for a token of all rows as for a token of one.
+    """Sampler that answers from a recording at a fixed time per token, however many rows there are.
 
-    So does an engine on a GPU, as long as reading the weights is what takes the time.
+    An engine on a GPU behaves so as long as reading the weights dominates.
     """
 
     step = 0.0
-    """Seconds of a token."""
+    """Seconds per token."""
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Gives the recorded responses once the longest of them is done."""
+        """Returns the recorded responses once the longest of them would be done."""
         replies = [self.replies[request.ids.tobytes(), request.seed] for request in requests]
         time.sleep(self.step * max(len(reply.ids) for reply in replies))
         return replies
 
     def stream(self, pull: Pull[int], deliver: Deliver[int]) -> None:
-        """Gives each recorded response when it is done; requests join between tokens."""
+        """Delivers each recorded response when it would be done; requests join between tokens."""
         running: dict[int, tuple[Sampled, int]] = {}
         while True:
             for key, request in pull():
@@ -124,11 +126,11 @@ class Paced(Replay):
 
 
 class Slow:
-    """A retriever whose calls take a while, as those of a server that answers several at once.
+    """Retriever with slow calls, like a server that answers several calls at once.
 
     Args:
-        index: What is searched.
-        latency: Seconds of a call.
+        index: Retriever that finds the hits.
+        latency: Seconds per call.
     """
 
     calls_at_once = 8
@@ -137,20 +139,22 @@ class Slow:
         self._index, self._latency = index, latency
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the index's hits, later."""
+        """Returns the index's hits after the latency."""
         time.sleep(self._latency)
         return self._index.search(queries, k)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures overhead and schedules, and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="folder or name")
-    parser.add_argument("--episodes", type=int, default=256, help="episodes per run")
-    parser.add_argument("--concurrent", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="episodes under way")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each, after one that is not counted")
-    parser.add_argument("--latency", type=float, default=0.1, help="seconds of a retriever's call")
-    parser.add_argument("--step", type=float, default=0.01, help="seconds of a token in the paced schedules")
+    parser.add_argument("--model", default="tiny", help="model folder or name")
+    parser.add_argument("--episodes", type=int, default=256, help="number of episodes per run")
+    parser.add_argument(
+        "--concurrent", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="numbers of concurrent episodes"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each kind, after one warm-up run")
+    parser.add_argument("--latency", type=float, default=0.1, help="seconds per retriever call")
+    parser.add_argument("--step", type=float, default=0.01, help="seconds per token in the paced schedules")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
     args = parser.parse_args()
     task = load_task(find_env(ENV))
@@ -173,9 +177,9 @@ def main() -> None:
 def run(
     task: Task, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, lockstep: bool = False
 ) -> tuple[float, list[Episode]]:
-    """Runs all questions of a task; returns wall seconds and episodes."""
+    """Runs all questions of a task; returns wall-clock seconds and episodes."""
     if isinstance(sampler, TransformersSampler):
-        sampler.update(sampler.model.state_dict(), 0)  # forgets the prefixes of the last run
+        sampler.update(sampler.model.state_dict(), 0)  # clears the prefix cache of the last run
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     engine = Engine(
         task,
@@ -200,7 +204,7 @@ def run(
 def own_time(
     task: Task, sampler: TransformersSampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, runs: int
 ) -> dict[str, Any]:
-    """Returns the engine's own seconds beside the sampler's."""
+    """Returns the seconds of the engine itself and those of the sampler."""
     ratios, own, sampling, episodes = [], [], [], list[Episode]()
     for number in range(runs + 1):
         print(f"own time, run {number} of {runs} ...", file=sys.stderr)
@@ -230,7 +234,7 @@ def own_time(
 def schedules(
     task: Task, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, args: Any
 ) -> dict[str, Any]:
-    """Returns seconds in and out of lock-step with a slow retriever, and their ratio."""
+    """Returns the seconds with and without lock-step with a slow retriever, and their ratio."""
     assert isinstance(task.retriever, Retriever)
     slow = dataclasses.replace(task, retriever=Slow(task.retriever, args.latency))
     seconds: dict[bool, list[float]] = {True: [], False: []}

@@ -1,13 +1,13 @@
-"""Transformers and vLLM side by side: the same greedy tokens, and how many per second.
+"""Comparison of the transformers and vLLM samplers: agreement of greedy tokens, and tokens per second.
 
     python benchmarks/samplers.py [--model tiny] [--episodes 1000] [--concurrent 1 16 64 256] [--runs 3] [--json]
 
-*Parity.* Greedy episodes of the monolithic agent on a generated world, by both samplers in float32. Counted are
-episodes whose tokens are all the same; of each other one, the first differing token is looked at: how far apart are the
-log-probs of the two tokens after the same prefix, by transformers without a cache?
+*Parity.* Both samplers run greedy episodes of the monolithic agent on a generated world, in float32. Counted are
+episodes whose tokens are all the same; for every other one, the gap at the first differing token is measured: the
+difference in log-probability between the two tokens after the common prefix, computed by transformers without a cache.
 
-*Speed.* The same environment at temperature 1, so many episodes under way, with keys and values of earlier turns kept
-and not; medians of several runs, the samplers in turn. Starting an engine is timed apart.
+*Speed.* The same environment at temperature 1, for several numbers of concurrent episodes, with and without keeping
+keys and values of earlier turns; medians of several runs, the samplers in turn. Starting an engine is timed separately.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ from searchgym.train.tiny.demonstrations import AGENT, ROLE
 
 ENV = "searchgym/World-v0"
 NEAR = 1e-3
-"""Nats under which two tokens are as good as equally likely, in float32."""
+"""Gap in nats below which two tokens count as equally likely in float32."""
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures parity and speed, and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="folder or name")
-    parser.add_argument("--episodes", type=int, default=1000, help="greedy episodes that are compared")
-    parser.add_argument("--concurrent", type=int, nargs="*", default=[1, 16, 64, 256], help="episodes under way")
-    parser.add_argument("--each", type=int, default=256, help="episodes per run of the speed test, at most")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each")
+    parser.add_argument("--model", default="tiny", help="model folder or name")
+    parser.add_argument("--episodes", type=int, default=1000, help="number of greedy episodes to compare")
+    parser.add_argument(
+        "--concurrent", type=int, nargs="*", default=[1, 16, 64, 256], help="numbers of concurrent episodes"
+    )
+    parser.add_argument("--each", type=int, default=256, help="maximum number of episodes per run of the speed test")
+    parser.add_argument("--runs", type=int, default=3, help="number of runs of each kind")
     parser.add_argument("--eager", action="store_true", help="vLLM without graphs and compilation")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
     args = parser.parse_args()
@@ -66,7 +68,7 @@ def main() -> None:
 
 
 def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSampler, float]:
-    """Returns a vLLM sampler of the model, and the seconds that its start took."""
+    """Starts a vLLM sampler of the model; returns it and the seconds that the start took."""
     begun = time.perf_counter()
     options = VllmOptions(cache_gib=2, max_context=own.max_context, prefix_caching=caching, eager=args.eager)
     engine = start_engine(args.model, dtype="float32", requests=256, options=options)
@@ -76,7 +78,7 @@ def started(args: Any, own: TransformersSampler, caching: bool) -> tuple[VllmSam
 def run(
     task: Task, sampler: Sampler, tokenizer: PreTrainedTokenizerBase, concurrent: int, temperature: float
 ) -> tuple[float, list[Episode]]:
-    """Runs all questions of a task; returns wall seconds and episodes by id."""
+    """Runs all questions of a task; returns wall-clock seconds and episodes by id."""
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     model = Model.over("benchmark", sampler, form)
     engine = Engine(task, load_agent(AGENT), {ROLE: model}, concurrency=concurrent, temperature=temperature)
@@ -92,7 +94,7 @@ def run(
 def parity(
     task: Task, own: TransformersSampler, vllm: VllmSampler, tokenizer: PreTrainedTokenizerBase, count: int
 ) -> dict[str, Any]:
-    """Compares greedy episodes token by token."""
+    """Compares the greedy episodes of both samplers token by token; returns the row of the table."""
     task = dataclasses.replace(task, questions=task.questions[:count])
     _, ours = run(task, own, tokenizer, 64, 0.0)
     _, theirs = run(task, vllm, tokenizer, 64, 0.0)
@@ -124,7 +126,7 @@ def _logp(episode: Episode) -> np.ndarray:
 
 
 def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
-    """Returns how far apart the log-probs of the first differing tokens are, in nats; inf if one only ends earlier."""
+    """Returns the gap in log-probability of the first differing tokens, in nats; inf if one only ends earlier."""
     shared = min(len(first), len(second))
     differing = np.flatnonzero(first[:shared] != second[:shared])
     if not len(differing):
@@ -140,7 +142,7 @@ def gap(model: PreTrainedModel, first: np.ndarray, second: np.ndarray) -> float:
 
 
 def speeds(task: Task, tokenizer: PreTrainedTokenizerBase, args: Any, caching: bool) -> list[dict[str, Any]]:
-    """Returns a row per number of episodes under way."""
+    """Measures the speed of both samplers; returns a row per number of concurrent episodes."""
     own, _ = load_sampler(args.model, reuse_tokens=BATCH_TOKENS if caching else 0)
     vllm, seconds = started(args, own, caching)
     with contextlib.closing(vllm):
@@ -161,7 +163,7 @@ def _row(
     task = dataclasses.replace(task, questions=task.questions[:count])
 
     def rate(sampler: Sampler) -> float:
-        sampler.forget()  # what the last run left
+        sampler.forget()  # the last run's cache
         seconds, episodes = run(task, sampler, tokenizer, concurrent, 1.0)
         return sum(len(span.ids) for e in episodes for span in e.contexts[0].spans if span.kind == "model") / seconds
 

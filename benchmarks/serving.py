@@ -1,15 +1,15 @@
-"""A served index under load: throughput, latency and correctness, beside its parts and beside Search-R1's loop.
+"""A served index under load: throughput, latency and correctness, compared with its parts and with Search-R1's server.
 
-Clients send requests of Search-R1's schema as soon as they have their last answer; every answer is compared, byte by
-byte, with what a search in process gives. The server runs in a process of its own, as `searchgym serve` runs it, and so
-do the clients, whose processor time is stated: on few cores they take their share. Beside it run
+Clients send requests of Search-R1's schema, each as soon as it has its last answer; every answer is compared, byte by
+byte, with that of an in-process search. The server runs in a separate process, as with `searchgym serve`, and so do the
+clients, whose processor time is reported, since they compete for the cores. For comparison run
 
-- `null`: the same server over a retriever that finds nothing: what HTTP and JSON cost;
+- `null`: the same server over a retriever that finds nothing, which shows the cost of HTTP and JSON;
 - `in process`: the retriever called directly with 256 queries at a time, on every core;
 - `loop`: a server that answers one query after the other in FastAPI's threads, as Search-R1's does (rebuilt from its
-  description), over the same retriever; `loop, Lucene`: the same over pyserini's searcher, which is Search-R1's own;
-- `flat`: both servers over a flat FAISS index of made vectors, the encoder replaced by made vectors too: there one
-  query at a time reads every vector for itself.
+  description), over the same retriever; `loop, Lucene`: the same over pyserini's searcher, which Search-R1 uses;
+- `flat`: both servers over a flat FAISS index of random vectors, with an encoder that returns random vectors; here
+  answering one query at a time means reading every vector for each query.
 
     python benchmarks/serving.py --passages 1000000 --requests 20000
 """
@@ -43,15 +43,15 @@ from searchgym.corpora.retrieval.remote.wire import document
 
 K: Final = 3
 DISTINCT: Final = 8192
-"""Different queries; they are asked again and again."""
+"""Number of distinct queries, which are sent in rotation."""
 DIMENSION: Final = 384
 ROLES: Final = {"ours": "bytes", "null": "", "loop": "json", "lucene": "", "flat": "ids", "flat-loop": "ids"}
-"""What is compared of a server's answers."""
+"""Role of a server to the way its answers are compared: all bytes, as JSON, passage ids, or not at all."""
 HEAD: Final = "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Builds the indexes, measures every server and prints the table."""
     args = parse_args()
     if args.role:
         serve(args.role, Path(args.index), Path(args.data), args.port)
@@ -81,14 +81,14 @@ def main() -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    """Reads the arguments."""
+    """Parses the command-line arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, default=1_000_000)
-    parser.add_argument("--index", default="", help="an index folder of these passages, in the place of a new one")
+    parser.add_argument("--index", default="", help="existing index folder of these passages, instead of a new one")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--lucene", action="store_true", help="measure the loop over pyserini's searcher too")
-    parser.add_argument("--vectors", type=int, default=0, help="measure a flat index of so many vectors too")
+    parser.add_argument("--lucene", action="store_true", help="also measure the loop over pyserini's searcher")
+    parser.add_argument("--vectors", type=int, default=0, help="also measure a flat index of this many vectors")
     parser.add_argument("--folder", help="where to put indexes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
@@ -98,7 +98,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def measure(index: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the rows, with the bars that issue the served ones must reach."""
+    """Measures every server and returns the rows of the table, with the served index relative to the others."""
     rows = [apart(in_process, str(index), args.passages)]
     direct = rows[0]["queries_per_s"]
     for size in (32, 1):
@@ -120,7 +120,7 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def in_process(index: str, passages: int) -> dict[str, Any]:
-    """Measures the retriever, called directly."""
+    """Measures the retriever when called directly; returns its row of the table."""
     retriever, asked = load_index(index), generated.queries(DISTINCT, passages)
     rates = []
     for _ in range(4):
@@ -135,7 +135,7 @@ def in_process(index: str, passages: int) -> dict[str, Any]:
 
 
 def serve(role: str, index: Path, data: Path, port: int) -> None:
-    """Runs a server until it is ended."""
+    """Runs the server of a role until the process is ended."""
     import uvicorn
 
     app: Any
@@ -152,17 +152,17 @@ def serve(role: str, index: Path, data: Path, port: int) -> None:
 
 
 def opened(role: str, index: Path, data: Path) -> Retriever:
-    """Returns the retriever behind a server."""
+    """Opens the retriever that the server of a role uses."""
     if role == "null":
         return NullRetriever()
     return flat_retriever(index, data) if role.startswith("flat") else load_index(index)
 
 
 class MadeEncoder:
-    """Gives a vector for a text at once."""
+    """Encoder that returns a random vector for each text at once."""
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
-        """Returns (Q, D) float32."""
+        """Returns a random vector for each text, (Q, D) float32."""
         seeds = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
         drawn = [np.random.Generator(np.random.SFC64(seed)).standard_normal(DIMENSION, np.float32) for seed in seeds]
         return np.stack(drawn) / DIMENSION**0.5
@@ -180,7 +180,7 @@ def write_flat(path: Path, count: int) -> None:
 
 
 def flat_retriever(index: Path, data: Path) -> Retriever:
-    """Returns a retriever over made vectors; the passages are those of an index folder."""
+    """Returns a retriever over random vectors with the passages of an index folder."""
     from searchgym.corpora.retrieval import find_retriever
     from searchgym.corpora.retrieval.dense.backend import DenseRetriever
     from searchgym.corpora.retrieval.dense.vectors import open_index
@@ -192,7 +192,7 @@ def flat_retriever(index: Path, data: Path) -> Retriever:
 
 
 def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]]]:
-    """Returns a search of one query."""
+    """Returns a function that answers one query with a retriever."""
 
     def search(query: str, k: int) -> list[dict[str, Any]]:
         (hits,) = retriever.search([query], k)
@@ -202,7 +202,7 @@ def our_search(retriever: Retriever) -> Callable[[str, int], list[dict[str, Any]
 
 
 def lucene_search(index: Path) -> Callable[[str, int], list[dict[str, Any]]]:
-    """Returns a search of one query by pyserini's own searcher, the passages from the index folder."""
+    """Returns a function that answers one query with pyserini's searcher and the passages of the index folder."""
     from searchgym.corpora.retrieval.lucene.java import start_java
     from searchgym.corpora.store import PassageStore
 
@@ -221,7 +221,7 @@ def lucene_search(index: Path) -> Callable[[str, int], list[dict[str, Any]]]:
 
 
 def loop_app(search: Callable[[str, int], list[dict[str, Any]]]) -> Any:
-    """Returns Search-R1's server, from its description: a plain function that goes through the queries one by one."""
+    """Returns a server like Search-R1's, rebuilt from its description: it answers the queries one by one."""
     from fastapi import FastAPI
     from pydantic import BaseModel
 
@@ -245,7 +245,7 @@ def loop_app(search: Callable[[str, int], list[dict[str, Any]]]) -> Any:
 
 @contextmanager
 def running(role: str, index: Path, data: Path) -> Iterator[str]:
-    """Runs a server in a process of its own while the block runs; gives its address."""
+    """Runs a server in a separate process while the block runs; yields its address."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -265,7 +265,7 @@ def running(role: str, index: Path, data: Path) -> Iterator[str]:
 def load(
     what: str, role: str, index: Path, data: Path, size: int, requests: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Returns what clients saw of a server, with so many queries in each request."""
+    """Puts a server under load with `size` queries per request; returns the row of the table."""
     print(f"{what}, {size} queries per request ...", file=sys.stderr)
     with running(role, index, data) as address:
         seen = apart(clients, address, role, str(index), str(data), size, requests, args.clients, args.passages)
@@ -275,7 +275,7 @@ def load(
 def clients(
     address: str, role: str, index: str, data: str, size: int, requests: int, count: int, passages: int
 ) -> dict[str, Any]:
-    """Sends requests and compares the answers; runs in a process of its own."""
+    """Sends requests and compares the answers; runs in a separate process and returns its figures."""
     exact = ROLES[role]
     asked = generated.queries(DISTINCT, passages)
     batches = [asked[at : at + size] for at in range(0, min(len(asked), size * requests), size)]
@@ -302,13 +302,13 @@ def clients(
 
 
 def request(batch: Sequence[str]) -> bytes:
-    """Returns the bytes of a request."""
+    """Returns the bytes of an HTTP request for a batch of queries."""
     body = json.dumps({"queries": list(batch), "topk": K, "return_scores": True}).encode()
     return HEAD.format(len(body)).encode() + body
 
 
 def answers(retriever: Retriever, batches: Sequence[Sequence[str]]) -> list[bytes]:
-    """Returns the body that each request must be answered with."""
+    """Returns the expected body of the answer to each batch of queries."""
     bodies = []
     for batch in batches:
         lists = retriever.search(batch, K)
@@ -345,7 +345,7 @@ async def run_clients(
 
 
 def same(body: bytes, wanted: bytes, exact: str) -> bool:
-    """Returns whether an answer is the right one: in every byte, as JSON, or in the passages found."""
+    """Returns whether an answer is right: in every byte, as JSON, or in the ids of its passages."""
     if exact == "ids":
         lists = [json.loads(one)["result"] for one in (body, wanted)]
         ids = [[[row["document"]["id"] for row in rows] for rows in one] for one in lists]

@@ -1,12 +1,13 @@
-"""Tokens per second of one GRPO update beside TRL's GRPOTrainer: same model, same episodes, same loss.
+"""Tokens per second of one GRPO update, compared with TRL's GRPOTrainer: same model, same episodes, same loss.
 
     python benchmarks/train.py [--model tiny] [--groups 16] [--attempts 8] [--runs 5] [--trl-batch 8 16 32] [--json]
 
-Two batches: episodes of the monolithic agent on World-v0, sampled once at temperature 1; and rows of equal lengths, as
-long as those are on average. One update each: forward and backward of every sample, cut of the gradients, AdamW. What
-comes before is not counted: sampling, rewards, advantages, TRL's padding of the batch. Tokens are those of sequences,
-prompts and observations included, padding not. TRL runs with each of ``--trl-batch`` samples per micro-batch, and the
-fastest is the baseline; this library runs with the optimizer of tiny-grpo. Runs take turns; medians.
+There are two batches: episodes of the monolithic agent on World-v0, sampled once at temperature 1; and rows of equal
+length, the mean length of these episodes. One update is forward and backward of every sample, gradient clipping, AdamW.
+Sampling, rewards, advantages and TRL's padding of the batch come before and are not timed. Tokens are those of
+sequences, prompts and observations included, without padding. TRL runs with each of ``--trl-batch`` samples per
+micro-batch, and the fastest is the baseline; this library runs with the optimizer settings of tiny-grpo. Runs take
+turns; medians are reported.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ RATE = 1e-6
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures both libraries on both batches and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="folder or name")
+    parser.add_argument("--model", default="tiny", help="model folder or name")
     parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--attempts", type=int, default=8, help="episodes of a group")
+    parser.add_argument("--attempts", type=int, default=8, help="number of episodes per group")
     parser.add_argument("--trl-batch", type=int, nargs="+", default=[8, 16, 32], help="TRL's samples per micro-batch")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each, after one that is not counted")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each kind, after one warm-up run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     model, tokenizer = load_model(args.model)
@@ -79,7 +80,7 @@ def recorded(model: str, groups: int, attempts: int) -> list[Sample]:
 
 
 def of_equal_lengths(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns as many rows of random ids, all as long as the samples are on average, half of them trained."""
+    """Returns as many rows of random ids as samples, all of the samples' mean length, with half of the ids trained."""
     rng = np.random.default_rng(0)
     length = round(statistics.mean(len(sample.ids) for sample in samples))
     zeros = np.zeros(length, np.float32)
@@ -99,7 +100,7 @@ def of_equal_lengths(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def rewarded(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples with rewards by their place, so that no group is without signal, and advantages."""
+    """Returns the samples with advantages, from rewards by position, so that no group lacks signal."""
     made = []
     for number, sample in enumerate(samples):
         reward = np.zeros(len(sample.ids), np.float32)
@@ -111,7 +112,7 @@ def rewarded(samples: Sequence[Sample]) -> list[Sample]:
 def compare(
     name: str, samples: list[Sample], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: Any
 ) -> dict[str, Any]:
-    """Returns tokens per second of both, and their ratio."""
+    """Returns tokens per second of both libraries, and their ratio."""
     own = Own(model)
     others = {size: Trl(model, tokenizer, samples, size, args.attempts) for size in args.trl_batch}
     seconds: dict[object, list[float]] = {"own": [], **{size: [] for size in others}}
@@ -142,20 +143,20 @@ def compare(
 
 
 class Own:
-    """This library's update.
+    """Timed updates by this library, on a copy of a model.
 
     Args:
-        model: Copied.
+        model: Model to train a copy of.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         options = dataclasses.replace(load_recipe("tiny-grpo").optimizer, lr=RATE)
         self.policy = Policy(Updater(copy.deepcopy(model), options, steps=10**6), LOSS, options)
         self.outside = 0.0
-        """Seconds of the last step that were neither forward nor backward."""
+        """Seconds of the last step spent on neither forward nor backward."""
 
     def step(self, samples: list[Sample]) -> float:
-        """Makes an update; returns its seconds."""
+        """Makes one update; returns its seconds."""
         inside = 0.0
         loss, backward = self.policy.policy_loss, self.policy.updater.backward
 
@@ -184,14 +185,14 @@ class Own:
 
 
 class Trl:
-    """TRL's update on the same samples.
+    """Timed updates by TRL on the same samples, on a copy of a model.
 
     Args:
-        model: Copied.
-        tokenizer: Its tokenizer.
-        samples: Prompt, answers and observations of each; groups one after the other.
-        size: Samples per micro-batch.
-        attempts: Samples per group.
+        model: Model to train a copy of.
+        tokenizer: The model's tokenizer.
+        samples: Samples with prompt, responses and observations; groups one after the other.
+        size: Number of samples per micro-batch.
+        attempts: Number of samples per group.
     """
 
     def __init__(
@@ -206,8 +207,8 @@ class Trl:
         self.size, self.attempts = size, attempts
 
     def step(self) -> float:
-        """Makes an update; returns the seconds after TRL has prepared the batch."""
-        with contextlib.redirect_stdout(sys.stderr):  # it prints, and what it imports does
+        """Makes one update; returns its seconds, counted after TRL has prepared the batch."""
+        with contextlib.redirect_stdout(sys.stderr):  # TRL prints, and so do its imports
             return self._step()
 
     def _step(self) -> float:
@@ -266,7 +267,7 @@ class Trl:
         return clock.ended - clock.began
 
     def _replay(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        """Gives TRL the samples: what the model wrote and what it saw, marked in ``env_mask``."""
+        """Returns the samples in TRL's form; ``env_mask`` separates the model's tokens from observations."""
         turn = dict.fromkeys(prompts, 0)
         found: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "score": [], "logprobs": None}
         for prompt in prompts:
@@ -281,17 +282,17 @@ class Trl:
 
 
 class _Clock(TrainerCallback):
-    """Notes when TRL's update is done."""
+    """Callback that records when TRL's update is done."""
 
     began = ended = 0.0
 
     def on_step_end(self, *given: Any, **named: Any) -> None:
-        """Notes the time."""
+        """Records the time at the end of a step."""
         self.ended = now()
 
 
 def now() -> float:
-    """Returns the time in seconds, once the GPU has done what it was asked."""
+    """Waits for the GPU to finish its work and returns the time in seconds."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Generated worlds: time to build, floors and retrieval, over levels, splits and seeds.
+"""Generated worlds: build time, scores of simple baselines and retrieval, over levels, splits and seeds.
 
 python benchmarks/worlds.py [--size 2000] [--seeds 3] [--json]
 """
@@ -20,8 +20,8 @@ from searchgym.corpora.worlds.schema import LEVELS, SPLITS
 def main() -> None:
     """Builds and measures the worlds, and prints one row each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=2000, help="questions per world")
-    parser.add_argument("--seeds", type=int, default=3, help="worlds per level and split")
+    parser.add_argument("--size", type=int, default=2000, help="number of questions per world")
+    parser.add_argument("--seeds", type=int, default=3, help="number of worlds per level and split")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     rows = []
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def measure(spec: WorldSpec) -> dict[str, Any]:
-    """Builds one world and returns its row."""
+    """Builds one world and returns its row of the table."""
     started = time.perf_counter()
     world = build_world(spec)
     seconds = round(time.perf_counter() - started, 2)

@@ -1,4 +1,4 @@
-"""``python -m searchgym``."""
+"""Entry point of ``python -m searchgym``."""
 
 from searchgym.cli import main
 

@@ -1,7 +1,7 @@
 """Cards: small YAML files that describe environments, agents and corpora, read into typed dataclasses.
 
-A card is strict: an unknown key is refused with the nearest known one, a missing key and a wrong type are named with
-the file they stand in. Cards live in the top-level folders of the repository and in ``searchgym/_cards`` of a wheel.
+Cards are read strictly: the error for an unknown key suggests the nearest known one, and every error names the file and
+the key. Cards live in the top-level folders of the repository and in ``searchgym/_cards`` of a wheel.
 """
 
 from __future__ import annotations
@@ -22,196 +22,203 @@ T = TypeVar("T")
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1"]
 ProtocolName = Literal["tags", "tool_calls"]
 MAX_CALLS: Final = 100
-"""Calls to models in one episode, unless an agent's card says otherwise."""
+"""Default limit on model calls per episode, for agents whose card sets none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionSource:
-    """Where an environment's questions come from."""
+    """The data set split that an environment asks, and where to find its file."""
 
     dataset: str
-    """The data set's own name."""
+    """Name of the data set, as its authors call it."""
     split: str
+    """Name of the split, for example ``validation``."""
     size: int
     """Number of questions in the split; a file of another size is reported, not refused."""
     file: str
     """File name to look for in the data folder."""
     get: str
-    """Where a person gets that file."""
+    """Where a person can download that file; quoted in error messages."""
     hub: str | None = None
-    """Hugging Face data set: ``hf:OWNER/NAME:CONFIG/SPLIT``."""
+    """Hugging Face data set to read if the file is missing: ``hf:OWNER/NAME:CONFIG/SPLIT``."""
     bundled: str | None = None
-    """File inside the package, for the demonstration data."""
+    """Path inside the package of a question file that ships with it (the demonstration data)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """A generated world: the same spec gives the same pages and questions, byte for byte."""
+    """Parameters of a generated world: equal specs give the same pages and questions, byte for byte."""
 
     level: Literal["simple", "full"] = "simple"
-    """Short templated pages, or varied language with ambiguity and distractors."""
+    """``simple``: short templated pages. ``full``: varied language with ambiguity and distractors."""
     size: int = 500
     """Number of questions; the number of pages follows from it."""
     seed: int = 0
     split: Literal["train", "validation", "test", "transfer"] = "train"
-    """Which names, templates and relations it may use."""
+    """Split of the world, which decides the names, templates and relations it may use."""
     hops: tuple[int, ...] = (1, 2, 3, 4)
-    """Pages that its questions need."""
+    """Hop counts of its questions: how many pages a question needs."""
     strata: tuple[str, ...] = ()
-    """``full`` only: where a question's own text must find its gold pages: some of ``1``, ``2-5``, ``6-20`` and
-    ``reformulation`` (further down); all if empty."""
+    """Ranks (``full`` only) at which a search for the question's text finds its gold pages: a selection of ``1``,
+    ``2-5``, ``6-20`` and ``reformulation`` (below rank 20). Empty: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvCard:
-    """One environment id: data, budgets and rules."""
+    """Card of one environment: its id, data, budgets and rules."""
 
     id: str
-    """``namespace/Name-vN``; the version changes when results would."""
+    """Environment id ``namespace/Name-vN``; the version is raised when a change would alter results."""
     summary: str
     questions: QuestionSource
     corpus: str
-    """Name of a corpus card, or a path to a corpus file or an index folder."""
+    """Corpus to search: the name of a corpus card, or a path to a corpus file or an index folder."""
     world: WorldSpec | None = None
-    """Where questions and corpus are generated: by what."""
+    """Parameters of the generated world that provides questions and corpus; None for published data."""
     scorer: ScorerName = "hotpotqa"
-    """Which official scorer evaluation reports."""
+    """Official scorer that evaluation reports."""
     reward: str = "em"
-    """``em``, ``f1`` or ``module:function``."""
+    """Reward of a finished episode: ``em``, ``f1`` or ``module:function``."""
     protocol: ProtocolName = "tags"
+    """Action grammar that the model writes."""
     thoughts: Literal["keep", "drop"] = "keep"
     """Whether the transcript keeps the model's ``<think>`` blocks."""
     top_k: int = 3
-    """Passages per query."""
+    """Passages retrieved per query."""
     max_turns: int = 5
-    """Actions per episode, the answer included: n - 1 searches at most."""
+    """Actions per episode, the answer included: with n turns, at most n - 1 searches."""
     max_queries: int = 1
-    """Queries per search action."""
+    """Maximum number of queries in one search action."""
     max_observation_words: int = 500
-    """Words of retrieved text per turn; what is longer is cut."""
+    """Maximum number of words of retrieved text per turn; longer text is cut."""
     retriever_deadline: float = 30.0
-    """Seconds that a retrieval may take, retries included."""
+    """Seconds that one retrieval may take, retries included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleCard:
-    """One job of an agent that a model does."""
+    """One role of an agent, filled by a model: its prompt, limits and stop strings."""
 
     prompt: str
-    """Prompt file: beside the card, or an absolute path. ``{field}`` stands for a field."""
+    """Prompt file, relative to the card's folder or absolute; ``{name}`` in it is replaced by that field's value."""
     fields: list[str]
-    """What the workflow fills in; the prompt must use each and no other."""
+    """Names of the fields that the workflow fills in; the prompt must use all of them and no others."""
     max_tokens: int = 256
-    """Tokens of one response at most."""
+    """Maximum length of one response, in tokens."""
     stop: list[str] | None = None
-    """Texts that end a response beside the model's end-of-turn; the closing tags of actions if not given."""
+    """Strings that end a response, besides the model's end-of-turn token. Default: the closing tags of actions."""
     penalty: float = 0.0
-    """Added by credit ``format`` to the reward of a response that the role's parser refuses; at most 0."""
+    """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCard:
-    """One agent: the workflow behind a name."""
+    """Card of one agent: its workflow class and the roles that models fill."""
 
     name: str
     summary: str
     workflow: str
-    """``module:Class`` of the agent."""
+    """Class of the agent, as ``module:Class``."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Keyword arguments of the class."""
+    """Keyword arguments for the workflow class."""
     max_calls: int = MAX_CALLS
-    """Calls to models in one episode at most: a workflow that never ends is ended."""
+    """Maximum number of model calls per episode, so that a workflow that loops forever is stopped."""
     roles: dict[str, RoleCard] = dataclasses.field(default_factory=dict)
-    """What models do in it, by name; empty for a scripted agent."""
+    """Role name to role; empty for a scripted agent, which calls no model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusCard:
-    """One corpus: where it comes from and what it must be."""
+    """Card of one corpus: its source, licence and files, and the checksum and size they must have."""
 
     name: str
     summary: str
     source: str
-    """Where it was published."""
+    """Where the corpus was published."""
     licence: str
     file: str
     """File name to look for in the data folder."""
     url: str | None = None
-    """What ``searchgym corpus get`` downloads."""
+    """URL that ``searchgym corpus get`` downloads."""
     hub: str | None = None
-    """Hugging Face data set file: ``hf:OWNER/NAME/FILE``."""
+    """File of a Hugging Face data set: ``hf:OWNER/NAME/FILE``."""
     bundled: str | None = None
-    """File inside the package, for the demonstration data."""
+    """Path inside the package of a corpus file that ships with it (the demonstration data)."""
     sha256: str | None = None
-    """Of the file as published; None where the project has not seen the file."""
+    """SHA-256 of the file as published; None if the project has not seen the file."""
     bytes: int | None = None
+    """Size of the file in bytes, if known."""
     passages: int | None = None
+    """Number of passages, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderCard:
-    """One text encoder of sentence-transformers: which weights, and how texts are given to them."""
+    """Card of one sentence-transformers text encoder: its weights and how texts are encoded."""
 
     name: str
     summary: str = ""
     model: str
-    """Name on the Hugging Face hub, a folder, or ``package:NAME/FOLDER`` inside an installed package."""
+    """Weights: a Hugging Face name, a folder, or ``package:NAME/FOLDER`` inside an installed package."""
     revision: str | None = None
-    """Commit of the hub's repository."""
+    """Commit of the Hugging Face repository; None for the newest."""
     licence: str = ""
     query: str = "{text}"
-    """What is encoded of a query; ``{text}`` stands for it."""
+    """Template of the text encoded for a query; ``{text}`` is replaced by the query."""
     passage: str = "{title}\n{text}"
-    """What is encoded of a passage; ``{title}`` and ``{text}`` stand for its own."""
+    """Template of the text encoded for a passage; ``{title}`` and ``{text}`` are replaced by the passage's."""
     pooling: Literal["mean", "cls", "lasttoken"] = "mean"
+    """How token vectors become one text vector: their mean, the first (``cls``) or the last."""
     normalise: bool = True
-    """To length 1: inner products are then cosines."""
+    """Whether vectors are scaled to length 1, so that inner products are cosines."""
     max_tokens: int = 512
-    """Of one text; what is longer is cut."""
+    """Maximum tokens of one text; longer texts are cut."""
     dimension: int
-    """Numbers of one vector."""
+    """Number of components of a vector."""
     batch: int = 64
-    """Texts encoded at once."""
+    """Number of texts encoded at once."""
     device: str | None = None
-    """``cpu``, ``cuda``; the best there is where None."""
+    """Device to encode on, ``cpu`` or ``cuda``; None picks the best available."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
     def vectors(self) -> dict[str, Any]:
-        """Returns what the vectors of passages depend on."""
+        """Returns the fields that the passage vectors depend on, for comparison with a stored index."""
         names = ("model", "revision", "passage", "pooling", "normalise", "max_tokens", "dimension")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """One model of this project: how it was made and what it can do. The card stands in the model's folder."""
+    """Card of one model of this project, kept in the model's folder: how it was trained and how well it scores."""
 
     name: str
     summary: str
     licence: str
     command: str
-    """Makes it again."""
+    """Shell command that trains the model again."""
     seed: int
     tokens: int
-    """Read in training."""
+    """Number of tokens read in training."""
     seconds: int
-    """Of training, evaluations apart."""
+    """Wall-clock seconds of training, not counting evaluations."""
     threads: int
-    """Of torch in training; the same number gives the same weights on the same kind of machine."""
+    """Number of torch threads in training; the same number gives the same weights on the same kind of machine."""
     parameters: int
+    """Number of weights."""
     vocabulary: int
-    """Tokens of the tokenizer."""
+    """Number of tokens in the tokenizer's vocabulary."""
     positions: int
-    """Tokens of a context at most."""
+    """Maximum context length, in tokens."""
     sha256: str
-    """Of ``model.safetensors``."""
+    """SHA-256 of ``model.safetensors``."""
     questions: dict[str, int]
-    """Of each world of `scores`; those that read a page twice are not asked."""
+    """Number of questions behind each world's scores; questions that need the same page twice are left out."""
     scores: dict[str, Any]
-    """EM by world (``LEVEL/SPLIT``), by ``reading`` (gold pages given) or ``search`` (its own), by hops."""
+    """Exact match by world (``LEVEL/SPLIT``), then by setting (``reading``: gold pages given; ``search``: pages it
+    finds itself), then by number of hops."""
     teams: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Agent to ``em`` and, by role, ``legal``: the share of outputs that the role may write. On the first 100 questions
-    of ``simple/validation``, sampled at temperature 1."""
+    """Agent name to ``em`` and ``legal`` (by role, the share of outputs that the role's parser accepts), measured on
+    the first 100 questions of ``simple/validation`` at temperature 1."""
 
 
 CARD_KINDS: dict[str, type[Any]] = {
@@ -221,13 +228,14 @@ CARD_KINDS: dict[str, type[Any]] = {
     "models": ModelCard,
     "encoders": EncoderCard,
 }
+"""Kind of card to the dataclass it is read into."""
 
 CARD_FOLDERS = {kind: kind for kind in CARD_KINDS} | {
     "encoders": "corpora/encoders",
     "retrievers": "corpora/retrievers",
     "train": "train",
 }
-"""Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, recipes in ``train`` by
+"""Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, recipes (``train``) by
 `searchgym.train.recipe.load`."""
 
 SINGULAR = {
@@ -239,17 +247,21 @@ SINGULAR = {
     "retrievers": "retriever",
     "train": "recipe",
 }
+"""Kind of card to its singular, for error messages."""
 
 
 def cards_folder(kind: str) -> Path:
-    """Returns the folder of a kind of card: inside the package in a wheel, beside it in a checkout."""
+    """Returns the folder that holds a kind of card: inside the package in a wheel, next to it in a checkout."""
     package = Path(__file__).parent
     shipped = package / "_cards" / CARD_FOLDERS[kind]
     return shipped if shipped.is_dir() else package.parent / CARD_FOLDERS[kind]
 
 
 def list_cards(kind: str) -> dict[str, Path]:
-    """Returns ``{name: file}`` of every shipped card of a kind; cards with more beside them are ``NAME/card.yaml``."""
+    """Returns ``{name: file}`` of every shipped card of a kind.
+
+    A card is ``NAME.yaml``, or ``NAME/card.yaml`` if other files (prompts, weights) belong to it.
+    """
     folder = cards_folder(kind)
     flat = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     return flat | {path.parent.name: path for path in sorted(folder.glob("*/card.yaml"))}
@@ -276,7 +288,7 @@ def find_card(kind: str, name: str) -> Path:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain YAML and refuses a key that stands twice, of which YAML's own loader keeps the last."""
+    """YAML loader that refuses duplicate keys, where PyYAML's loader silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
@@ -286,15 +298,15 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# ``1e-4`` is a number, as in YAML 1.2; in the 1.1 that PyYAML reads it would be text.
+# Makes ``1e-4`` a number, as in YAML 1.2; under YAML 1.1, which PyYAML implements, it would be text.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns what a YAML text holds, strictly: a key that stands twice is a ``yaml.YAMLError``."""
-    return yaml.load(text, _Loader)  # a SafeLoader
+    """Parses a YAML text; a duplicate key raises ``yaml.YAMLError``."""
+    return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
 
 
 def load_card(cls: type[T], path: Path) -> T:
@@ -311,12 +323,12 @@ def load_card(cls: type[T], path: Path) -> T:
 
 
 def build(cls: type[T], data: object, where: str) -> T:
-    """Builds a dataclass from plain data, strictly.
+    """Builds a dataclass from plain data, refusing unknown keys, missing keys and values of the wrong type.
 
     Args:
         cls: A dataclass type; nested dataclasses, unions, literals, tuples, lists and dicts are followed.
-        data: What YAML or JSON gave.
-        where: File and key path, for messages.
+        data: Parsed YAML or JSON.
+        where: File and key path of `data`, for error messages.
 
     Raises:
         CardError: An unknown key, a missing key or a value of the wrong type.
@@ -335,7 +347,7 @@ def build(cls: type[T], data: object, where: str) -> T:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    """Returns `value` as the type `hint` asks; floats accept integers, tuples accept lists, nothing else is coerced."""
+    """Returns `value` as the type `hint`; floats accept integers, tuples accept lists, nothing else is coerced."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -351,7 +363,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return origin(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
         return {key: _convert(args[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):  # a bool is an int in Python
         return float(value)
     plain = origin or hint
     if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
@@ -360,7 +372,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Returns `value` as the first member of a union that takes it."""
+    """Returns `value` converted to the first member type of a union that accepts it."""
     if value is None and type(None) in args:
         return None
     problems = []

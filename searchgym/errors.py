@@ -5,13 +5,13 @@
     │   └── UnknownNameError    a name that is not in a list of known names (nearest one suggested)
     ├── CardError               a card or recipe that cannot be used (unknown key, wrong type)
     ├── DataError               data that cannot be read: where (file:line), what was got, what to do
-    │   └── DataMissingError    a file or data set that is not there
+    │   └── DataMissingError    a file or data set that does not exist
     ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
     ├── RetrieverError          a retriever that failed past its deadline
     │   └── BusyError           a server that cannot take a request now
     ├── RewardError             a reward that raised, or returned something that is not a finite number
-    ├── ModelError              a model whose output is not finite, or that cannot be asked
-    │   └── EngineLostError     an engine that samples has ended
+    ├── ModelError              a model whose output is not finite, or that cannot be reached
+    │   └── EngineLostError     a sampling engine whose process or server has ended
     ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
     ├── EpisodeError            an environment used out of order (step before reset, step after the end)
     ├── TrainingError           training that must not go on (a loss that is not finite)
@@ -29,23 +29,23 @@ import difflib
 from collections.abc import Iterable
 
 MAX_LISTED = 30
-"""How many known names an error message lists at most."""
+"""Maximum number of known names that an error message lists."""
 
 
 class SearchGymError(Exception):
-    """Base of every error raised on purpose; catching it catches them all."""
+    """Base class of every error that SearchGym raises on purpose."""
 
 
 class UsageError(SearchGymError):
-    """Raised when an argument is wrong."""
+    """Raised when an argument has a wrong type or value, or conflicts with another."""
 
 
 class UnknownNameError(UsageError):
-    """Raised when a name is not among the known ones; the message suggests the nearest.
+    """Raised when a name is unknown; the message suggests the nearest known one.
 
     Args:
-        kind: What was looked up, for the message: ``"environment"``.
-        name: What was got.
+        kind: Kind of thing looked up, for the message, such as ``"environment"``.
+        name: The unknown name.
         known: Every name that would have been accepted.
     """
 
@@ -62,8 +62,8 @@ class DataError(SearchGymError):
     """Raised when data cannot be read.
 
     Args:
-        reason: What was got and what was expected.
-        path: The file, if there is one.
+        reason: What was read and what was expected.
+        path: The file, if the data came from one.
         line: 1-based line number in the file, if the format has lines.
     """
 
@@ -74,7 +74,7 @@ class DataError(SearchGymError):
 
 
 class DataMissingError(DataError):
-    """Raised when a file or data set is not there; the message says where to get it and where to put it."""
+    """Raised when a file or data set does not exist; the message tells where to get it and where to put it."""
 
 
 class IndexMismatchError(SearchGymError):
@@ -82,15 +82,15 @@ class IndexMismatchError(SearchGymError):
 
 
 class RetrieverError(SearchGymError):
-    """Raised when a retriever fails past its deadline, or replies with something that is not hits."""
+    """Raised when a retriever still fails at its deadline, or replies with something other than hits."""
 
 
 class BusyError(RetrieverError):
-    """Raised when a server cannot take a request now and will be able to later.
+    """Raised when a server is too busy for a request and asks the client to retry later.
 
     Args:
-        reason: Why not.
-        after: Seconds after which to ask again.
+        reason: Why the request was refused.
+        after: Seconds to wait before the next try.
     """
 
     def __init__(self, reason: str, after: int = 1) -> None:
@@ -103,11 +103,11 @@ class RewardError(SearchGymError):
 
 
 class ModelError(SearchGymError):
-    """Raised when a model's output is not finite."""
+    """Raised when a model's output is not finite, or the model cannot be reached."""
 
 
 class EngineLostError(ModelError):
-    """Raised when the process or server behind a model is not there any more."""
+    """Raised when the process or server that runs a model has ended."""
 
 
 class ScoringError(SearchGymError):
@@ -119,7 +119,7 @@ class EpisodeError(SearchGymError):
 
 
 class TrainingError(SearchGymError):
-    """Raised when training must not go on: a loss, gradient or weight that is not finite, a checkpoint that fails."""
+    """Raised when training must stop: a loss, gradient or weight is not finite, or a checkpoint failed."""
 
 
 class HangError(TrainingError):
@@ -135,7 +135,7 @@ class RunExistsError(SearchGymError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ``"; did you mean 'x'? Known: a, b, x"`` for an error message; no guess if no known name is near."""
+    """Returns the end of an error message, ``"; did you mean 'x'? Known: a, b, x"``; no guess if no name is near."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."

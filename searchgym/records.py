@@ -1,7 +1,7 @@
-"""The nouns of SearchGym as typed records, one place for every field's shape, dtype and unit.
+"""Typed records of questions, passages, actions and episodes, with the shape, dtype and unit of every field.
 
-Symbols: T tokens of a context, k hits asked for. All records are plain data: no I/O, no behaviour beyond views of
-their own fields. Text stays exactly as the data source gave it; titles are compared through `title_key`.
+Symbols: T tokens of a context. All records are plain data: no I/O, no behaviour beyond views of their fields. Text
+stays exactly as the data source gave it; titles are compared through `title_key`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import numpy.typing as npt
 from searchgym.errors import UsageError
 
 StopReason = Literal["answer", "turns", "retriever_error", "context", "calls"]
-"""Why an episode ended: it answered; its turn budget was spent; its retriever failed past the deadline; a model's
-context was full; its agent's budget of calls was spent."""
+"""Why an episode ended. ``answer``: the agent answered; ``turns``: the turn budget was spent; ``retriever_error``: the
+retriever failed past its deadline; ``context``: a model's context was full; ``calls``: the agent's budget of calls to
+models was spent."""
 
 SpanKind = Literal["prompt", "model", "observation"]
-"""Who wrote a span of tokens. Only ``"model"`` spans are ever trained on."""
+"""Author of a span of tokens: the prompt, the model or the environment. Only ``"model"`` spans are trained on."""
 
 
 def title_key(title: str) -> str:
-    """Returns the form under which two titles are the same page: HTML-unescaped, NFC, whitespace collapsed."""
+    """Returns the normal form by which page titles are compared: HTML-unescaped, NFC, whitespace collapsed."""
     return " ".join(unicodedata.normalize("NFC", html.unescape(title)).split())
 
 
@@ -35,23 +36,23 @@ def title_key(title: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The unit that is indexed and shown to a model."""
+    """One titled text of a corpus: the unit that is indexed, retrieved and shown to a model."""
 
     id: str
-    """Unique in its corpus."""
+    """Passage id, unique in its corpus."""
     title: str
     """Page title as the source gives it; may be empty."""
     text: str
-    """Body without the title."""
+    """Body of the passage, without the title."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One retrieved passage."""
+    """One retrieved passage with its score."""
 
     passage: Passage
     score: float
-    """Retriever's own scale, larger is better; always > 0 for BM25."""
+    """Relevance on the retriever's scale, larger is better; always > 0 for BM25."""
 
 
 # -- questions -----------------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class SupportingFact:
-    """One gold sentence: the page's title and the 0-based sentence number, None where only the page is known."""
+    """One supporting sentence: the page's title and the 0-based sentence number (None if only the page is known)."""
 
     title: str
     sentence: int | None = None
@@ -67,7 +68,7 @@ class SupportingFact:
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """One gold evidence triple."""
+    """One evidence triple (2WikiMultihopQA): subject, relation, object."""
 
     subject: str
     relation: str
@@ -86,50 +87,53 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """One page of a question's own context (the distractor setting)."""
+    """One page of the context that comes with a question (the distractor setting)."""
 
     title: str
     sentences: tuple[str, ...]
-    """Sentences in order, spaces kept: the text is their plain concatenation."""
+    """Sentences in order with their spaces: the paragraph's text is their plain concatenation."""
     supporting: bool = False
-    """True if the data marks the paragraph as gold."""
+    """Whether the data marks the paragraph as gold evidence."""
 
     @property
     def text(self) -> str:
-        """The paragraph's text."""
+        """Full text of the paragraph."""
         return "".join(self.sentences)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its gold answers and what is known of its evidence. Absent knowledge is None, never empty."""
+    """One question with its gold answers and, where the data gives it, gold evidence (None, never empty, if not)."""
 
     id: str
     text: str
     answers: tuple[str, ...]
-    """Gold answers; the first is the one that single-gold scorers use. At least one."""
+    """Gold answers, at least one; scorers that compare with a single gold answer use the first."""
     aliases: tuple[str, ...] = ()
-    """Further accepted spellings, used by alias-aware scorers only."""
+    """Further accepted spellings of the answer, used by alias-aware scorers only."""
     kind: str | None = None
-    """Question type as the data names it: ``"bridge"``, ``"comparison"``, ..."""
+    """Question type as the data set calls it: ``"bridge"``, ``"comparison"``, ..."""
     level: str | None = None
-    """Difficulty as the data names it."""
+    """Difficulty as the data set calls it, such as ``"hard"``."""
     supporting_facts: tuple[SupportingFact, ...] | None = None
+    """Gold sentences that support the answer."""
     evidences: tuple[Triple, ...] | None = None
+    """Gold evidence triples (2WikiMultihopQA)."""
     evidence_ids: tuple[Triple, ...] | None = None
-    """The same triples as entity ids (2WikiMultihopQA's ids release)."""
+    """Entity ids of the triples in `evidences` (2WikiMultihopQA's ids release)."""
     answer_id: str | None = None
     """Entity id of the answer (2WikiMultihopQA's ids release)."""
     hops: tuple[Hop, ...] | None = None
+    """Gold decomposition into single-hop questions (MuSiQue)."""
     paragraphs: tuple[Paragraph, ...] | None = None
-    """The question's own context, in the data's order."""
+    """Pages that the data set gives with the question, in its order (the distractor setting)."""
     answerable: bool | None = None
-    """False for MuSiQue's unanswerable twins; None where the data does not say."""
+    """Whether the question has an answer: False for MuSiQue's unanswerable twins, None where the data does not say."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else the source row held, unread."""
+    """Remaining columns of the source row, passed through unchanged."""
 
     def __post_init__(self) -> None:
-        """Refuses what would only be noticed when it is scored.
+        """Checks the answers and aliases now, since a wrong one would otherwise fail only at scoring.
 
         Raises:
             UsageError: `answers` or `aliases` is not a tuple of strings, or there is no answer.
@@ -142,12 +146,12 @@ class Question:
 
     @property
     def golds(self) -> tuple[str, ...]:
-        """Answers and aliases, first occurrence order, without repeats."""
+        """All accepted answers: answers, then aliases, without duplicates."""
         return tuple(dict.fromkeys(self.answers + self.aliases))
 
     @property
     def gold_titles(self) -> tuple[str, ...] | None:
-        """Titles of the gold pages in order of first mention, without repeats; None where the data names none."""
+        """Titles of the gold pages in order of first mention, without duplicates; None if the data names none."""
         if self.supporting_facts is not None:
             return tuple({title_key(fact.title): fact.title for fact in self.supporting_facts}.values())
         if self.paragraphs is not None and any(p.supporting for p in self.paragraphs):
@@ -160,13 +164,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Ask the retriever; usually one query, several where a protocol allows it.
+    """Action that searches: usually one query, several where the environment allows it.
 
     Raises:
         UsageError: `queries` is not a tuple of at least one string: ``Search(("query",))``.
     """
 
     queries: tuple[str, ...]
+    """Queries for the retriever, at least one."""
 
     def __post_init__(self) -> None:
         queries = self.queries
@@ -176,18 +181,22 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Give the final answer; every other field is None unless the agent really produced it.
+    """Action that gives the final answer; fields that the agent did not produce are None.
 
     Raises:
         UsageError: `text` is not a string.
     """
 
     text: str
+    """Answer to the question."""
     supporting_facts: tuple[SupportingFact, ...] | None = None
+    """Predicted supporting sentences (HotpotQA, 2WikiMultihopQA)."""
     evidences: tuple[Triple, ...] | None = None
+    """Predicted evidence triples (2WikiMultihopQA)."""
     paragraphs: tuple[int, ...] | None = None
-    """Indices of supporting paragraphs (MuSiQue)."""
+    """Predicted indices of supporting paragraphs (MuSiQue)."""
     answerable: bool | None = None
+    """Prediction whether the question can be answered (MuSiQue)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -196,9 +205,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """An action that could not be read; it costs a turn and is answered by a notice."""
+    """Text that could not be parsed as an action; it costs a turn, and the environment replies with a notice."""
 
     reason: str
+    """Why it could not be parsed, for the notice."""
 
 
 Action = Search | Answer | Invalid
@@ -209,7 +219,7 @@ Action = Search | Answer | Invalid
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """One query of an episode and what came back."""
+    """One query of an episode and the hits it returned."""
 
     turn: int
     """1-based turn in which the query was made."""
@@ -219,16 +229,16 @@ class Searched:
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """A run of tokens with one author."""
+    """Consecutive tokens with one author: prompt, model or observation."""
 
     kind: SpanKind
     ids: npt.NDArray[np.int32]
     """(T,) int32 token ids, exactly as sampled or encoded once; never re-tokenised."""
     logp: npt.NDArray[np.float32] | None = None
-    """(T,) float32 natural-log probabilities under the sampler, temperature included; model spans only."""
+    """(T,) float32 natural-log probabilities of the sampled tokens, temperature included; None outside model spans."""
 
     def __eq__(self, other: object) -> bool:
-        """Equal kind, ids and log-probs, bit for bit."""
+        """Compares kind, ids and log-probabilities, bit for bit."""
         if not isinstance(other, Span):
             return NotImplemented
         if (self.logp is None) != (other.logp is None):
@@ -239,76 +249,86 @@ class Span:
 
 @dataclass(slots=True)
 class Context:
-    """One node of an episode's token tree: what a model saw and wrote, after its parent's first `fork` tokens."""
+    """One node of an episode's token tree: the parent's first `fork` tokens, then the spans a model saw and wrote."""
 
     parent: int | None
-    """Index in `Episode.contexts`; None for a root."""
+    """Index of the parent in `Episode.contexts`; None for a root."""
     fork: int
-    """Number of the parent's tokens (its own ancestors' included) that this context begins with; 0 for a root."""
+    """Number of tokens inherited from the parent, including those it inherited itself; 0 for a root."""
     spans: list[Span] = field(default_factory=list)
-    """Own spans, in order, not including what is inherited."""
+    """Spans of this context in order, without the inherited ones."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One generation: the response is tokens ``start:end`` of a context (counted from its root)."""
+    """One response of a model: tokens ``start:end`` of a context, counted from the root of its tree."""
 
     context: int
+    """Index in `Episode.contexts`."""
     start: int
+    """Position of the response's first token."""
     end: int
+    """Position after the response's last token."""
     role: str
+    """Role of the agent that the model filled."""
     model_key: str
+    """Key of the model that sampled the response."""
     turn: int
+    """1-based turn of the episode."""
     legal: bool = True
-    """False if the role's parser refused the output and a fallback was used."""
+    """Whether the role's parser accepted the output; False if a fallback was used."""
     text: str = ""
-    """The decoded response, for people; training uses the ids."""
+    """Decoded response, for people to read; training uses the token ids."""
     policy_version: int = 0
-    """Optimizer steps behind the weights that sampled it."""
+    """Number of optimizer steps taken before the weights that sampled the response."""
     cut: bool = False
-    """True if its role's token limit ended it."""
+    """True if the role's token limit ended the response."""
     answer: str | None = None
-    """The answer to the question that it proposes, as the workflow read it; None where it proposes none."""
+    """Answer to the question that the response proposes, as the workflow parsed it; None if it proposes none."""
     prefix: bool = False
-    """True for an answer that training asked for in the middle of the episode; the episode went on without it."""
+    """True if the response is a trial answer that training asked for mid-episode; the episode went on without it."""
 
 
 @dataclass(slots=True)
 class Episode:
-    """Everything that happened between one question and its answer."""
+    """Record of one attempt at a question: tokens, model calls, searches, answer and reward."""
 
     id: str
-    """Unique in its run: ``"<question id>#<attempt>"``, in training ``"@<step>"`` behind it."""
+    """Episode id, unique in a run: ``"<question id>#<attempt>"``, followed in training by ``"@<step>"``."""
     question_id: str
     agent: str
+    """Name of the agent."""
     env: str
+    """Id of the environment."""
     attempt: int = 0
-    """0-based number of this attempt at the question."""
+    """0-based number of this attempt among those at the same question."""
     group_uid: str | None = None
-    """Key of the episodes it is compared with; None outside training."""
+    """Key shared by the episodes whose rewards are compared with each other; None outside training."""
     seed: int | None = None
+    """Seed of the run; with the question id and the attempt it seeds the episode's generator and samples."""
     contexts: list[Context] = field(default_factory=list)
+    """Token tree: every context that a model saw."""
     calls: list[Call] = field(default_factory=list)
     searches: list[Searched] = field(default_factory=list)
     turns: int = 0
-    """Actions taken, invalid ones too."""
+    """Number of actions taken, including invalid ones."""
     invalid: int = 0
-    """Actions that could not be read."""
+    """Number of actions that could not be parsed."""
     observation_words: int = 0
-    """Whitespace-separated words of all observations after the question."""
+    """Number of whitespace-separated words in all observations after the question."""
     answer: Answer | None = None
     stop_reason: StopReason | None = None
-    """None only while running, or for an episode that its workflow left unfinished."""
+    """Why the episode ended; None while it runs, or if its workflow left it unfinished."""
     reward: float = 0.0
     scores: dict[str, float] = field(default_factory=dict)
-    """``em`` and ``f1`` in [0, 1] and whatever else the environment scores."""
+    """Scores by name: ``em`` and ``f1`` in [0, 1], and any others of the environment."""
     error: str | None = None
-    """What the retriever said when `stop_reason` is ``"retriever_error"``."""
+    """Message of the retriever's error if `stop_reason` is ``"retriever_error"``."""
     notes: dict[str, float] = field(default_factory=dict)
-    """What the workflow counted, by name."""
+    """Numbers that the workflow recorded, by name."""
 
     def tokens(self, context: int) -> list[Span]:
-        """Returns the spans a model saw in a context, inherited ones first, cut at the forks."""
+        """Returns all spans of a context from its root on: inherited ones first, cut at the forks."""
         chain: list[Span] = []
         node = self.contexts[context]
         if node.parent is not None:

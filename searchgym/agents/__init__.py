@@ -1,4 +1,4 @@
-"""Agents: workflows that search and answer."""
+"""Agents: workflows that search for evidence and answer questions."""
 
 from typing import TYPE_CHECKING
 

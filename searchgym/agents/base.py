@@ -1,6 +1,6 @@
-"""What an agent is: an async workflow that acts in one episode.
+"""Interfaces of agents: an agent is an async workflow that acts in one episode.
 
-Control flow is plain Python. Hundreds of episodes run at once; the engine batches what they wait for::
+Control flow is plain Python. Hundreds of episodes run at once; the engine batches their searches and model calls::
 
     class TwoSearches:
         async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -29,139 +29,152 @@ from searchgym.records import Action, Call, Hit, Question
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an action brought."""
+    """Result of one action: the text for the model, the hits, and whether the episode has ended."""
 
     text: str
-    """As a model would see it; empty once the episode has ended."""
+    """Observation as a model would see it; empty once the episode has ended."""
     hits: tuple[Hit, ...]
     """Hits of this action's queries, in order."""
     done: bool
+    """Whether the episode has ended."""
     turns_left: int
+    """Number of actions left, the answer included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model wrote in one call."""
+    """Response of a model to one call."""
 
     text: str
+    """Decoded response."""
     call: Call
-    """Its record; a workflow whose parser refuses the text sets ``call.legal = False``."""
+    """Record of the call; a workflow whose parser refuses the text sets ``call.legal = False``."""
 
 
 class Chat(Protocol):
-    """One context of one model: generations and observations in turn, as one sequence of tokens."""
+    """One context of one model: prompt, responses and observations as one growing sequence of tokens."""
 
     async def generate(self, prefix: bool = False) -> Reply:
-        """Lets the model go on.
+        """Samples the model's next response and appends it to the context.
 
         Args:
-            prefix: The call is a prefix answer (`Call.prefix`): a full context cuts it, and does not end the episode.
+            prefix: Whether the response is a trial answer (`Call.prefix`); if the context fills up, only this response
+                is cut, and the episode goes on.
 
         Raises:
-            EpisodeError: The context is full, or the agent's budget of calls is spent: the episode has ended with
+            EpisodeError: The context is full, or the agent's budget of model calls is spent: the episode has ended with
                 ``stop_reason="context"`` or ``"calls"``.
         """
         ...
 
     def observe(self, text: str) -> None:
-        """Appends what the environment said, as tokens that are never trained on."""
+        """Appends text of the environment to the context, as tokens that are never trained on."""
         ...
 
     def fork(self, role: str, **fields: str) -> Chat:
-        """Branches off: a context that begins with all of this one, and goes on with another role's prompt.
+        """Returns a new context that begins with all of this one and continues with another role's prompt.
+
+        Args:
+            role: Role to continue as; it must be filled by the same model.
+            **fields: Values for the fields of that role's prompt.
 
         Raises:
-            UsageError: Another model is behind that role, or the fields are not those of its prompt.
+            UsageError: The role is filled by another model, or the fields are not those of its prompt.
         """
         ...
 
 
 class EpisodeIO(Protocol):
-    """A workflow's hands: everything it may do in its episode."""
+    """Interface that a workflow gets to its episode: model calls, searches, the answer and randomness."""
 
     @property
     def protocol(self) -> protocol.Protocol:
-        """The environment's action grammar, for workflows that read or write text."""
+        """Action grammar of the environment, for workflows that parse or write actions as text."""
         ...
 
     @property
     def rng(self) -> np.random.Generator:
-        """The episode's own generator: the same for the same run seed, question and attempt."""
+        """Random generator of the episode, seeded by run seed, question and attempt."""
         ...
 
     @property
     def turns_left(self) -> int:
-        """Actions left, the answer included."""
+        """Number of actions left, the answer included."""
         ...
 
     @property
     def training(self) -> bool:
-        """Whether the episode is drawn to be learnt from: a workflow may make calls that only training needs."""
+        """Whether the episode will be trained on, so that a workflow may make calls that only training needs."""
         ...
 
     def note(self, name: str, value: float) -> None:
-        """Keeps a number with the episode, in `Episode.notes`."""
+        """Records a number with the episode, in `Episode.notes`."""
         ...
 
     def open(self, role: str, **fields: str) -> Chat:
-        """Begins a context of the model behind a role with the role's prompt.
+        """Starts a new context for a role, which begins with the role's prompt.
+
+        Args:
+            role: Role of the agent; its model will write in the context.
+            **fields: Values for the fields of the role's prompt.
 
         Raises:
-            UsageError: No model is behind the role, or the fields are not those of its prompt.
+            UsageError: The agent has no such role, or the fields are not those of its prompt.
         """
         ...
 
     async def generate(self, role: str, **fields: str) -> Reply:
-        """Makes one call in a context of its own: ``open`` and one ``generate``."""
+        """Samples one response in a new context: ``open`` followed by one ``generate``."""
         ...
 
     async def step(self, action: Action) -> Observation:
-        """Takes one action.
+        """Takes one action in the environment.
 
         Raises:
-            EpisodeError: The episode has ended; a workflow may let it pass, the engine then closes the episode. Or the
-                last action has not been awaited.
+            EpisodeError: The episode has ended (a workflow may leave this uncaught: the engine closes the episode), or
+                the last action has not been awaited.
         """
         ...
 
 
 class Agent(Protocol):
-    """A workflow. It holds no state of an episode: one object runs hundreds at once."""
+    """Workflow of an agent. It must not store state of an episode: one object runs hundreds of episodes at once."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Acts until the episode has ended; returning earlier leaves it unanswered."""
+        """Runs one episode: acts until it has ended; returning earlier leaves the question unanswered."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedAgent:
-    """An agent ready to run."""
+    """Agent that is ready to run: its workflow object and its roles."""
 
     name: str
     workflow: Agent
+    """Object whose `run` acts in each episode."""
     roles: Mapping[str, Role] = field(default_factory=dict)
-    """What models do in it, by name; empty for a scripted agent."""
+    """Role name to role; empty for a scripted agent, which calls no model."""
     source: str = ""
-    """``module:Class`` and its options, for the record of a run."""
+    """Class and options of the workflow, ``module:Class(options)``, for the record of a run."""
     max_calls: int = MAX_CALLS
-    """See `AgentCard.max_calls`."""
+    """Maximum number of model calls per episode."""
 
 
 def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1) -> str:
-    """Returns pages as a prompt shows them: ``Doc1(Title: ...) text``, a line each.
+    """Formats retrieved pages for a prompt: ``Doc1(Title: ...) text``, one line each.
 
     Args:
-        hits: In order.
-        words: Shown of each text; the rest is cut.
-        name: Before the number.
-        first: Number of the first.
+        hits: Pages in the order to show.
+        words: Maximum number of words shown of each page; the rest is cut.
+        name: Word before each number.
+        first: Number of the first page.
     """
     pages = enumerate((hit.passage for hit in hits), start=first)
     return "\n".join(f"{name}{i}(Title: {p.title}) {protocol.cut_words(p.text, words)}" for i, p in pages)
 
 
 def load_agent(name: str) -> LoadedAgent:
-    """Returns the agent of a card's name, a path to a card, or ``"module:Class"`` (which has no roles).
+    """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
 
     Raises:
         UnknownNameError: No such agent; the nearest name is suggested.
@@ -183,5 +196,5 @@ def load_agent(name: str) -> LoadedAgent:
         raise UsageError(f"agent {card.name}: {card.workflow} cannot be built from {card.options}: {error}") from error
     if not inspect.iscoroutinefunction(getattr(agent, "run", None)):
         raise UsageError(f"agent {card.name}: {card.workflow} has no `async def run(self, question, io)`")
-    roles = {role: load_role(role, own, folder) for role, own in card.roles.items()}
+    roles = {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}
     return LoadedAgent(card.name, agent, roles, f"{card.workflow}({card.options or ''})", card.max_calls)

@@ -1,4 +1,4 @@
-"""Workflows that are asked as they are, without training: retrieve and read, and retrieval between thoughts."""
+"""Baseline workflows that need no training: retrieve-then-read (`Rag`) and retrieval between thoughts (`IRCoT`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from searchgym.agents.parsing import first_line
 from searchgym.records import Answer, Hit, Question, Search
 
 CONCLUSION: Final = re.compile(r"\banswer is:?\s*(.+)", re.IGNORECASE)
+"""Pattern of a thought that states the answer and so ends the reasoning."""
 
 
 class Rag:
-    """Searches the question once and answers from the pages.
+    """Agent that searches for the question once and answers from the pages.
 
     Args:
-        passage_words: Words shown of each page.
+        passage_words: Maximum number of words shown of each page.
     """
 
     def __init__(self, passage_words: int = 100) -> None:
@@ -32,15 +33,15 @@ class Rag:
 
 
 class IRCoT:
-    """Searches the question, then each sentence of its own reasoning; answers from all that was found.
+    """Agent that searches for the question, then for each sentence of its reasoning, and answers from all pages found.
 
     Source: IRCoT, arXiv 2212.10509, section 3: a thought ends the loop if it holds "answer is". Deviation: no worked
     examples in the prompts.
 
     Args:
-        max_steps: Thoughts at most.
-        max_passages: Pages kept at most, the earliest ones.
-        passage_words: Words shown of each page.
+        max_steps: Maximum number of thoughts.
+        max_passages: Maximum number of pages kept; the earliest are kept.
+        passage_words: Maximum number of words shown of each page.
     """
 
     def __init__(self, max_steps: int = 4, max_passages: int = 15, passage_words: int = 100) -> None:
@@ -48,13 +49,13 @@ class IRCoT:
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        found: dict[str, Hit] = {}
+        pages: dict[str, Hit] = {}
         thoughts: list[str] = []
         query = question.text
         while io.turns_left > 1:
             for hit in (await io.step(Search((query,)))).hits:
-                found.setdefault(hit.passage.id, hit)
-            kept = tuple(found.values())[: self.max_passages]
+                pages.setdefault(hit.passage.id, hit)
+            kept = tuple(pages.values())[: self.max_passages]
             if len(thoughts) == self.max_steps:
                 break
             fields = {
@@ -68,11 +69,11 @@ class IRCoT:
             if not thought or CONCLUSION.search(thought):
                 break
             query = thought
-        await _read(question, tuple(found.values())[: self.max_passages], self.passage_words, io)
+        await _read(question, tuple(pages.values())[: self.max_passages], self.passage_words, io)
 
 
 async def _read(question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO) -> None:
-    """Answers a question from pages."""
+    """Has the generator answer a question from pages and gives its answer."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or "none")
     parsed = read_answer(reply.text)
     reply.call.legal, reply.call.answer = parsed.legal, parsed.value

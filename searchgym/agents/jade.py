@@ -1,4 +1,4 @@
-"""JADE: a planner that chooses the workflow of each question, and executors that carry it out (arXiv 2601.21916)."""
+"""JADE: a planner chooses the workflow for each question, and executors carry it out (arXiv 2601.21916)."""
 
 from __future__ import annotations
 
@@ -10,31 +10,35 @@ from searchgym.agents.base import EpisodeIO, Reply, documents
 from searchgym.agents.parsing import Parsed, Value, numbered, only_tag, said, same, words
 from searchgym.records import Answer, Hit, Question, Search
 
+# The paper's abbreviations: question decomposition (serial, parallel), question rewriting, retrieval, document
+# selection, answer generation.
 SERIAL, PARALLEL, REWRITE, RETRIEVE, SELECT, GENERATE = "QDS", "QDP", "QR", "R", "DS", "AG"
 CHAIN: Final = (REWRITE, RETRIEVE, SELECT, GENERATE)
-"""Modules of a chain, in the one order in which they may stand."""
+"""Modules of a chain, in the only order in which a plan may list them."""
 PLAN, SUBPLAN = (SERIAL,), (RETRIEVE, GENERATE)
-"""Fall-backs of planner and sub-planner."""
+"""Fallback plans of the planner and the sub-planner, used when their output is not legal."""
 MOST_PARTS: Final = 7
+"""Maximum number of sub-questions."""
 MOST_QUERY: Final = 100
+"""Maximum number of words of a query."""
 MOST_ANSWER: Final = 40
-"""Words of a query and of an answer."""
+"""Maximum number of words of an answer."""
 NONE: Final = "none"
-"""What a prompt shows where there is nothing."""
+"""Text that a prompt shows for an empty field."""
 
 
 def read_workflow(
     text: str, modules: Sequence[str], whole: Sequence[str], otherwise: Sequence[str]
 ) -> Parsed[list[str]]:
-    """Reads ``<workflow>QR,R,DS,AG</workflow>``.
+    """Parses a plan, ``<workflow>QR,R,DS,AG</workflow>``.
 
     Legal: one of `whole` alone, or some of `modules`: none twice, in the order QR, R, DS, AG, AG last, DS only with R.
 
     Args:
-        text: A planner's.
-        modules: That may stand in a chain.
-        whole: That stand alone.
-        otherwise: The fall-back.
+        text: Output of a planner.
+        modules: Modules allowed in a chain.
+        whole: Modules that form a plan alone.
+        otherwise: Fallback plan for output that is not legal.
     """
     body = only_tag(said(text), "workflow")
     names = [name.strip() for name in (body or "").split(",")]
@@ -46,32 +50,38 @@ def read_workflow(
 
 
 def read_parts(text: str, question: str) -> Parsed[list[str]]:
-    """Reads ``<q1>..</q1><q2>..</q2>``, up to seven.
+    """Parses sub-questions, ``<q1>..</q1><q2>..</q2>``, at most seven.
 
-    Legal: only these tags, numbered from 1 in order, none empty, none twice, none the question itself. Fall-back: those
-    that can be read, each once; the question if there is none.
+    Legal: only these tags, numbered from 1 in order, none empty, none twice, none equal to the question. Fallback: the
+    sub-questions that can be parsed, without duplicates; the question if there is none.
     """
-    found, rest = numbered(said(text), ("q",), 9)
+    tags, rest = numbered(said(text), ("q",), 9)
     first: dict[str, str] = {}
-    for _, _, body in found:
+    for _, _, body in tags:
         if body:
             first.setdefault(same(body), body)
     parts = list(first.values())[:MOST_PARTS]
-    numbers = [number for _, number, _ in found]
-    legal = bool(parts) and not rest and numbers == list(range(1, len(found) + 1)) and len(parts) == len(found)
+    numbers = [number for _, number, _ in tags]
+    legal = bool(parts) and not rest and numbers == list(range(1, len(tags) + 1)) and len(parts) == len(tags)
     legal = legal and same(question) not in map(same, parts)
     return Parsed(parts or [question], legal)
 
 
 def read_query(text: str, question: str) -> Parsed[str]:
-    """Reads ``<query>..</query>``: another text than the question, at most 100 words; fall-back: the question."""
+    """Parses a rewritten query, ``<query>..</query>``.
+
+    Legal: at most 100 words, and not the question itself. Fallback: the question.
+    """
     query = only_tag(said(text), "query")
     legal = bool(query) and same(query or "") != same(question) and words(query or "") <= MOST_QUERY
     return Parsed(query if query and legal else question, legal)
 
 
 def read_selection(text: str, count: int) -> Parsed[list[int]]:
-    """Reads ``<id>Document0,Document2</id>``: numbers of `count` pages, none twice; fall-back: all of them."""
+    """Parses a selection of `count` pages, ``<id>Document0,Document2</id>``.
+
+    Legal: numbers below `count`, none twice. Fallback: all pages.
+    """
     names = [name.strip() for name in (only_tag(said(text), "id") or "").split(",")]
     numbers = [int(name[8:]) for name in names if re.fullmatch(r"Document[0-9]{1,3}", name)]
     legal = len(numbers) == len(names) == len(set(numbers)) and all(number < count for number in numbers)
@@ -79,7 +89,10 @@ def read_selection(text: str, count: int) -> Parsed[list[int]]:
 
 
 def read_answer(text: str) -> Parsed[str]:
-    """Reads ``<answer>..</answer>`` of at most 40 words and nothing else; fall-back: the whole text."""
+    """Parses ``<answer>..</answer>``.
+
+    Legal: this tag with at most 40 words, and nothing else. Fallback: the whole text.
+    """
     text = said(text)
     answer = only_tag(text, "answer")
     if answer is None or words(answer) > MOST_ANSWER:
@@ -88,15 +101,18 @@ def read_answer(text: str) -> Parsed[str]:
 
 
 class Jade:
-    """The planner decomposes the question, or has a chain answer it; sub-questions have plans of their own.
+    """Agent in which a planner decomposes the question or has a chain of modules answer it (JADE).
 
-    Notes ``rounds`` with the episode: 1 of a chain, 2 of a parallel decomposition, else 1 and one per sub-question.
-    Deviations from the released code, of which an ablation is left switched on: the sub-planner's plan is carried out
-    (there it is always R, DS, AG); parallel decomposition is open to the planner. Independent sub-questions are asked
-    one after the other; none sees another's answer. Selected numbers may not stand twice. Thoughts are passed over.
+    Each sub-question gets its own plan. The note ``rounds`` of an episode is 1 for a chain, 2 for a parallel
+    decomposition, and 1 plus the number of sub-questions for a serial one.
+
+    Deviations from the released code, in which an ablation was left switched on: the sub-planner's plan is carried out
+    (there it is always R, DS, AG), and the planner may choose parallel decomposition. Independent sub-questions are
+    answered one after the other, but none sees another's answer. A selection may not repeat a number. ``<think>``
+    blocks are ignored.
 
     Args:
-        passage_words: Words shown of each page.
+        passage_words: Maximum number of words shown of each page.
     """
 
     def __init__(self, passage_words: int = 100) -> None:
@@ -115,7 +131,7 @@ class Jade:
         await io.step(Answer(reply.call.answer))
 
     async def _parts(self, question: str, serial: bool, io: EpisodeIO) -> Reply:
-        """Decomposes a question, has the parts answered, and sums up."""
+        """Decomposes a question and has its sub-questions answered; returns the summariser's reply."""
         reply = await io.generate("serial" if serial else "parallel", question=question)
         parts = _taken(reply, read_parts(reply.text, question))
         io.note("rounds", 1 + len(parts) if serial else 2)
@@ -132,7 +148,7 @@ class Jade:
         return reply
 
     async def _chain(self, plan: Sequence[str], question: str, io: EpisodeIO) -> Reply:
-        """Has a chain answer a question; returns the generator's reply."""
+        """Answers a question by a chain of modules; returns the generator's reply."""
         hits: tuple[Hit, ...] = ()
         if REWRITE in plan:
             question = await self._rewritten(question, "", io)
@@ -148,12 +164,12 @@ class Jade:
         return reply
 
     async def _rewritten(self, question: str, history: str, io: EpisodeIO) -> str:
-        """Returns what to search for instead of a question, given the answers to earlier ones."""
+        """Returns the rewriter's query for a question, given the answers to earlier sub-questions."""
         reply = await io.generate("rewriter", question=question, history=history.strip() or NONE)
         return _taken(reply, read_query(reply.text, question))
 
 
 def _taken(reply: Reply, parsed: Parsed[Value]) -> Value:
-    """Records whether a reply was legal; returns what it came to."""
+    """Records whether a reply was legal and returns its parsed value."""
     reply.call.legal = parsed.legal
     return parsed.value

@@ -1,7 +1,8 @@
-"""M-ASK: five roles around a table of knowledge (arXiv 2601.04703; rules as in its released code and UnityMAS-O).
+"""M-ASK: five roles that share a table of knowledge (arXiv 2601.04703; rules as in its released code and UnityMAS-O).
 
-Search behaviour (planning, search, answer) and knowledge management (summary, update) share the state: what was asked
-and found out so far, in few words. Pages never enter it, so contexts stay short however often the team searches.
+Search behaviour (planning, search, answer) and knowledge management (summary, update) share one state: sub-questions
+and the evidence found for them, in few words. Pages never enter it, so contexts stay short however many searches the
+team makes.
 """
 
 from __future__ import annotations
@@ -15,79 +16,84 @@ from searchgym.agents.parsing import Parsed, bare_query, first_line, numbered, o
 from searchgym.records import Answer, Question, Search
 
 UNKNOWN: Final = "unkown"
-"""As the protocol spells it: prompts and models were made with that."""
+"""Placeholder for an unknown answer; M-ASK's prompts and models use this misspelling."""
 NOTHING: Final = "No useful information"
+"""Output of the summary role if no page helps."""
 MOST_PAIRS: Final = 5
+"""Maximum number of sub-questions in a plan."""
 MOST_EVIDENCE: Final = 75
-"""Words of an evidence."""
+"""Maximum number of words of a piece of evidence."""
 END: Final = re.compile(r"<end\s*/?>")
+"""Pattern by which the search role ends the search."""
 NONE: Final = "none"
-"""What a prompt shows where there is nothing."""
+"""Text that a prompt shows for an empty field."""
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """What the team knows: the one thing that its roles share."""
+    """Knowledge of the team about one question: the only state that its roles share."""
 
     question: str
     slots: list[tuple[str, str]]
-    """(sub-question, sub-answer), shown as t1, t2, ..."""
+    """Slots (sub-question, sub-answer), which prompts show as t1, t2, ..."""
     answer: str
-    """Predicted so far."""
+    """Latest predicted answer to the question."""
     queries: list[str] = field(default_factory=list)
-    """Asked so far."""
+    """Queries searched so far."""
 
     @property
     def trajectory(self) -> str:
-        """The slots as the roles see them."""
+        """All slots as prompts show them, one line each."""
         lines = (f"t{number}: Q: {asked} | A: {answer}" for number, (asked, answer) in enumerate(self.slots, start=1))
         return "\n".join(lines) or NONE
 
     def take(self, target: int, query: str, evidence: str) -> None:
-        """Writes what was found into slot `target`, counted from 1; the one after the last is new."""
+        """Writes a query and its evidence into slot `target`, counted from 1; one more than the last adds a slot."""
         self.slots[target - 1 : target] = [(query, evidence)]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What planning begins with."""
+    """Output of the planning role: first slots and a first answer."""
 
     slots: list[tuple[str, str]]
+    """Pairs (sub-question, sub-answer)."""
     answer: str
+    """First predicted answer to the question."""
 
 
 def read_plan(text: str, question: str) -> Parsed[Plan]:
-    """Reads ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
+    """Parses a plan, ``<q1>..</q1><a1>..</a1>...<final_answer>..</final_answer>``.
 
     Legal: these tags and blanks only, at least one q or a, in the order q1 a1 q2 a2 up to five pairs, no sub-question
-    empty or twice, one final answer. Fall-back: the pairs that can be read, else one slot (question, ``unkown``); the
-    last sub-answer where there is no final one.
+    empty or twice, one final answer. Fallback: the pairs that can be parsed, else one slot (question, ``unkown``); the
+    last sub-answer if there is no final answer.
     """
     text = said(text)
     pairs, rest = numbered(text, ("q", "a"), 9)
     before, opening, inside = rest.partition("<final_answer>")
     final, closing, after = inside.partition("</final_answer>")
-    there = bool(opening and closing)
-    left = before + after if there else rest
+    has_final = bool(opening and closing)
+    left = before + after if has_final else rest
     asked = {number: body for name, number, body in pairs if name == "q" and body}
-    found = {number: body for name, number, body in pairs if name == "a" and body}
-    slots = [(body, found.get(number, UNKNOWN)) for number, body in sorted(asked.items())][:MOST_PAIRS]
+    answers = {number: body for name, number, body in pairs if name == "a" and body}
+    slots = [(body, answers.get(number, UNKNOWN)) for number, body in sorted(asked.items())][:MOST_PAIRS]
     order = [(name, number) for name, number, _ in pairs]
     wanted = [("qa"[i % 2], i // 2 + 1) for i in range(len(order))]
-    legal = bool(slots) and there and not left.strip() and order == wanted
+    legal = bool(slots) and has_final and not left.strip() and order == wanted
     legal = legal and len(order) <= 2 * MOST_PAIRS and len(asked) == (len(order) + 1) // 2
     legal = legal and len({same(body) for body in asked.values()}) == len(asked)
     if not slots:
         slots = [(question, UNKNOWN)]
     answered = [body for name, _, body in pairs if name == "a" and body]
-    answer = final.strip() if there else (answered or [UNKNOWN])[-1]
+    answer = final.strip() if has_final else (answered or [UNKNOWN])[-1]
     return Parsed(Plan(slots, answer), legal)
 
 
 def read_search(text: str) -> Parsed[str | None]:
-    """Reads ``<search>query</search>`` or ``<end>``: the query, or None to end.
+    """Parses ``<search>query</search>`` or ``<end>``; the value is the query, or None to end the search.
 
-    Legal: exactly that. Fall-back: the first line without punctuation around it is the query; without one, the end.
+    Legal: exactly one of these forms. Fallback: the first line, stripped of punctuation, as the query; None if empty.
     """
     text = said(text)
     if END.fullmatch(text):
@@ -98,7 +104,10 @@ def read_search(text: str) -> Parsed[str | None]:
 
 
 def read_summary(text: str) -> Parsed[str]:
-    """Reads ``<evidence>..</evidence>``, at most 75 words, or ``No useful information``; fall-back: the first line."""
+    """Parses ``<evidence>..</evidence>`` or ``No useful information``.
+
+    Legal: exactly one of these forms, with at most 75 words of evidence. Fallback: the first line.
+    """
     text = said(text)
     if text.rstrip(".") == NOTHING:
         return Parsed(NOTHING, True)
@@ -109,9 +118,9 @@ def read_summary(text: str) -> Parsed[str]:
 
 
 def read_update(text: str, slots: int) -> Parsed[int]:
-    """Reads ``<update>ti</update>`` or ``<add>tn</add>`` with n one more than there are slots: the slot to write to.
+    """Parses ``<update>t2</update>`` or ``<add>t4</add>``; the value is the number of the slot to write to, from 1.
 
-    Fall-back: a new slot.
+    Legal: the number of an existing slot to update, or one more than the last to add. Fallback: a new slot.
     """
     text = said(text)
     for tag, targets in (("update", range(1, slots + 1)), ("add", range(slots + 1, slots + 2))):
@@ -122,24 +131,28 @@ def read_update(text: str, slots: int) -> Parsed[int]:
 
 
 def read_answer(text: str) -> Parsed[str]:
-    """Reads ``<final_answer>..</final_answer>`` and nothing else; fall-back: the first line."""
+    """Parses ``<final_answer>..</final_answer>``.
+
+    Legal: this tag and nothing else. Fallback: the first line.
+    """
     text = said(text)
     answer = only_tag(text, "final_answer")
     return Parsed(first_line(text), False) if answer is None else Parsed(answer, True)
 
 
 class MAsk:
-    """Plans once; then searches, sums up, updates and answers, turn by turn, until it ends or turns are spent.
+    """Agent that plans once, then searches, summarises, updates its knowledge and answers, turn by turn (M-ASK).
 
-    Deviations from the released code: planning sees the question (UnityMAS-O's template lacks it); a retriever that
-    fails ends the episode, where theirs goes on without pages; empty sub-questions are not legal; tags are taken off a
-    line that a fall-back takes; thoughts in ``<think>`` are passed over.
+    It stops when the search role ends the search or the turns are spent. Deviations from the released code: planning
+    sees the question (UnityMAS-O's template lacks it); a retriever that fails ends the episode, whereas theirs goes on
+    without pages; empty sub-questions are not legal; tags are removed from a line used as a fallback; ``<think>``
+    blocks are ignored.
 
     Args:
-        max_turns: Searches at most; those that the environment allows if that is fewer.
-        knowledge: False is the paper's ablation without knowledge management: pages themselves are added as a slot.
-        first_answer: Have the answer role answer before the first search too (UnityMAS-O).
-        passage_words: Words shown of each page.
+        max_turns: Maximum number of searches; the environment may allow fewer.
+        knowledge: False for the paper's ablation without knowledge management, which adds pages themselves as slots.
+        first_answer: Whether the answer role also answers before the first search (UnityMAS-O).
+        passage_words: Maximum number of words shown of each page.
     """
 
     def __init__(
@@ -170,7 +183,7 @@ class MAsk:
         await io.step(Answer(known.answer))
 
     async def _query(self, known: Knowledge, io: EpisodeIO) -> str | None:
-        """Asks for the next query; None to end."""
+        """Returns the search role's next query, or None to end the search."""
         queries = "\n".join(known.queries) or NONE
         reply = await io.generate("search", question=known.question, trajectory=known.trajectory, queries=queries)
         parsed = read_search(reply.text)
@@ -178,7 +191,7 @@ class MAsk:
         return parsed.value
 
     async def _learn(self, known: Knowledge, query: str, observation: Observation, io: EpisodeIO) -> None:
-        """Writes what a search found into the knowledge."""
+        """Summarises the pages of a search and writes the evidence into the knowledge."""
         pages = documents(observation.hits, self.passage_words) or NONE
         known.queries.append(query)
         if not self.knowledge:
@@ -194,7 +207,7 @@ class MAsk:
         known.take(update.value, query, summary.value)
 
     async def _answer(self, known: Knowledge, io: EpisodeIO) -> None:
-        """Predicts the answer from what is known."""
+        """Has the answer role predict the answer from the knowledge."""
         reply = await io.generate("answer", question=known.question, trajectory=known.trajectory)
         parsed = read_answer(reply.text)
         reply.call.legal, reply.call.answer = parsed.legal, parsed.value

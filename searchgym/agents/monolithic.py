@@ -7,15 +7,15 @@ from searchgym.records import Answer, Invalid, Question, Search
 
 
 class Monolithic:
-    """Generates until an action is complete, takes it, shows the observation, and goes on in the same context.
+    """Agent with one model in one context: it generates an action, takes it, appends the observation, and repeats.
 
-    Both action grammars work; the environment's is used. Deviations from Search-R1's released code: responses are never
-    cut and encoded again; the score reads the action alone, never the prompt; there is no last generation with search
-    switched off, since the last turn of the environment's budget is that generation.
+    Actions are parsed by the environment's grammar. Deviations from Search-R1's released code: responses are never cut
+    and encoded again; the score depends on the action alone, never on the prompt; there is no extra final generation
+    with search switched off, since the last turn of the environment's budget serves as that.
 
     Args:
-        prefix_answers: In training, have the model answer at once from what is known so far, before the first search
-            and after each (PRAISE, arXiv 2604.03675): role ``prefix``, in forks of which the episode knows nothing.
+        prefix_answers: Whether, in training, the model also gives a trial answer before the first search and after each
+            search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
     """
 
     def __init__(self, prefix_answers: bool = False) -> None:
@@ -39,7 +39,7 @@ class Monolithic:
                 await self._answer_now(chat, io)
 
     async def _answer_now(self, chat: Chat, io: EpisodeIO) -> None:
-        """Asks for a prefix answer, if there are to be any."""
+        """Samples a trial answer in a fork of the context, if the options ask for one."""
         if not (self.prefix_answers and io.training):
             return
         reply = await chat.fork("prefix").generate(prefix=True)

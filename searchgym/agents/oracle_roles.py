@@ -1,7 +1,7 @@
-"""What an oracle that knows a question's decomposition would say in each role of the shipped teams.
+"""Outputs of an oracle that knows a question's decomposition, for each role of the shipped teams.
 
-It is the ceiling of a team's workflow, and what small models are shown before they learn on their own. With flaws it
-stops early, plans too little, or overlooks a page, as a poor team does; what it says stays legal.
+They give the upper bound of a team's workflow, and demonstrations for small models before reinforcement learning. With
+flaws the oracle stops early, plans too little, or overlooks a page, as a weak team does; its outputs stay legal.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from searchgym.agents.parsing import same
 from searchgym.records import Question, title_key
 
 COMPARISONS = ("comparison", "bridge-comparison")
-"""Kinds of question whose answer is one of two things found."""
+"""Values of `Question.kind` for questions that compare two entities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One hop of a question."""
+    """One hop of a question, with the page that answers it."""
 
     asked: str
-    """With ``#1`` for what the first step finds."""
+    """Sub-question, with ``#1`` as placeholder for the answer of the first step."""
     filled: str
-    """With what earlier steps found in their place."""
+    """Sub-question with the answers of earlier steps filled in."""
     title: str
-    """Of the page that answers it."""
+    """Title of the page that answers the sub-question."""
     quote: str
-    """What the page says."""
+    """Sentences of that page which hold the answer."""
     found: str
-    """The answer."""
+    """Answer to the sub-question."""
 
 
 def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[Step]:
-    """Returns a question's hops: its decomposition, or its gold titles one after the other.
+    """Returns a question's hops: its gold decomposition, or one hop per gold title if it has none.
 
     Args:
-        question: Any.
-        quotes: What each gold page says; the supporting sentences of its own paragraphs if not given.
+        question: Any question.
+        quotes: Supporting sentences of each gold page. Default: those in the question's paragraphs.
     """
     titles, hops, facts = list(question.gold_titles or ()), question.hops or (), question.evidences or ()
     quotes = _own_quotes(question, titles) if quotes is None else quotes
@@ -54,30 +54,30 @@ def steps_of(question: Question, quotes: Sequence[str] | None = None) -> list[St
         return steps
     if not titles:
         return [Step(question.text, question.text, "", question.answers[0], question.answers[0])]
-    found = [*titles[1:], question.answers[0]]
-    return [Step(t, t, t, quote, after) for t, quote, after in zip(titles, quotes, found, strict=True)]
+    answers = [*titles[1:], question.answers[0]]  # each page leads to the next, the last one to the answer
+    return [Step(t, t, t, quote, answer) for t, quote, answer in zip(titles, quotes, answers, strict=True)]
 
 
 def _own_quotes(question: Question, titles: Sequence[str]) -> list[str]:
-    """Returns the supporting sentences of each gold title; the title where the question has no paragraphs."""
+    """Returns the supporting sentences for each gold title, or the title if the question has no such paragraph."""
     wanted = {(title_key(fact.title), fact.sentence) for fact in question.supporting_facts or ()}
-    said: dict[str, str] = {}
+    quotes: dict[str, str] = {}
     for page in question.paragraphs or ():
         key = title_key(page.title)
-        own = [text for i, text in enumerate(page.sentences) if (key, i) in wanted or (key, None) in wanted]
-        said[key] = " ".join("".join(own).split())
-    return [said.get(title_key(title)) or title for title in titles]
+        supporting = [text for i, text in enumerate(page.sentences) if (key, i) in wanted or (key, None) in wanted]
+        quotes[key] = " ".join("".join(supporting).split())
+    return [quotes.get(title_key(title)) or title for title in titles]
 
 
 class OracleRoles:
-    """Says what each role of one episode would.
+    """Oracle that plays every role of a team in one episode, if asked with deliberate flaws.
 
     Args:
-        question: Of the episode.
+        question: Question of the episode.
         quotes: See `steps_of`.
-        rng: Draws flaws.
+        rng: Generator from which the flaws are drawn.
         flaws: Probability that the episode stops early (its plan is too short, its search ends after the first page),
-            and of each smaller flaw in it: a page overlooked, a step taken for a new one, pages kept that do not help.
+            which also scales each smaller flaw: a page overlooked, a known step added as a new one, useless pages kept.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class OracleRoles:
         }
 
     def reply(self, role: str, fields: Mapping[str, str]) -> str:
-        """Returns what a role says to a prompt with these fields.
+        """Returns a role's output for a prompt with these fields.
 
         Raises:
-            KeyError: No such role in a shipped team.
+            KeyError: No shipped team has such a role.
         """
         return self._say[role](fields)
 
@@ -119,7 +119,7 @@ class OracleRoles:
         return self._rng.random() < self._flaws
 
     def _known(self, text: str) -> list[Step]:
-        """Returns the steps, from the first on, whose quotes a text holds."""
+        """Returns the longest run of steps, from the first on, whose quotes all occur in a text."""
         known: list[Step] = []
         for step in self.steps:
             if step.quote not in text:
@@ -128,7 +128,7 @@ class OracleRoles:
         return known
 
     def _concluded(self, known: Sequence[Step]) -> str:
-        """Returns the answer as far as it is known."""
+        """Returns the answer if every step is known, else the last known step's answer, or ``UNKNOWN``."""
         if len(known) == len(self.steps):
             return self.question.answers[0]
         return known[-1].found if known else UNKNOWN
@@ -207,7 +207,7 @@ class OracleRoles:
         return f"<answer> {answer}</answer>"
 
     def _step(self, asked: str) -> Step | None:
-        """Returns the step that a text asks for, whether filled in or not."""
+        """Returns the step whose sub-question a text asks, with or without earlier answers filled in; None if none."""
         plain = same(asked).removeprefix("what is ").rstrip("?")
         return next((s for s in self.steps if plain in (same(s.asked).rstrip("?"), same(s.filled).rstrip("?"))), None)
 
@@ -222,6 +222,6 @@ class OracleRoles:
 
 
 def _thought_out(known: Sequence[Step], answer: str) -> str:
-    """Returns an answer after what it rests on."""
+    """Returns the answer tag, after a ``<think>`` block that quotes the evidence, if there is any."""
     quotes = " ".join(step.quote for step in known)
     return f"<think> {quotes}</think><answer> {answer}</answer>" if quotes else f"<answer> {answer}</answer>"

@@ -1,8 +1,8 @@
-"""What the roles of a team may write, and what becomes of the rest: one small parser per form.
+"""Tools for the parsers of team roles, which accept an exact form and fall back to a default for anything else.
 
-A parser gets all that a model wrote and returns a `Parsed`: what the workflow goes on with, and whether the role was
-allowed to write that. Closed ``<think>`` blocks are passed over (a model that reasons first breaks no rule); all else
-counts. No parser raises, each is linear in the length of the text.
+A parser gets the whole text of a model and returns a `Parsed`: the value that the workflow uses, and whether the text
+was legal for the role. Closed ``<think>`` blocks are ignored (a model may reason first); everything else counts. No
+parser raises, and each is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from searchgym.protocol import MAX_ACTION_CHARS, split_thoughts
 
 Value = TypeVar("Value")
 LINE: Final = 200
-"""Characters of the line that a fall-back takes."""
+"""Maximum number of characters of a line that a parser falls back to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed(Generic[Value]):
-    """What a role's output came to."""
+    """Parsed output of a role."""
 
     value: Value
+    """Value for the workflow to use."""
     legal: bool
-    """False if the role may not write that; `value` is then its fall-back."""
+    """Whether the output had the exact form that the role must write; if not, `value` is a fallback."""
 
 
 def said(text: str) -> str:
-    """Returns what counts of a model's text: thoughts and outer blanks apart, and no more than is ever read."""
+    """Returns a model's text without closed ``<think>`` blocks and outer blanks; over-long text is cut."""
     return split_thoughts(text[:MAX_ACTION_CHARS])[1].strip()
 
 
 def only_tag(text: str, tag: str) -> str | None:
-    """Returns what stands in a tag, if the text is that tag once and nothing else; None otherwise.
+    """Returns the content of a tag if the text is that tag once and nothing else, or else None.
 
     Args:
-        text: What counts; see `said`.
-        tag: Its name.
+        text: Output of a role, as `said` returns it.
+        tag: Name of the tag.
     """
     opening, closing = f"<{tag}>", f"</{tag}>"
     if not (text.startswith(opening) and text.endswith(closing)) or len(text) < len(opening) + len(closing):
@@ -48,27 +49,27 @@ def only_tag(text: str, tag: str) -> str | None:
 
 
 def first_line(text: str, limit: int = LINE) -> str:
-    """Returns the first line that holds anything, tags taken off, cut to `limit` characters."""
+    """Returns the first non-empty line without tags, cut to `limit` characters."""
     bare = re.sub(r"</?\w{1,20}>", " ", text[: 100 * limit])
     line = next((line.strip() for line in bare.splitlines() if line.strip()), "")
     return line[:limit].strip()
 
 
 def bare_query(text: str) -> str:
-    """Returns the first line without punctuation around it: a query out of something that is none."""
+    """Returns the first non-empty line without surrounding punctuation, as a fallback query."""
     return first_line(text).strip(string.punctuation + string.whitespace)
 
 
 def numbered(text: str, tags: tuple[str, ...], most: int) -> tuple[list[tuple[str, int, str]], str]:
-    """Takes numbered tags (``<q1>..</q1>``) out of a text.
+    """Extracts numbered tags (``<q1>..</q1>``) from a text.
 
     Args:
-        text: What counts.
-        tags: Names without their numbers.
-        most: Largest number.
+        text: Output of a role, as `said` returns it.
+        tags: Names of the tags without their numbers.
+        most: Largest number, at most 9.
 
     Returns:
-        (name, number, body) of each in order; what stands between and around them, blanks removed.
+        A list of (name, number, content) in order of occurrence; the rest of the text, stripped.
     """
     pattern = re.compile(rf"<({'|'.join(tags)})([1-{most}])>((?:(?!</?(?:{'|'.join(tags)})\d+>).)*)</\1\2>", re.DOTALL)
     found = [(match[1], int(match[2]), match[3].strip()) for match in pattern.finditer(text)]
@@ -76,10 +77,10 @@ def numbered(text: str, tags: tuple[str, ...], most: int) -> tuple[list[tuple[st
 
 
 def words(text: str) -> int:
-    """Returns how many words a text has."""
+    """Returns the number of whitespace-separated words in a text."""
     return len(text.split())
 
 
 def same(text: str) -> str:
-    """Returns the form under which two texts are the same question: case and blanks aside."""
+    """Returns the normal form by which questions are compared: case folded, whitespace collapsed."""
     return " ".join(text.casefold().split())

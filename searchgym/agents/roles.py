@@ -1,4 +1,4 @@
-"""Roles: a prompt with fields, and what a model may spend on it."""
+"""Roles of an agent: a prompt template with fields, and the limits of a response."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from searchgym.cards import RoleCard
 from searchgym.errors import CardError, UsageError
 
 FIELD = re.compile(r"\{([a-z_]+)\}")
-"""A placeholder; other braces in a prompt (JSON examples) stay as they are."""
+"""Pattern of a placeholder in a prompt; other braces (JSON examples) stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One job of an agent that a model does."""
+    """One role of an agent, filled by a model, with its prompt loaded."""
 
     name: str
     template: str
     """Prompt with ``{field}`` placeholders."""
     max_tokens: int
-    """Tokens of one response at most."""
+    """Maximum length of one response, in tokens."""
     stop: tuple[str, ...] | None = None
-    """Texts that end a response; None: the closing tags of the environment's actions."""
+    """Strings that end a response; None for the closing tags of the environment's actions."""
     penalty: float = 0.0
-    """See `RoleCard.penalty`."""
+    """Number (at most 0) that the credit term ``format`` adds to the reward of a response that fails to parse."""
 
     def render(self, **fields: str) -> str:
-        """Returns the prompt with its fields filled in; what a field holds is never read as a placeholder.
+        """Returns the prompt with its fields filled in; braces inside a value are not treated as placeholders.
 
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
@@ -43,12 +43,13 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
     """Reads a role's prompt file.
 
     Args:
-        name: The role.
-        card: Its part of the agent's card.
-        folder: Where the card lies; the prompt's path is relative to it.
+        name: Name of the role.
+        card: Section of the agent's card about the role.
+        folder: Folder of the card, to which the prompt's path is relative.
 
     Raises:
-        CardError: The prompt file is not there, does not use a field of the card, or uses another; a penalty above 0.
+        CardError: The prompt file cannot be read, lacks a field of the card or uses an unknown one; or the penalty is
+            above 0.
     """
     if card.penalty > 0:
         raise CardError(f"role {name}: penalty is {card.penalty:g}, it is added to a reward: expected at most 0")
@@ -57,10 +58,10 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
         template = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CardError(f"role {name}: prompt file {path} cannot be read: {error}") from error
-    found = set(FIELD.findall(template))
-    if unknown := sorted(found - set(card.fields)):
+    used = set(FIELD.findall(template))
+    if unknown := sorted(used - set(card.fields)):
         raise CardError(f"{path}: unknown field {', '.join(unknown)}; role {name} has {', '.join(card.fields)}")
-    if unused := sorted(set(card.fields) - found):
+    if unused := sorted(set(card.fields) - used):
         raise CardError(f"{path}: the prompt does not use {', '.join(unused)}: role {name} would not see it")
     stop = None if card.stop is None else tuple(card.stop)
     return Role(name, template, card.max_tokens, stop, card.penalty)

@@ -1,4 +1,4 @@
-"""Agents without a model: two ceilings, two floors and a hostile one, for every environment."""
+"""Scripted agents without a model, for every environment: two upper bounds, two lower bounds and a stress test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from searchgym.records import Answer, Question, Search, title_key
 
 
 class Oracle:
-    """Searches each gold title in order, then gives the gold answer with all its gold evidence.
+    """Agent that searches for each gold title in order, then gives the gold answer with all gold evidence.
 
-    A check of the whole pipeline: anything below 1.0 is a fault of the data or of the scoring.
+    It checks the whole pipeline: a score below 1.0 means a fault in the data or the scoring.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -22,9 +22,9 @@ class Oracle:
 
 
 class EvidenceOracle:
-    """Searches each gold title; answers the gold only if every gold page was among its hits, else nothing.
+    """Agent that searches for each gold title and gives the gold answer only if every gold page was among the hits.
 
-    What a perfect reader with perfect queries could reach: below 1.0, retrieval loses pages even by their titles.
+    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -41,7 +41,7 @@ class EvidenceOracle:
 
 
 class ClosedBook:
-    """Never searches: "yes" to yes/no questions, the first choice of "A or B", else nothing."""
+    """Agent that never searches: it answers "yes" to yes/no questions, "A" to "A or B", else nothing."""
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
@@ -49,20 +49,23 @@ class ClosedBook:
 
 
 class SingleSearch:
-    """Searches the question itself once; guesses like `ClosedBook`, else the best title the question does not name."""
+    """Agent that searches once for the question and answers like `ClosedBook`, or else with a title.
+
+    The title is that of the best hit which the question does not mention.
+    """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        found = await io.step(Search((question.text,)))
-        if found.done:
+        observation = await io.step(Search((question.text,)))
+        if observation.done:
             return
         asked = question.text.lower()
-        titles = [hit.passage.title for hit in found.hits if hit.passage.title.lower() not in asked]
+        titles = [hit.passage.title for hit in observation.hits if hit.passage.title.lower() not in asked]
         await io.step(Answer(guess(question.text) or (titles[0] if titles else "")))
 
 
 class Random:
-    """Hostile: writes random text full of broken, nested and repeated tags until the episode ends."""
+    """Agent that stress-tests parsing: it writes random text full of broken, nested and repeated tags."""
 
     PIECES = (
         "<search>", "</search>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "<information>",
@@ -81,17 +84,17 @@ class Random:
 
 
 async def search_titles(question: Question, io: EpisodeIO) -> list[Observation]:
-    """Searches the gold titles one by one, as far as the turn budget leaves room for the answer."""
-    found: list[Observation] = []
+    """Searches for the gold titles one by one, keeping one turn for the answer; returns the observations."""
+    observations: list[Observation] = []
     for title in question.gold_titles or ():
         if io.turns_left <= 1:
             break
-        found.append(await io.step(Search((title,))))
-    return found
+        observations.append(await io.step(Search((title,))))
+    return observations
 
 
 def gold_answer(question: Question) -> Answer:
-    """Returns the gold answer with all that the data says of its evidence."""
+    """Returns the gold answer with all gold evidence that the data has."""
     facts = question.supporting_facts
     sentences = facts if facts is not None and all(fact.sentence is not None for fact in facts) else None
     marked = [i for i, p in enumerate(question.paragraphs or ()) if p.supporting]
@@ -105,7 +108,7 @@ def gold_answer(question: Question) -> Answer:
 
 
 def guess(text: str) -> str | None:
-    """Returns an answer from the question's wording alone, or None where it is neither yes/no nor a choice."""
+    """Returns an answer guessed from a question's wording; None if it is neither a yes/no question nor a choice."""
     words = text.rstrip(" ?").split()
     if words and words[0].lower() in _AUXILIARIES:
         return "yes"

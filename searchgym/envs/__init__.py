@@ -1,4 +1,4 @@
-"""Environments: the text space, the environment core and its gym shells."""
+"""Environments: the text space, the environment core and the Gymnasium classes around it."""
 
 from typing import TYPE_CHECKING
 

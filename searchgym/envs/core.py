@@ -1,14 +1,14 @@
-"""The environment core: pure functions on a frozen state, on which every shell stands.
+"""The environment core: pure functions on a frozen state, shared by every environment class and the rollout engine.
 
-One action is two steps, so that the shell decides how retrieval is batched and awaited::
+One action takes two calls, so that the caller (the shell) decides how retrieval is batched and awaited::
 
     state, queries = begin(state, action, rules)     # queries is empty when nothing is to be retrieved
     hits = ...                                       # the shell retrieves
     state, observation = finish(state, hits, rules)  # or fail(state, error) if the retriever failed
 
-Rules of an episode: every action costs a turn, one that could not be read too. An answer ends the episode
-(``"answer"``). So does the last turn (``"turns"``); a search in the last turn is not sent, since nothing could be done
-with its hits. The score reads the answer action and the question, nothing else.
+Rules of an episode: every action costs a turn, an invalid one too. An answer ends the episode (``"answer"``). So does
+the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The score
+depends on the answer action and the question, nothing else.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from searchgym.records import Action, Answer, Hit, Invalid, Question, Search, Se
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Budgets and grammar of an environment."""
+    """Budgets and action grammar of an environment."""
 
     protocol: Protocol
+    """Action grammar."""
     top_k: int
-    """Passages per query."""
+    """Passages retrieved per query."""
     max_turns: int
-    """Actions per episode."""
+    """Maximum number of actions per episode, the answer included."""
     max_queries: int
-    """Queries per search action."""
+    """Maximum number of queries per search action."""
     max_observation_words: int
-    """Words of retrieved text per turn."""
+    """Maximum number of words of retrieved text per turn."""
     deadline: float
-    """Seconds per retrieval, retries included."""
+    """Seconds that one retrieval may take, retries included."""
 
     @classmethod
     def from_card(cls, card: EnvCard) -> Rules:
-        """Reads the rules of a card."""
+        """Returns the rules that an environment card sets."""
         return cls(
             get_protocol(card.protocol, keep_thoughts=card.thoughts == "keep"),
             card.top_k,
@@ -53,42 +54,44 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything an episode has come to; immutable, so a copy is a reference."""
+    """State of one episode; immutable, so a reference serves as a copy."""
 
     question: Question
     turn: int = 0
-    """Actions taken."""
+    """Number of actions taken."""
     invalid: int = 0
-    """Actions that could not be read."""
+    """Number of actions that could not be parsed."""
     searches: tuple[Searched, ...] = ()
     """Queries made and their hits, in order."""
     action: Action | None = None
-    """The last action."""
+    """Last action taken."""
     answer: Answer | None = None
+    """Final answer; None while there is none."""
     stop_reason: StopReason | None = None
+    """Why the episode ended; None while it runs."""
     error: str | None = None
-    """What the retriever said, if it failed."""
+    """Message of the retriever's error, if it failed."""
 
     @property
     def done(self) -> bool:
-        """True once the episode has ended."""
+        """Whether the episode has ended."""
         return self.stop_reason is not None
 
     @property
     def answer_text(self) -> str:
-        """The final answer; empty if there is none."""
+        """Text of the final answer; empty if there is none."""
         return "" if self.answer is None else self.answer.text
 
 
 def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str, ...]]:
-    """Takes an action as far as it goes without retrieval.
+    """Takes the first half of an action, up to the point where retrieval is needed.
 
     Returns:
-        The new state and the queries to retrieve: empty for an answer, an unread action, or the last turn.
+        The new state, and the queries to retrieve: none for an answer, an invalid action, or the last turn.
 
     Raises:
         EpisodeError: The episode has ended.
-        UsageError: Not an action, text for example.
+        UsageError: `action` is not an `Action` record, but a string for example.
     """
     if not isinstance(action, (Search, Answer, Invalid)):
         raise UsageError(
@@ -102,32 +105,32 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
     turn, answer = state.turn + 1, action if isinstance(action, Answer) else None
     stop: StopReason | None = "answer" if answer is not None else "turns" if turn >= rules.max_turns else None
     invalid = state.invalid + isinstance(action, Invalid)
-    # Written out, not replace(): this runs once per environment and step.
+    # Not dataclasses.replace(), which is slow: this runs once per environment and step.
     state = State(state.question, turn, invalid, state.searches, action, answer, stop)
     return state, action.queries if stop is None and isinstance(action, Search) else ()
 
 
 def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[State, str]:
-    """Completes the action that `begin` took.
+    """Completes the action that `begin` took, given its hits.
 
     Args:
-        state: What `begin` returned.
+        state: State that `begin` returned.
         hits: One sequence of hits per query that `begin` returned.
-        rules: The same rules.
+        rules: Rules that `begin` was called with.
 
     Returns:
-        The new state and the observation; empty once the episode has ended.
+        The new state and the observation, which is empty once the episode has ended.
     """
     if state.done:
         return state, ""
     action = state.action
     if not isinstance(action, Search):
         return state, rules.protocol.notice(action.reason if isinstance(action, Invalid) else "")
-    found = [Searched(state.turn, query, tuple(own)) for query, own in zip(action.queries, hits, strict=True)]
+    searched = [Searched(state.turn, query, tuple(page)) for query, page in zip(action.queries, hits, strict=True)]
     observation = rules.protocol.observation(hits, rules.max_observation_words)
-    return State(state.question, state.turn, state.invalid, (*state.searches, *found), action), observation
+    return State(state.question, state.turn, state.invalid, (*state.searches, *searched), action), observation
 
 
 def fail(state: State, error: str, reason: StopReason = "retriever_error") -> State:
-    """Ends an episode that cannot go on: its retrieval failed past the deadline, or a context was full."""
+    """Ends an episode that cannot go on, because retrieval failed past its deadline or a model's context is full."""
     return replace(state, stop_reason=reason, error=error)

@@ -1,4 +1,4 @@
-"""Where data is: the folder for data and cached indexes, what ships with the package, and the corpus behind a name."""
+"""Locations of data: the cache folder, files that ship with the package, and the corpus behind a name."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def home() -> Path:
 
 
 def bundled_file(name: str) -> Path:
-    """Returns a file that ships inside the package."""
+    """Returns the path of a file that ships inside the package, given its path relative to it."""
     return Path(__file__).parent.parent / name
 
 
 def find_corpus(name: str) -> Path:
-    """Returns the path behind ``corpus=``: a path itself, or a corpus card's bundled or downloaded file.
+    """Returns the path for a ``corpus=`` option: an existing path, or a corpus card's bundled or downloaded file.
 
     Raises:
         UsageError: The name is empty.
-        DataMissingError: The card's file is not in the data folder; says how to get it.
+        DataMissingError: The card's file is not in the data folder; the message tells how to get it.
         UnknownNameError: Neither a path that exists nor a corpus card.
     """
     path = Path(name)
@@ -51,23 +51,23 @@ def find_corpus(name: str) -> Path:
 
 
 def card_corpus(name: str) -> Path:
-    """Returns the path behind an environment card's ``corpus``: as `find_corpus`, but a card comes before a path.
+    """Returns the path for the ``corpus`` of an environment card: as `find_corpus`, but a card precedes a path.
 
-    So that a folder that happens to be called ``demo`` changes no environment.
+    Otherwise a folder that happens to be called ``demo`` would change the environment of that corpus.
     """
     return _corpus_file(name) if name in list_cards("corpora") else find_corpus(name)
 
 
 def _corpus_file(name: str) -> Path:
-    """Returns the bundled or downloaded file of a corpus card, or the index of its name."""
+    """Returns the bundled or downloaded file of a corpus card, or its index in the cache folder."""
     card = load_card(CorpusCard, find_card("corpora", name))
     if card.bundled:
         return bundled_file(card.bundled)
     local = home() / "data" / card.file
     index = home() / "indexes" / card.name
-    for found in (index, local):
-        if found.exists():
-            return found
+    for path in (index, local):
+        if path.exists():
+            return path
     raise DataMissingError(
         f"corpus {card.name!r} ({card.summary}) is neither at {local} nor indexed at {index}: run "
         f"`searchgym corpus get {card.name}`, or pass corpus=PATH (a corpus file or an index folder)"
@@ -77,12 +77,12 @@ def _corpus_file(name: str) -> Path:
 def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | None = None) -> CorpusRetriever:
     """Returns a retriever over an index folder, or over a corpus file or a folder of documents.
 
-    The index of the latter is built once and cached by content; one that is damaged is built anew.
+    For a file or documents, the index is built once and cached by content; a damaged one is built again.
 
     Args:
-        path: What `find_corpus` returned.
-        card: How to search: a retriever card, its name, or a mapping; BM25, or what the index folder says, where None.
-        progress: Told of what takes long.
+        path: Path that `find_corpus` returned.
+        card: How to search: a retriever card, its name, or a mapping. None: as the index folder says, else BM25.
+        progress: Called with progress reports of slow steps.
     """
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
@@ -98,30 +98,30 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
         return load_index(path, card=card, progress=progress)
     if is_lucene(path):
         return open_lucene(path, None, card)
-    found = DEFAULT if card is None else find_retriever(card)
+    retriever = DEFAULT if card is None else find_retriever(card)
     digest = corpus_sha256(open_corpus(path)) if is_documents(path) else sha256_file(corpus_file(path))
-    folder = home() / "indexes" / f"{_made_of(found)}-{digest[:24]}"
+    folder = home() / "indexes" / f"{_index_name(retriever)}-{digest[:24]}"
     if folder.exists():
         with contextlib.suppress(IndexMismatchError):
-            return load_index(folder, card=found, progress=progress)
+            return load_index(folder, card=retriever, progress=progress)
     try:
-        build_index(open_corpus(path), folder, found, overwrite=folder.exists(), wait=WAIT, progress=progress)
+        build_index(open_corpus(path), folder, retriever, overwrite=folder.exists(), wait=WAIT, progress=progress)
     except RunExistsError:
         if not folder.exists():  # else another process has built the same index meanwhile
             raise
-    return load_index(folder, card=found, progress=progress)
+    return load_index(folder, card=retriever, progress=progress)
 
 
 WAIT: Final = 3600.0
-"""Seconds to wait for another process that builds the same index."""
+"""Seconds to wait for another process that is building the same index."""
 
 
-def _made_of(card: RetrieverCard) -> str:
-    """Returns a name for what is built for a card. Versions are in it: what this code cannot read is built anew."""
+def _index_name(card: RetrieverCard) -> str:
+    """Returns a cache name for the index of a card; format versions are part of it, so no outdated index is reused."""
     from searchgym.corpora.retrieval.bm25 import analysis
     from searchgym.corpora.retrieval.cards import built_of
     from searchgym.corpora.retrieval.index.index import FORMAT, part_names
 
     parts = part_names(card)
-    made = json.dumps([built_of(part) for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)
-    return f"{'-'.join(parts)}-{hashlib.sha256(made.encode()).hexdigest()[:8]}"
+    contents = json.dumps([built_of(part) for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)
+    return f"{'-'.join(parts)}-{hashlib.sha256(contents.encode()).hexdigest()[:8]}"

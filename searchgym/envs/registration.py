@@ -1,4 +1,4 @@
-"""Registering environments with Gymnasium: the shipped cards at import, a user's own in one call."""
+"""Registration of environments with Gymnasium: the shipped cards at import, a user's environment in one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _registered: dict[str, EnvCard] = {}
 
 
 class _Options(dict[str, Any]):
-    """Arguments of an id; the deep copy that ``gymnasium.make`` takes shares retrievers and questions."""
+    """Keyword arguments of a registered id; the deep copy ``gymnasium.make`` takes shares retrievers and questions."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Options:
         return _Options(self)
@@ -27,14 +27,14 @@ def register_card(card: EnvCard, **options: Any) -> str:
     """Registers an environment id for a card.
 
     Args:
-        card: The card; its `id` is registered, again if it was before (a notebook cell can be run twice).
-        **options: `TaskOptions` that become defaults of the id.
+        card: The card; an id that SearchGym registered before is replaced, so that a notebook cell can be run twice.
+        **options: `TaskOptions` that become the defaults of the id.
 
     Returns:
         The id, ready for ``gymnasium.make`` and ``gymnasium.make_vec``.
 
     Raises:
-        UsageError: The id is not one, or another package's.
+        UsageError: The id is malformed, or belongs to another package.
     """
     try:
         parse_env_id(card.id)
@@ -55,19 +55,20 @@ def register_card(card: EnvCard, **options: Any) -> str:
 
 
 def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
-    """Registers one's own environment in one call.
+    """Registers a new environment with Gymnasium in one call.
 
     Args:
-        id: ``"Mine/Quiz-v0"``, with ``questions=`` and ``corpus=`` (or ``retriever=``, or ``distractors=True``) and
-            any other `TaskOptions`; or a path to a YAML card.
+        id: A new id such as ``"Mine/Quiz-v0"``, with ``questions=`` and ``corpus=`` (or ``retriever=``, or
+            ``distractors=True``) and any other `TaskOptions`; or a path to a YAML card.
         **options: Defaults of the new id; ``gymnasium.make(id, ...)`` may still override them.
 
     Returns:
-        The id.
+        The registered id.
 
     Raises:
         UsageError: No questions, or nothing to search.
-        CardError: The card is wrong.
+        UnknownNameError: An option that does not exist.
+        CardError: The card cannot be read.
     """
     for name in options:
         if name not in TaskOptions.__annotations__:
@@ -85,7 +86,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
 
 
 def full_id(name: str) -> str:
-    """Returns the registered id behind a name.
+    """Returns the registered environment id for a full or short name.
 
     Args:
         name: A full id; a short one (``"HotpotQA"``, ``"HotpotQA-v0"``, ``"searchgym/HotpotQA"``, in any case), of
@@ -93,30 +94,30 @@ def full_id(name: str) -> str:
 
     Raises:
         UnknownNameError: Nothing registered has that name; the nearest is suggested.
-        UsageError: Ids of several namespaces have it.
+        UsageError: The name is ambiguous: environments of several namespaces have it.
     """
     if name in _registered:
         return name
     if name.endswith((".yaml", ".yml")):
         return register(name)
-    found: dict[str, list[tuple[int, str]]] = {}
+    matches: dict[str, list[tuple[int, str]]] = {}  # namespace to (version, id)
     bases = []
     for env_id in _registered:
         namespace, base, version = parse_env_id(env_id)
         bases.append(base)
         if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}:
-            found.setdefault(namespace or "", []).append((version or 0, env_id))
-    if not found:
+            matches.setdefault(namespace or "", []).append((version or 0, env_id))
+    if not matches:
         raise UnknownNameError("environment", name, bases)
-    if len(found) > 1:
-        ids = sorted(env_id for same in found.values() for _, env_id in same)
+    if len(matches) > 1:
+        ids = sorted(env_id for versions in matches.values() for _, env_id in versions)
         raise UsageError(f"environment {name!r} is ambiguous: write one of {', '.join(ids)}")
-    (same,) = found.values()
-    return max(same)[1]
+    (versions,) = matches.values()
+    return max(versions)[1]
 
 
 def find_env(name: str) -> EnvCard:
-    """Returns the card of a registered id or short name."""
+    """Returns the card of a registered environment, given its id or short name."""
     return _registered[full_id(name)]
 
 
@@ -126,12 +127,12 @@ def registered() -> dict[str, EnvCard]:
 
 
 def env_options(name: str) -> dict[str, Any]:
-    """Returns the default options an id was registered with."""
+    """Returns the default options that an environment was registered with."""
     return {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
 
 
 def register_shipped() -> None:
-    """Registers every shipped card."""
+    """Registers every environment card that ships with the package."""
     for path in list_cards("envs").values():
         try:
             register_card(load_card(EnvCard, path))

@@ -20,7 +20,7 @@ from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
 from searchgym.records import Action, Answer, Hit, Invalid, Question, Search
 
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
-"""Upper bound of an observation's length, in characters: retrieved text and what stands around it."""
+"""Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""
 
 
 @dataclass(slots=True)
@@ -28,34 +28,43 @@ class Stats:
     """Counters and times of an environment since it was made; kept out of `info`, which is deterministic."""
 
     episodes: int = 0
+    """Number of episodes started."""
     steps: int = 0
+    """Number of actions taken."""
     retriever_calls: int = 0
+    """Number of calls to the retriever; one call may carry many queries."""
     queries: int = 0
+    """Number of queries sent."""
     retriever_errors: int = 0
+    """Number of episodes that a failed retrieval ended."""
     retriever_seconds: float = 0.0
+    """Wall-clock seconds spent in the retriever."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """A copy of an environment's episode, for prefixes and trees."""
+    """Saved episode of a `SearchEnv`, to branch several continuations from one point."""
 
     state: State
+    """State of the episode."""
     transcript: list[str] = field(default_factory=list)
+    """Transcript so far, as a list of texts, for `SearchEnv.render`."""
     rng_state: Any = None
+    """State of the environment's NumPy bit generator."""
 
 
 def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
-    """Returns (observation space, action space) of a task."""
+    """Returns the observation space and the action space of a task."""
     protocol = task.rules.protocol
     samples = (protocol.write(Search(("{}",))), protocol.write(Answer("{}")), "{}")
     return UnicodeText(MAX_OBSERVATION_CHARS), UnicodeText(MAX_ACTION_CHARS, samples)
 
 
 def read_action(task: Task, action: object) -> Action:
-    """Reads what a user passed to `step`.
+    """Parses the action that a user passed to `step`.
 
     Raises:
-        UsageError: Not a string.
+        UsageError: The action is not a string.
     """
     if not isinstance(action, str):
         raise UsageError(f"an action is a string such as '<search>query</search>', got {type(action).__name__}")
@@ -63,7 +72,7 @@ def read_action(task: Task, action: object) -> Action:
 
 
 def step_info(task: Task, state: State) -> dict[str, Any]:
-    """Returns the deterministic info of a state: no times, no uuids."""
+    """Returns the Gymnasium info of a state; deterministic, hence without times or random ids."""
     kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid"}
     info: dict[str, Any] = {
         "question_id": state.question.id,
@@ -78,18 +87,18 @@ def step_info(task: Task, state: State) -> dict[str, Any]:
 
 
 def hit_info(hit: Hit) -> dict[str, Any]:
-    """Returns a hit without its text, which the observation shows."""
+    """Returns id, title and score of a hit; its text is in the observation."""
     return {"id": hit.passage.id, "title": hit.passage.title, "score": hit.score}
 
 
 def end_info(state: State, scores: dict[str, float]) -> dict[str, Any]:
-    """Returns what is added to the info of an episode's last step."""
+    """Returns the entries added to the info of an episode's last step: scores, answer and error."""
     info: dict[str, Any] = {**scores, "answer": state.answer_text}
     return info | ({"error": state.error} if state.error is not None else {})
 
 
 def draw_question(task: Task, rng: Any, question_id: object) -> Question:
-    """Returns the asked question, or one drawn by the environment's own generator."""
+    """Returns the question with the given id, or one drawn with the environment's generator if the id is None."""
     if question_id is not None:
         return task.find(str(question_id))
     return task.questions[int(rng.integers(len(task.questions)))]
@@ -99,8 +108,8 @@ class SearchEnv(gymnasium.Env[str, str]):
     """A multi-turn question-answering environment over a retriever.
 
     ## Description
-    `reset` shows a question. Each `step` takes the text of one turn, reads its first complete action, and shows what
-    was found. The episode ends with an answer.
+    `reset` shows a question. Each `step` takes the text of one turn, parses its first complete action, and shows the
+    retrieved passages. The episode ends with an answer.
 
     ## Action space
     `UnicodeText`: any string. With the ``tags`` protocol ``<search>query</search>`` searches and
@@ -108,7 +117,7 @@ class SearchEnv(gymnasium.Env[str, str]):
     complete action costs a turn and is answered by a notice; no string raises.
 
     ## Observation space
-    `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, cut at
+    `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, cut to
     `max_observation_words` words; empty once the episode has ended.
 
     ## Reward
@@ -123,18 +132,19 @@ class SearchEnv(gymnasium.Env[str, str]):
     last. Deterministic: times and counters are in `stats`.
 
     ## Reset options
-    ``{"question_id": ...}`` chooses the question; otherwise the environment's own generator draws one.
+    ``{"question_id": ...}`` chooses the question; otherwise the environment's generator draws one.
 
     ## Version history
     * v0: first version.
 
     Args:
-        card: An `EnvCard` (as plain data too: what an `EnvSpec` in JSON holds), the name of a shipped one, or a path.
+        card: An `EnvCard`, its fields as a mapping (as an `EnvSpec` in JSON holds them), a finished `Task`, the name of
+            a shipped card, or a path to one.
         render_mode: None or ``"ansi"`` (the transcript as text).
         **options: See `TaskOptions`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares it as an instance's)
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium declares an instance attribute)
 
     def __init__(
         self,
@@ -154,7 +164,7 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     @property
     def state(self) -> State:
-        """The episode's state.
+        """State of the current episode.
 
         Raises:
             EpisodeError: Before the first reset.
@@ -164,7 +174,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         return self._state
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; see the class for options.
+        """Starts an episode; the class docstring lists the options.
 
         Raises:
             UnknownNameError: An unknown option or question id.
@@ -179,12 +189,12 @@ class SearchEnv(gymnasium.Env[str, str]):
         return question.text, info | {"instructions": self.task.rules.protocol.instructions()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Takes one turn; see the class.
+        """Takes one turn; the class docstring describes actions, observations and rewards.
 
         Raises:
             EpisodeError: Before a reset or after the end.
             UsageError: The action is not a string.
-            RewardError: The reward function raised or returned no finite number.
+            RewardError: The reward function raised, or returned something other than a finite number.
         """
         rules = self.task.rules
         state, queries = begin(self.state, read_action(self.task, action), rules)
@@ -207,7 +217,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         return observation, reward, state.done and not failed, failed, info
 
     def _retrieve(self, state: State, queries: tuple[str, ...]) -> list[list[Hit]]:
-        """Retrieves for one state, timed."""
+        """Retrieves the hits of each query and counts the call and its time in `stats`."""
         rules, start = self.task.rules, time.perf_counter()
         try:
             ids = [state.question.id] * len(queries)
@@ -225,21 +235,21 @@ class SearchEnv(gymnasium.Env[str, str]):
         return "\n".join(self._transcript)
 
     def get_state(self) -> Snapshot:
-        """Returns a copy of the episode and the generator, to come back to with `set_state`."""
+        """Returns a snapshot of the episode and the random generator, for `set_state`."""
         return Snapshot(self.state, list(self._transcript), copy.deepcopy(self.np_random.bit_generator.state))
 
     def set_state(self, snapshot: Snapshot) -> None:
-        """Goes back to a snapshot; it can be used any number of times."""
+        """Restores a snapshot, which can be restored any number of times."""
         self._state = snapshot.state
         self._transcript = list(snapshot.transcript)
         self.np_random.bit_generator.state = copy.deepcopy(snapshot.rng_state)
 
 
 def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions) -> Task:
-    """Returns the task behind what a user passed.
+    """Returns the task for a card in any of the forms that `SearchEnv` accepts.
 
     Raises:
-        UsageError: Options were given beside a finished task.
+        UsageError: Options were given with a finished task.
     """
     if isinstance(card, Task):
         if options:
@@ -253,7 +263,7 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
 
 
 def reset_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dict[str, Any]:
-    """Returns reset options, refusing unknown ones.
+    """Checks the option names given to `reset` and returns the options, an empty dict for None.
 
     Raises:
         UnknownNameError: An option that does not exist.

@@ -1,4 +1,4 @@
-"""The space of text that real observations and actions live in."""
+"""Gymnasium space for text of any language, used for observations and actions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from searchgym.errors import UsageError
 
 
 class UnicodeText(Space[str]):
-    """Any string of at most `max_length` characters.
+    """Gymnasium space of all strings of at most `max_length` characters.
 
-    Gymnasium's own ``Text`` lists its characters one by one: its default holds no blank, all of Unicode takes seconds
-    to build, and a shared-memory ``AsyncVectorEnv`` returns garbage for it. This space has no shape and no dtype, so
+    Gymnasium's ``Text`` lists its characters one by one: its default lacks the blank, all of Unicode takes seconds to
+    build, and a shared-memory ``AsyncVectorEnv`` returns garbage for it. This space has no shape and no dtype, so
     that ``AsyncVectorEnv(shared_memory=True)`` refuses it with an error; use ``shared_memory=False``.
 
     Args:
-        max_length: Longest string, in characters.
-        samples: Templates in which `sample` replaces ``{}`` by a random word; they should exercise the environment.
-        seed: Seed of the space's own generator.
+        max_length: Maximum length of a string, in characters.
+        samples: Templates in which `sample` replaces ``{}`` by random text; they should exercise the environment.
+        seed: Seed of the space's generator.
     """
 
     def __init__(
@@ -36,11 +36,15 @@ class UnicodeText(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: text has no array form."""
+        """Whether samples can be flattened to an array: False, since text has no array form."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Returns a random template filled with a random word of non-ASCII letters and blanks."""
+        """Returns a random template filled with random characters of several scripts.
+
+        Raises:
+            UsageError: A mask or a probability was given, which this space does not support.
+        """
         if mask is not None or probability is not None:
             raise UsageError("UnicodeText has no masks or probabilities")
         letters = [chr(c) for c in self.np_random.choice(_LETTERS, size=int(self.np_random.integers(1, 12)))]
@@ -48,15 +52,15 @@ class UnicodeText(Space[str]):
         return template.replace("{}", "".join(letters))[: self.max_length]
 
     def contains(self, x: Any) -> bool:
-        """True for a string that is not too long; constant time."""
+        """Returns whether `x` is a string within the length limit, in constant time."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
-        """Strings are JSON already."""
+        """Returns the samples as a list: strings need no conversion to JSON."""
         return list(sample_n)
 
     def from_jsonable(self, sample_n: list[Any]) -> list[str]:
-        """Strings are JSON already."""
+        """Returns the samples read from JSON as strings."""
         return [str(sample) for sample in sample_n]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A task: a card with its data resolved. Every shell (single, vector, engine, evaluation) is built on one."""
+"""Tasks: environment cards with their questions, retriever and reward loaded, ready for environments and the engine."""
 
 from __future__ import annotations
 
@@ -23,33 +23,39 @@ from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNa
 from searchgym.records import Passage, Question
 
 Reward = Callable[[State], float]
-"""Called once, with the state of a finished episode; returns a finite number."""
+"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a user may override when making an environment; what is left out or None comes from the card."""
+    """Options that override an environment's card; an option that is missing or None comes from the card."""
 
     questions: str | os.PathLike[str] | Sequence[Question]
-    """A question file, a hub data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
+    """Questions: a file, a Hugging Face data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
     corpus: str | os.PathLike[str]
-    """A corpus file or a folder of documents (indexed once, then cached), or an index folder."""
+    """Corpus to search: a file or folder of documents (indexed once, then cached), an index folder, or a card name."""
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
-    """How to search, in the place of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
+    """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
     or a function that builds one from the corpus's passages."""
     reward: str | Reward
-    """``"em"``, ``"f1"``, ``"module:function"`` or a callable that takes the final `State`."""
+    """Reward: ``"em"``, ``"f1"``, ``"module:function"`` or a callable that takes the final `State`."""
     protocol: ProtocolName
+    """Action grammar that the model writes."""
     distractors: bool
-    """True: each question searches only its own paragraphs, and `corpus` is not used."""
+    """Whether each question searches only the paragraphs that come with it, instead of `corpus`."""
     aliases: str | os.PathLike[str]
-    """2WikiMultihopQA's ``id_aliases.json``."""
+    """Path to 2WikiMultihopQA's ``id_aliases.json``, for its evidence scores."""
     world: Mapping[str, Any]
-    """Fields of `WorldSpec` to generate another world than the card's: ``{"seed": 7, "size": 200}``."""
+    """Fields of `WorldSpec` that replace the card's, to generate another world: ``{"seed": 7, "size": 200}``."""
     top_k: int
+    """Passages retrieved per query."""
     max_turns: int
+    """Maximum number of actions per episode, the answer included."""
     max_queries: int
+    """Maximum number of queries per search action."""
     max_observation_words: int
+    """Maximum number of words of retrieved text per turn."""
     retriever_deadline: float
+    """Seconds that one retrieval may take, retries included."""
 
 
 RULE_OPTIONS = ("protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "retriever_deadline")
@@ -57,7 +63,7 @@ RULE_OPTIONS = ("protocol", "top_k", "max_turns", "max_queries", "max_observatio
 
 @dataclass(frozen=True)
 class Task:
-    """Questions, a retriever, rules and a reward."""
+    """One environment with its data loaded: questions, a retriever, rules and a reward."""
 
     card: EnvCard
     rules: Rules
@@ -67,10 +73,10 @@ class Task:
     by_id: Mapping[str, Question]
     """Question id to question."""
     aliases: scoring.EntityAliases | None = None
-    """Entity id to names, for 2WikiMultihopQA's evidence scores."""
+    """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
 
     def find(self, question_id: str) -> Question:
-        """Returns a question by id.
+        """Returns the question with an id.
 
         Raises:
             UnknownNameError: No such question in this task.
@@ -83,7 +89,7 @@ class Task:
         """Returns the reward and the scores of a finished episode; zeros if its retriever failed.
 
         Raises:
-            RewardError: The reward raised, or returned something that is not a finite number.
+            RewardError: The reward function raised, or returned something other than a finite number.
         """
         if state.stop_reason == "retriever_error":
             return 0.0, {"em": 0.0, "f1": 0.0}
@@ -92,12 +98,12 @@ class Task:
 
 
 def reward_em(state: State) -> float:
-    """1 if the answer is a gold answer or alias after normalisation, else 0; 0 without an answer."""
+    """Returns exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
     return 0.0 if state.answer is None else scoring.exact_match(state.answer.text, state.question.golds)
 
 
 def reward_f1(state: State) -> float:
-    """Token F1 against the best gold answer or alias (HotpotQA's yes/no rule); 0 without an answer."""
+    """Returns token F1 with the best gold answer or alias (HotpotQA's yes/no rule); 0 without an answer."""
     return 0.0 if state.answer is None else scoring.f1_score(state.answer.text, state.question.golds)
 
 
@@ -123,10 +129,10 @@ def get_reward(reward: str | Reward) -> Reward:
 
 
 def checked_reward(reward: Reward, state: State) -> float:
-    """Calls a reward and refuses anything but a finite number.
+    """Calls a reward function and checks that it returns a finite number.
 
     Raises:
-        RewardError: With the question id and what was got.
+        RewardError: The function raised, or returned something else; the message names the question.
     """
     name = reward_name(reward)
     try:
@@ -141,15 +147,15 @@ def checked_reward(reward: Reward, state: State) -> float:
 
 
 def reward_name(reward: Reward) -> str:
-    """Returns a name for a reward, for messages and records."""
+    """Returns the name of a reward function, for messages and records."""
     return getattr(reward, "__qualname__", type(reward).__name__)
 
 
 def load_object(spec: str) -> Any:
-    """Imports ``"module:attribute"``.
+    """Imports the object named ``"module:attribute"``.
 
     Raises:
-        UsageError: The module or the attribute is not there.
+        UsageError: The module cannot be imported or has no such attribute.
     """
     module, _, attribute = spec.partition(":")
     try:
@@ -159,10 +165,10 @@ def load_object(spec: str) -> Any:
 
 
 def load_function(what: str, spec: str) -> Any:
-    """Imports the function ``"module:function"``; `what` names its use in messages.
+    """Imports the function named ``"module:function"``; `what` names its purpose in error messages.
 
     Raises:
-        UsageError: It is not there, or is not a function.
+        UsageError: The function cannot be imported, or the name is not a function.
     """
     loaded = load_object(spec)
     if not callable(loaded):
@@ -178,9 +184,9 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
 
     Raises:
         UnknownNameError: An option that does not exist.
-        UsageError: An option of another type, out of range, or in conflict with another.
-        DataMissingError: Questions or corpus are neither given, nor in the data folder, nor on a hub.
-        DataError: A file that cannot be read.
+        UsageError: An option has a wrong type, is out of range, or conflicts with another.
+        DataMissingError: Questions or corpus are neither given, nor in the data folder, nor on the Hugging Face hub.
+        DataError: A file cannot be read.
     """
     known = TaskOptions.__annotations__
     for name in options:
@@ -190,10 +196,11 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     card = _override(card, options)
     given = options.get("retriever")
     if isinstance(given, (str, dict)):
-        found = find_retriever(given)
-        if isinstance(given, str) and given.startswith(("http://", "https://")) and isinstance(found, HttpCard):
-            found = dataclasses.replace(found, deadline=card.retriever_deadline)
-        options["retriever"] = found
+        retriever_card = find_retriever(given)
+        is_url = isinstance(given, str) and given.startswith(("http://", "https://"))
+        if is_url and isinstance(retriever_card, HttpCard):  # a bare URL sets no deadline: the environment's applies
+            retriever_card = dataclasses.replace(retriever_card, deadline=card.retriever_deadline)
+        options["retriever"] = retriever_card
     options = _generate(card, options)
     aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
@@ -206,10 +213,10 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
-    """Returns entity aliases by id, if a file was given.
+    """Returns entity aliases by entity id, or None if no file was given.
 
     Raises:
-        UsageError: The environment's scorer has no use for them.
+        UsageError: The environment's scorer does not use aliases.
     """
     if path is None:
         return None
@@ -221,7 +228,7 @@ def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.
 
 
 def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
-    """Returns the card with the user's rules in place, checked."""
+    """Returns the card with the user's rules and world applied and checked."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
     if "world" in options:
         given["world"] = _world(card, options["world"])
@@ -236,7 +243,7 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
 
 
 def _world(card: EnvCard, given: object) -> dict[str, Any]:
-    """Returns the fields of a card's world with the user's in place."""
+    """Returns the fields of the card's world with those the user gave replaced."""
     if card.world is None:
         raise UsageError(f"{card.id}: world= is for generated worlds, this environment's data are not generated")
     if not isinstance(given, Mapping):
@@ -245,15 +252,15 @@ def _world(card: EnvCard, given: object) -> dict[str, Any]:
 
 
 def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
-    """Returns the options with a generated world's files for the questions and the corpus that the user left out."""
-    own_corpus = "corpus" in options or bool(options.get("distractors")) or _has_corpus(options.get("retriever"))
-    if card.world is None or ("questions" in options and own_corpus):
+    """Returns the options, completed with a generated world's questions and corpus where the user gave none."""
+    user_corpus = "corpus" in options or bool(options.get("distractors")) or _has_corpus(options.get("retriever"))
+    if card.world is None or ("questions" in options and user_corpus):
         return options
     from searchgym.corpora.worlds import cached_world
 
     folder = cached_world(card.world, home() / "worlds")
     files: TaskOptions = {"questions": folder / "questions.jsonl"}
-    if not own_corpus:
+    if not user_corpus:
         files["corpus"] = folder / "corpus.jsonl"
     return {**files, **options}
 
@@ -266,7 +273,7 @@ def _has_corpus(retriever: object) -> bool:
 
 
 def _is_function(retriever: object) -> bool:
-    """Returns whether this makes a retriever of passages, and is none itself."""
+    """Returns whether this is a function that builds a retriever from passages, rather than a retriever itself."""
     return callable(retriever) and not _is_retriever(retriever)
 
 
@@ -277,7 +284,12 @@ def _is_retriever(given: object) -> TypeGuard[AnyRetriever]:
 def load_questions(
     card: EnvCard, given: str | os.PathLike[str] | Sequence[Question] | None, aliases: str | os.PathLike[str] | None
 ) -> tuple[Question, ...]:
-    """Returns the questions a user gave, or the card's own: bundled, in the data folder, or on a hub."""
+    """Returns the user's questions, or else the card's: bundled, from the data folder, or from the Hugging Face hub.
+
+    Raises:
+        UsageError: `given` is empty, or neither a path nor `Question` records.
+        DataMissingError: No questions were given and the card's cannot be found.
+    """
     source = card.questions
     if given is not None and not isinstance(given, (str, os.PathLike)):
         records: list[Any] = list(given) if isinstance(given, Sequence) else [given]
@@ -291,12 +303,12 @@ def load_questions(
     local = home() / "data" / source.file
     if given is None and not source.bundled and not local.exists():
         return _hub_questions(card, source, local)
-    own = bundled_file(source.bundled) if source.bundled else local
-    return tuple(open_questions(own if given is None else given, aliases=aliases))
+    default = bundled_file(source.bundled) if source.bundled else local
+    return tuple(open_questions(default if given is None else given, aliases=aliases))
 
 
 def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[Question, ...]:
-    """Returns questions from the hub, or says which file to get and where to put it."""
+    """Returns questions from the Hugging Face hub; if it has none, the error tells how to get the file."""
     reason = "no hub data set is named in its card"
     if source.hub is not None:
         reason = "the datasets package is not installed (pip install 'searchgym[train]')"
@@ -308,14 +320,19 @@ def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[
             except DataMissingError as error:
                 reason = str(error)
     raise DataMissingError(
-        f"{card.id} has no questions: questions= was not given, {local} is not there, and the hub gave none "
+        f"{card.id} has no questions: questions= was not given, {local} does not exist, and the hub gave none "
         f"({reason}). Get {source.file} ({source.dataset}, {source.split}, {source.size} questions) from {source.get}, "
         f"then pass questions=PATH or put it at {local}"
     )
 
 
 def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> AnyRetriever:
-    """Returns the retriever a user gave, the distractor retriever, or BM25 over the corpus."""
+    """Returns the user's retriever, the distractor retriever, or BM25 over the corpus.
+
+    Raises:
+        UsageError: `retriever` conflicts with `distractors`, or is not a retriever.
+        DataMissingError: The corpus cannot be found.
+    """
     given = options.get("retriever")
     if options.get("distractors"):
         if given is not None:
@@ -338,7 +355,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
 
 
 def _path(card: EnvCard, given: object) -> str:
-    """Returns a path that a user gave as a string."""
+    """Returns the user's ``corpus=`` as a string, refusing anything but a path or a name."""
     if not isinstance(given, (str, os.PathLike)):
         raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
     return str(given)

@@ -1,4 +1,4 @@
-"""`SearchVectorEnv`: many episodes in one process, one retriever call per step for all of them."""
+"""`SearchVectorEnv`: many episodes in one process, with one retriever call per step for all of them."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from searchgym.errors import EpisodeError, RetrieverError, UsageError
 StepResult = tuple[
     tuple[str, ...], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
 ]
+"""Observations, rewards, terminations, truncations and infos of one step of a vector environment."""
 
 
 class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], npt.NDArray[Any]]):
     """A vector of `SearchEnv` episodes: the same observations, rewards and infos as that many single environments.
 
-    All queries of a step go to the retriever in exactly one call; there is none if nobody searched. Finished episodes
-    are not reset by themselves (``AutoresetMode.DISABLED``): reset some with
-    ``reset(options={"reset_mask": finished})``, or go on with the others by `step_subset`. A retrieval that fails past
+    All queries of a step go to the retriever in exactly one call, or in none if no episode searched. Finished episodes
+    are not reset automatically (``AutoresetMode.DISABLED``): reset them with
+    ``reset(options={"reset_mask": finished})``, or continue the others with `step_subset`. A retrieval that fails past
     its deadline ends every episode that searched in that step.
 
     Args:
         card: See `SearchEnv`.
         num_envs: Number of episodes.
-        render_mode: None; a vector is not rendered.
+        render_mode: Must be None: a vector environment is not rendered.
         **options: See `TaskOptions`.
     """
 
@@ -74,18 +75,19 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
 
     @property
     def states(self) -> tuple[State | None, ...]:
-        """One state per environment; None before its first reset."""
+        """State of each environment; None before its first reset."""
         return tuple(self._states)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Starts episodes.
+        """Starts episodes in all environments, or in those that a mask selects.
 
         Args:
-            seed: One seed per environment, or one from which environment i takes ``seed + i``.
-            options: ``{"reset_mask": (num_envs,) bool}`` resets only those (the others show an empty observation);
-                ``{"question_ids": [...]}`` chooses the questions, one per environment, None for a drawn one.
+            seed: One seed per environment, or a single seed, of which environment i uses ``seed + i``.
+            options: ``{"reset_mask": (num_envs,) bool}`` resets only the marked environments (the others return an
+                empty observation); ``{"question_ids": [...]}`` chooses the questions, one id per environment, None
+                to draw one.
 
         Raises:
             UnknownNameError: An unknown option or question id.
@@ -115,7 +117,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return tuple(observations), stack_infos(infos, self.num_envs)
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
-        """Returns one value per environment."""
+        """Returns the values as a list with one entry per environment, all None for None."""
         if values is None:
             return [None] * self.num_envs
         if len(values) != self.num_envs:
@@ -138,7 +140,19 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return self.step_subset(range(self.num_envs), actions)
 
     def step_subset(self, indices: Iterable[int], actions: Iterable[str]) -> StepResult:
-        """Takes one turn in some environments; the others keep their state and show empty, zero and False."""
+        """Takes one turn in some environments; the others keep their state.
+
+        Args:
+            indices: Environments to step, each at most once.
+            actions: One string per index.
+
+        Returns:
+            As `step`; environments that were not stepped have an empty observation, reward 0 and False flags.
+
+        Raises:
+            EpisodeError: An environment has not been reset, or its episode has ended.
+            UsageError: An index is unknown or repeated, or the number of actions differs.
+        """
         chosen, texts = list(indices), list(actions)
         if len(chosen) != len(texts) or len(set(chosen)) != len(chosen):
             raise UsageError(f"{len(texts)} actions for {len(chosen)} environments (each at most once)")
@@ -161,13 +175,14 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             terminations[i] = state.done and not truncations[i]
             observations[i] = observation
             infos[i] = info
+        # Last, after every reward was computed: a step that raises leaves all states as they were.
         for i, (state, _) in zip(chosen, stepped, strict=True):
             self._states[i] = state
         self.stats.steps += len(chosen)
         return tuple(observations), rewards, terminations, truncations, stack_infos(infos, self.num_envs)
 
     def _ready(self, i: int) -> State:
-        """Returns a state that can be stepped."""
+        """Returns the state of environment `i`, refusing one that is not reset or has ended."""
         if not 0 <= i < self.num_envs:
             raise UsageError(f"environment {i} does not exist: there are {self.num_envs}")
         state = self._states[i]
@@ -179,36 +194,37 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
     def _finish_all(self, begun: Sequence[tuple[State, tuple[str, ...]]]) -> list[tuple[State, str]]:
         """Retrieves for all states in one call and completes their actions."""
         rules = self.task.rules
-        queries = [query for _, own in begun for query in own]
-        ids = [state.question.id for state, own in begun for _ in own]
+        queries = [query for _, state_queries in begun for query in state_queries]
+        ids = [state.question.id for state, state_queries in begun for _ in state_queries]
         hits, start = [], time.perf_counter()
         if queries:
             try:
                 hits = retrieve(self.task.retriever, ids, queries, rules.top_k, rules.deadline)
             except RetrieverError as error:
-                failed = sum(bool(own) for _, own in begun)
+                failed = sum(bool(state_queries) for _, state_queries in begun)
                 self.stats.retriever_errors += failed
-                return [(fail(s, str(error)), "") if own else finish(s, [], rules) for s, own in begun]
+                return [(fail(s, str(error)), "") if asked else finish(s, [], rules) for s, asked in begun]
             finally:
                 self.stats.retriever_calls += 1
                 self.stats.queries += len(queries)
                 self.stats.retriever_seconds += time.perf_counter() - start
         stepped, at = [], 0
-        for state, own in begun:
-            stepped.append(finish(state, hits[at : at + len(own)], rules))
-            at += len(own)
+        for state, state_queries in begun:
+            stepped.append(finish(state, hits[at : at + len(state_queries)], rules))
+            at += len(state_queries)
         return stepped
 
 
 def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:
-    """Returns infos in Gymnasium's vector form, column by column (its own ``_add_info`` does it value by value).
+    """Returns infos in Gymnasium's vector form, built column by column (Gymnasium's ``_add_info`` goes value by value).
 
     Args:
         infos: Environment number to its info; environments without one are masked out.
         num_envs: Length of the arrays.
 
     Returns:
-        Per key an array (num_envs,), of numbers where the first value is one, else of objects, and ``_key``, its mask.
+        For each key, an array (num_envs,) of numbers if the first value is a number, else of objects; and under
+        ``_key`` a bool mask (num_envs,) of the environments that have a value.
     """
     stacked: dict[str, Any] = {}
     for key in dict.fromkeys(key for info in infos.values() for key in info):

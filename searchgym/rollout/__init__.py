@@ -1,4 +1,4 @@
-"""Rollout: the episode engine and what it writes to disk."""
+"""Rollout: the episode engine, its samplers, and episode files."""
 
 from typing import TYPE_CHECKING
 

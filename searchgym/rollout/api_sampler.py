@@ -1,8 +1,8 @@
 """Models behind an OpenAI-compatible server, for evaluation and judges. Never for training: there are no token ids.
 
-An API speaks of messages, the engine of ids. `MessageFormat` writes a conversation as Unicode code points with marks
-between messages, so that episodes, budgets and records stay as they are; `ApiSampler` reads the messages back and asks.
-Log-probs are 0: nobody knows them.
+An API works with messages, the engine with token ids. `MessageFormat` therefore writes a conversation as Unicode code
+points with marks between messages, so that episodes, budgets and records need no special case; `ApiSampler` turns them
+back into messages and sends them. Log-probabilities are unknown and recorded as 0.
 """
 
 from __future__ import annotations
@@ -28,80 +28,85 @@ from searchgym.protocol import Protocol
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 
 USER: Final = 0x110000
-"""Begins a user message; beyond every code point."""
+"""Mark that begins a user message; larger than every Unicode code point."""
 ASSISTANT: Final = 0x110001
-"""Begins an assistant message."""
+"""Mark that begins an assistant message."""
 AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""HTTP statuses after which the same request may succeed."""
+"""HTTP status codes after which a request is repeated."""
 LOOK: Final = 0.05
-"""Seconds between looks at whether new requests have come."""
+"""Seconds between checks for new requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiOptions:
-    """Where a model answers, and how patient the asking is."""
+    """Address, model, retries and prices of an OpenAI-compatible server."""
 
     url: str
-    """Up to what comes before ``/chat/completions``: ``https://api.example.com/v1``."""
+    """Base URL, to which ``/chat/completions`` is appended: ``https://api.example.com/v1``."""
     model: str
-    """Its name there."""
+    """Name of the model on the server."""
     key_env: str = "OPENAI_API_KEY"
-    """Environment variable that holds the key; without one none is sent."""
+    """Environment variable that holds the API key; if it is unset, no key is sent."""
     at_once: int = 16
-    """Requests under way at the same time."""
+    """Maximum number of concurrent requests."""
     timeout: float = 120.0
-    """Seconds until one attempt is given up."""
+    """Seconds after which one attempt is given up."""
     attempts: int = 6
-    """Attempts at one request."""
+    """Maximum number of attempts per request."""
     wait: float = 1.0
-    """Seconds before the second attempt; doubled for each later one, up to a minute, and jittered. A server that names
-    a time (``Retry-After``) is believed, up to a minute."""
+    """Seconds before the second attempt; doubled for each later one, up to a minute, and jittered. A ``Retry-After``
+    header of the server takes precedence, up to a minute."""
     price_in: float = 0.0
-    """Of a million prompt tokens, in any currency."""
+    """Price of a million prompt tokens, in any currency."""
     price_out: float = 0.0
-    """Of a million generated tokens."""
+    """Price of a million generated tokens, in the same currency."""
     max_context: int = 1_000_000
-    """Characters of a conversation; the server knows the limit in tokens."""
+    """Maximum length of a conversation, in characters; the server enforces its limit in tokens."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What was asked and what it cost, as the server counts."""
+    """Requests, tokens and cost of a sampler so far, with tokens as the server counts them."""
 
     requests: int = 0
-    """That were answered."""
+    """Number of answered requests."""
     retries: int = 0
-    """Attempts that were not."""
+    """Number of failed attempts that were repeated."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
+    """Total price, by `ApiOptions.price_in` and `ApiOptions.price_out`."""
 
 
 class MessageFormat:
-    """Writes conversations as ids: code points, and marks where messages begin; see `TokenFormat`.
+    """Token format for APIs: ids are Unicode code points, plus marks where messages begin (compare `TokenFormat`).
 
     Args:
-        protocol: The action grammar.
+        protocol: Action grammar of the environment.
     """
 
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
 
     def prompt_ids(self, text: str) -> npt.NDArray[np.int32]:
-        """Returns a user message and the head of the model's turn."""
+        """Returns the ids of a user message and the start of the model's turn, (T,) int32."""
         return np.array([USER, *map(ord, text), ASSISTANT], np.int32)
 
     def observation_ids(self, text: str, finish: Finish) -> npt.NDArray[np.int32]:
-        """Returns the next user message and the head of the model's next turn: an API has no other place for it."""
+        """Returns the ids of an observation as a user message, since APIs offer no other place for it, (T,) int32."""
         return self.prompt_ids(text.strip())
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
-        """Returns what the model said."""
+        """Returns the text of a response."""
         return "".join(map(chr, ids))
 
 
 def messages_of(ids: npt.NDArray[np.int32]) -> list[dict[str, str]]:
-    """Returns the messages of a conversation; the model's empty last turn is left out."""
+    """Returns the messages of a conversation written by `MessageFormat`, without the model's empty last turn.
+
+    Args:
+        ids: (T,) int32 code points and marks.
+    """
     messages: list[dict[str, str]] = []
     text: list[str] = []
     for code in ids.tolist():
@@ -115,10 +120,10 @@ def messages_of(ids: npt.NDArray[np.int32]) -> list[dict[str, str]]:
 
 
 class ApiSampler:
-    """A `StreamingSampler` on an OpenAI-compatible server. Answers are not repeatable: a server's seed promises little.
+    """Sampler that sends requests to an OpenAI-compatible server; results are not reproducible, even with its seed.
 
     Args:
-        options: Where, and how patiently.
+        options: Address, model, retries and prices.
     """
 
     def __init__(self, options: ApiOptions) -> None:
@@ -127,18 +132,18 @@ class ApiSampler:
         self._lock = threading.Lock()
         self._random = random.Random(0)
         self._ended: set[threading.Event] = set()
-        """One of each `stream` that is under way: set, it makes no further attempts."""
+        """One event per running `stream`; once set, that stream makes no further attempts."""
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns one response per request, in the same order."""
         return sample_all(self, requests)
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
-        """Asks for what comes, many at once; see `StreamingSampler`.
+        """Sends requests as they arrive, many at once; see `StreamingSampler`.
 
         Raises:
-            UsageError: The server refuses the request itself.
-            ModelError: The last attempt at a request failed, too.
+            UsageError: The server rejects a request for good.
+            ModelError: The last attempt at a request failed.
         """
         waiting: dict[Future[Sampled], Key] = {}
         self._ended.add(ended := threading.Event())
@@ -160,21 +165,21 @@ class ApiSampler:
                 self._ended.discard(ended)
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Refuses: the weights are the server's."""
+        """Raises a UsageError: the weights belong to the server and cannot be updated."""
         raise UsageError(f"{self.options.model} at {self.options.url} cannot be trained: its weights are the server's")
 
     def forget(self) -> None:
-        """Does nothing: what the server remembers is its own affair."""
+        """Does nothing, since the server's cache cannot be reached."""
 
     def close(self) -> None:
-        """Ends what is under way: nothing more is sent, and paid for."""
+        """Stops all running streams: no further request is sent or paid for."""
         for ended in list(self._ended):
             ended.set()
 
     # -- one request -----------------------------------------------------------------------------------------------
 
     def _answer(self, request: SampleRequest, ended: threading.Event) -> Sampled:
-        """Asks until there is an answer, or nobody wants one any more."""
+        """Sends a request until it is answered, the attempts are spent, or `ended` is set."""
         asked = request.sampling
         body: dict[str, Any] = {
             "model": self.options.model,
@@ -207,8 +212,8 @@ class ApiSampler:
         """Sends a request once.
 
         Raises:
-            _Failed: It may succeed later.
-            UsageError: It will not.
+            _Failed: The request may succeed later.
+            UsageError: The request will never succeed.
         """
         headers = {"Content-Type": "application/json", "User-Agent": "searchgym"}
         if key := os.environ.get(self.options.key_env):
@@ -239,9 +244,9 @@ class ApiSampler:
         usage, options = data.get("usage") or {}, self.options
         with self._lock:
             self.usage.requests += 1
-            self.usage.prompt_tokens += (asked := int(usage.get("prompt_tokens") or 0))
-            self.usage.completion_tokens += (made := int(usage.get("completion_tokens") or 0))
-            self.usage.cost += (asked * options.price_in + made * options.price_out) / 1e6
+            self.usage.prompt_tokens += (tokens_in := int(usage.get("prompt_tokens") or 0))
+            self.usage.completion_tokens += (tokens_out := int(usage.get("completion_tokens") or 0))
+            self.usage.cost += (tokens_in * options.price_in + tokens_out * options.price_out) / 1e6
         finish: Finish = "length" if reason == "length" else "eos"
         if finish == "eos" and (cut := _cut_off(text, stop)):
             text, finish = text + cut, "stop"
@@ -250,11 +255,11 @@ class ApiSampler:
 
 
 class _Failed(Exception):
-    """An attempt that may be repeated.
+    """Raised when an attempt failed and may be repeated.
 
     Args:
-        said: Why.
-        wait: Seconds that the server asks for.
+        said: Reason of the failure.
+        wait: Seconds to wait, if the server gave a time.
     """
 
     def __init__(self, said: str, wait: float | None = None) -> None:
@@ -263,7 +268,7 @@ class _Failed(Exception):
 
 
 def _cut_off(text: str, stop: Sequence[str]) -> str:
-    """Returns the closing tag that a server took away with the stop string, or nothing."""
+    """Returns the closing tag that the server cut off as a stop string, or an empty string if it cut none."""
     for tag in stop:
         if text.rfind(tag.replace("</", "<")) > text.rfind(tag):
             return tag
@@ -271,7 +276,7 @@ def _cut_off(text: str, stop: Sequence[str]) -> str:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Returns what a ``Retry-After`` header asks for, at most a minute; None if it is a date or nothing."""
+    """Returns the seconds in a ``Retry-After`` header, at most 60; None if it is a date or missing."""
     try:
         seconds = float(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Batching of what concurrent episodes wait for: they share calls, and never wait for each other's turns."""
+"""Batching across concurrent episodes, which share calls to models and retrievers but never wait for each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 Result = TypeVar("Result")
 Stream = Callable[[Callable[[], list[tuple[int, Request]]], Callable[[int, Reply], None]], None]
-"""Called with (pull, deliver)."""
+"""Function (pull, deliver) that answers requests until `pull` returns none; see `StreamingSampler.stream`."""
 
 
 @dataclass(slots=True)
@@ -30,10 +30,10 @@ class _Waiting(Generic[Request, Reply]):
 
 
 class Turnstile:
-    """Makes batches canonical: they leave only when every running episode waits, in a fixed order.
+    """Gate that makes batches canonical: they are sent only when every running episode waits, in a fixed order.
 
-    What is in a batch then depends on the episodes alone, not on how long a call took, so that the rounding of batched
-    arithmetic is the same in every run. An episode must wait for one thing at a time.
+    The contents of a batch then depend on the episodes alone, not on how long a call took, so that the rounding of
+    batched arithmetic is the same in every run. An episode must wait for one request at a time.
     """
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ class Turnstile:
         self._running = 0
 
     def add(self, batcher: Batcher[Any, Any]) -> None:
-        """Makes a batcher wait here; batchers leave in the order in which they were added."""
+        """Adds a batcher to the gate; batchers send in the order in which they were added."""
         batcher.turnstile = self
         if batcher not in self._batchers:
             self._batchers.append(batcher)
 
     @contextlib.contextmanager
     def episode(self) -> Iterator[None]:
-        """Counts an episode as running while the block runs."""
+        """Context manager that counts an episode as running while its block runs."""
         self._running += 1
         try:
             yield
@@ -57,7 +57,7 @@ class Turnstile:
             self.check()
 
     def check(self) -> None:
-        """Lets the batches leave if nobody is running who could still join them."""
+        """Sends the batches if every running episode waits, so that no further request could join them."""
         if self._running and sum(len(batcher.waiting) for batcher in self._batchers) >= self._running:
             asyncio.get_running_loop().call_soon(self._leave)
 
@@ -67,18 +67,19 @@ class Turnstile:
 
 
 class Batcher(Generic[Request, Reply]):
-    """Collects the requests of all episodes that are ready into calls.
+    """Collects the requests of waiting episodes into batched calls.
 
-    A batch leaves as soon as a call may be made, so that batches grow by themselves with the number of episodes. Where
-    requests can be streamed there are no batches: each joins those that are under way and is answered when it is done.
+    A batch is sent as soon as a call may be made, so batches grow with the number of episodes. If requests can be
+    streamed there are no batches: each joins the running stream and is answered when it is done.
 
     Args:
-        call: Answers a batch, in order; runs in a worker thread. What it raises reaches everyone in the batch.
-        size: Size of a request.
-        max_size: Largest sum of sizes in one call; a larger single request goes alone.
-        calls_at_once: Calls under way at the same time.
-        stream: Answers requests as they come, see `StreamingSampler.stream`; used in the place of `call` where there
-            is no turnstile. What it raises reaches everyone who is under way.
+        call: Function that answers a batch, in order; it runs in a worker thread. An exception goes to every request of
+            the batch.
+        size: Function that returns the size of a request.
+        max_size: Maximum sum of sizes in one call; a larger single request is sent alone.
+        calls_at_once: Maximum number of concurrent calls.
+        stream: Function that answers requests as they arrive, see `StreamingSampler.stream`; used instead of `call`
+            unless there is a turnstile. An exception goes to every unanswered request.
     """
 
     def __init__(
@@ -92,35 +93,35 @@ class Batcher(Generic[Request, Reply]):
         self._call, self._size, self._max_size, self._stream = call, size, max_size, stream
         self._most_calls = 1 if stream is not None else calls_at_once
         self.waiting: deque[_Waiting[Request, Reply]] = deque()
-        """Taken from in worker threads too."""
+        """Requests not sent yet; worker threads take from it too, hence a deque."""
         self.turnstile: Turnstile | None = None
-        """If there is one, it decides when batches leave, and calls run in the loop's own thread."""
+        """Gate that decides when batches are sent, if set; calls then run in the event loop's thread."""
         self._under_way: list[asyncio.Task[None]] = []
         self.calls = 0
-        """Calls made; each stream is one."""
+        """Number of calls made; a stream counts as one."""
         self.sizes = 0
-        """Sum of the sizes of all requests that were answered."""
+        """Sum of the sizes of all answered requests."""
 
     async def ask(self, request: Request, place: tuple[str, int] = ("", 0)) -> Reply:
-        """Returns the reply to one request.
+        """Queues one request and waits for its reply.
 
         Args:
-            request: What is asked.
-            place: Question id and attempt of the episode: the order within a canonical batch.
+            request: The request.
+            place: Question id and attempt of the episode, by which canonical batches are sorted.
         """
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.waiting.append(_Waiting(request, future, place))
         if self.turnstile is not None:
             self.turnstile.check()
             return await future
-        # Asked of the tasks, not noted by them: one that is cancelled before it begins can note nothing.
+        # A counter kept by the tasks would drift: a task that is cancelled before it starts could not decrement it.
         self._under_way = [task for task in self._under_way if not task.done()]
         if len(self._under_way) < self._most_calls:
             self._under_way.append(asyncio.create_task(self._send_all()))
         return await future
 
     def send_in_order(self) -> None:
-        """Makes the calls of everyone who waits, in the order of their places, here and now."""
+        """Answers all waiting requests at once in this thread, in the order of their places."""
         self.waiting = deque(sorted(self.waiting, key=lambda waiting: waiting.place))
         while batch := self._take():
             try:
@@ -129,7 +130,7 @@ class Batcher(Generic[Request, Reply]):
                 self._fail(batch, error)
 
     async def _send_all(self) -> None:
-        """Makes calls until nobody waits."""
+        """Sends batches, or streams, until no request waits."""
         while self.waiting:
             if self._stream is not None:
                 await self._answer_stream(self._stream)
@@ -137,18 +138,18 @@ class Batcher(Generic[Request, Reply]):
                 await self._send(batch)
 
     def _take(self) -> list[_Waiting[Request, Reply]]:
-        """Removes and returns the next batch: at least one request, unless nobody waits any more."""
+        """Removes and returns the next batch: at least one request, unless none waits any more."""
         total, batch = 0, list[_Waiting[Request, Reply]]()
         while self.waiting:
             total += self._size(self.waiting[0].request)
             if batch and total > self._max_size:
                 break
-            if not (waiting := self.waiting.popleft()).future.done():  # it is done where an episode was ended
+            if not (waiting := self.waiting.popleft()).future.done():  # done already: its episode was cancelled
                 batch.append(waiting)
         return batch
 
     async def _send(self, batch: list[_Waiting[Request, Reply]]) -> None:
-        """Makes one call in a thread and wakes its episodes."""
+        """Makes one call in a thread and hands out its replies."""
         requests = [waiting.request for waiting in batch]
         try:
             self._settle(batch, await _in_thread(lambda: self._call(requests)))
@@ -156,7 +157,7 @@ class Batcher(Generic[Request, Reply]):
             self._fail(batch, error)
 
     async def _answer_stream(self, stream: Stream[Request, Reply]) -> None:
-        """Answers in a thread, one by one, those who wait and those who come meanwhile."""
+        """Runs a stream in a thread, which answers the waiting requests and those that arrive meanwhile."""
         loop = asyncio.get_running_loop()
         under_way: dict[int, _Waiting[Request, Reply]] = {}
         count = itertools.count()
@@ -186,7 +187,7 @@ class Batcher(Generic[Request, Reply]):
         """Hands out the replies of one call.
 
         Raises:
-            RuntimeError: There is not one per request.
+            RuntimeError: The number of replies is not that of requests.
         """
         self.calls += 1
         if len(replies) != len(batch):
@@ -195,21 +196,21 @@ class Batcher(Generic[Request, Reply]):
             self._answer(waiting, reply)
 
     def _answer(self, waiting: _Waiting[Request, Reply], reply: Reply) -> None:
-        """Wakes an episode."""
+        """Hands a reply to the episode that waits for it."""
         self.sizes += self._size(waiting.request)
         if not waiting.future.done():
             waiting.future.set_result(reply)
 
     @staticmethod
     def _fail(batch: list[_Waiting[Request, Reply]], error: Exception) -> None:
-        """Gives everyone in a batch the error of its call: one each, since raising changes an exception."""
+        """Fails every request of a batch with a copy of the error: raising an exception changes its traceback."""
         for waiting in batch:
             if not waiting.future.done():
                 waiting.future.set_exception(copy.copy(error))
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:
-    """Runs a call in a daemon thread: an interrupted program does not wait for it, as it would for ``to_thread``."""
+    """Runs a call in a daemon thread, for which, unlike ``asyncio.to_thread``, an interrupted program does not wait."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -219,11 +220,11 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
 
     def run() -> None:
         try:
-            ended: tuple[Callable[[Any], None], Any] = (future.set_result, call())
+            outcome: tuple[Callable[[Any], None], Any] = (future.set_result, call())
         except Exception as error:
-            ended = (future.set_exception, error)
+            outcome = (future.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *ended)
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, name="searchgym-batch", daemon=True).start()
     return await future
@@ -231,7 +232,7 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """What one action of one episode asks the retriever."""
+    """Retriever request of one search action: the question's id and the queries."""
 
     question_id: str
     texts: tuple[str, ...]
@@ -240,13 +241,13 @@ class Queries:
 def retrieval_batcher(
     retriever: AnyRetriever, k: int, deadline: float, max_queries: int = 512
 ) -> Batcher[Queries, list[list[Hit]]]:
-    """Returns a batcher over a retriever.
+    """Returns a batcher that sends the queries of many episodes to a retriever in common calls.
 
     Args:
-        retriever: What is searched.
-        k: Hits per query.
+        retriever: Retriever to search with.
+        k: Number of hits per query.
         deadline: Seconds per call, retries included.
-        max_queries: Most queries in one call.
+        max_queries: Maximum number of queries in one call.
     """
 
     def call(requests: list[Queries]) -> list[list[list[Hit]]]:

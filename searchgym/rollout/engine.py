@@ -1,4 +1,4 @@
-"""The episode engine: runs a workflow over many questions at once, without lock-step."""
+"""The episode engine: runs an agent's workflow on many questions concurrently, without lock-step."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
 
 
 class Engine:
-    """Runs episodes of one task.
+    """Runs episodes of one task with one agent, many at once.
 
     Args:
-        task: The environment.
-        agent: The workflow and its roles; one object for all episodes.
-        models: The model behind each role; needed for the agent's roles only.
-        concurrency: Episodes under way at once.
+        task: Environment with its questions, retriever and reward.
+        agent: Workflow and roles of the agent; one object for all episodes.
+        models: Role name to model, for each of the agent's roles.
+        concurrency: Maximum number of concurrent episodes.
         seed: Seed of the run; with the question id and the attempt it seeds each episode's generator and samples.
-        temperature: Of sampling; 0 is greedy.
-        top_p: Share of probability that is sampled from.
-        training: Whether episodes will be learnt from; see `EpisodeIO.training`.
-        canonical: Batches depend on the episodes alone (see `Turnstile`): the same bits in every run, at the price of
-            lock-step. For training and tests; what is evaluated greedily does not need it.
+        temperature: Sampling temperature; 0 is greedy.
+        top_p: Probability mass of nucleus sampling, in (0, 1].
+        training: Whether the episodes will be trained on; see `EpisodeIO.training`.
+        canonical: Whether batches depend on the episodes alone (see `Turnstile`), which makes runs bit-identical at the
+            price of lock-step. Meant for training and tests; greedy evaluation does not need it.
 
     Raises:
-        UsageError: A role without a model, or a model for a role that the agent does not have.
+        UsageError: A role has no model, or a model is given for a role that the agent does not have.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Engine:
         self._turnstile = Turnstile()
 
     def _claim_batchers(self) -> None:
-        """Makes the batchers wait at this engine's turnstile, or at none: models are shared between engines."""
+        """Attaches the batchers to this engine's turnstile or to none, as engines that share models set it in turn."""
         self._turnstile = Turnstile()
         batchers: list[Batcher[Any, Any]] = [self.retrieval]
-        batchers += [self.models[role].batcher for role in sorted(self.models)]  # some of them the same
+        batchers += [self.models[role].batcher for role in sorted(self.models)]  # roles may share one
         for batcher in batchers:
             batcher.turnstile = None
             if self.canonical:
@@ -90,13 +90,13 @@ class Engine:
         """Runs `attempts` episodes per question.
 
         Args:
-            questions: In the order in which they start.
-            done: Called with each episode when it ends, in the order of their ends.
-            attempts: Episodes per question: they form a group.
-            group: Prefix of the groups' `group_uid`; None leaves it out.
+            questions: Questions, in the order in which their episodes start.
+            done: Called with each episode as it ends, so not in the order of the questions.
+            attempts: Number of episodes per question, which form a group.
+            group: Prefix of each episode's `group_uid`; None leaves it out.
 
         Raises:
-            SearchGymError: What a workflow, the reward or `done` raised; episodes already given to `done` are complete.
+            SearchGymError: A workflow, the reward or `done` raised it; episodes already passed to `done` are complete.
         """
         self._claim_batchers()
         todo = ((question, attempt) for question in questions for attempt in range(attempts))
@@ -117,10 +117,14 @@ class Engine:
             raise errors.exceptions[0] from errors.exceptions[0].__cause__
 
     async def episode(self, question: Question, attempt: int = 0) -> Episode:
-        """Runs one episode to its end.
+        """Runs one episode to its end and scores it.
+
+        Args:
+            question: Question to answer.
+            attempt: 0-based number of the attempt at the question.
 
         Raises:
-            RewardError: See `Task.score`.
+            RewardError: The reward function raised, or returned something other than a finite number.
             UsageError: The workflow cannot run on this question.
         """
         io = _EpisodeIO(self, question, attempt)
@@ -158,11 +162,11 @@ class Engine:
 
 
 class _EpisodeIO:
-    """`EpisodeIO` on the environment core and the batchers."""
+    """Implementation of `EpisodeIO` on the environment core and the batchers."""
 
     def __init__(self, engine: Engine, question: Question, attempt: int) -> None:
         self.engine = engine
-        # surrogatepass: an id may hold anything that a file held
+        # surrogatepass: ids come from files, which may hold lone surrogates
         self._entropy = (engine.seed, zlib.crc32(question.id.encode("utf-8", "surrogatepass")), attempt)
         self._rng: np.random.Generator | None = None
         self._busy = False
@@ -196,31 +200,31 @@ class _EpisodeIO:
         self.notes[name] = float(value)
 
     def end(self, reason: StopReason, why: str) -> EpisodeError:
-        """Ends the episode, which cannot go on; returns what to raise."""
+        """Ends the episode and returns the exception to raise."""
         self.state = fail(self.state, why, reason)
         return EpisodeError(why)
 
     def role(self, name: str) -> Role:
-        """Returns one of the agent's roles."""
+        """Returns the agent's role of that name, or raises a UsageError."""
         roles = self.engine.agent.roles
         if name not in roles:
             raise UsageError(f"agent {self.engine.agent.name} has no role {name!r}: its card names {sorted(roles)}")
         return roles[name]
 
     def call_seed(self) -> int:
-        """Returns the seed of the next call's noise."""
+        """Returns the seed for sampling in the next model call."""
         return int(np.random.SeedSequence((*self._entropy, len(self.calls))).generate_state(1)[0])
 
     def open(self, role: str, **fields: str) -> _Chat:
-        own, model = self.role(role), self.engine.models[role]
-        prompt = Span("prompt", model.format.prompt_ids(own.render(**fields)))
-        return _Chat(self, own, model, Context(None, 0, [prompt]))
+        agent_role, model = self.role(role), self.engine.models[role]
+        prompt = Span("prompt", model.format.prompt_ids(agent_role.render(**fields)))
+        return _Chat(self, agent_role, model, Context(None, 0, [prompt]))
 
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
 
     async def step(self, action: Action) -> Observation:
-        if self._busy:  # else several searches at once would cost one turn
+        if self._busy:  # otherwise several searches at once would cost only one turn
             raise EpisodeError("one action at a time: await the last step before the next")
         rules = self.engine.task.rules
         state, queries = begin(self.state, action, rules)
@@ -236,11 +240,11 @@ class _EpisodeIO:
             self.words += protocol.count_words(text)
         finally:
             self._busy = False
-        return Observation(text, tuple(hit for own in hits for hit in own), self.state.done, self.turns_left)
+        return Observation(text, tuple(hit for page in hits for hit in page), self.state.done, self.turns_left)
 
 
 class _Chat:
-    """`Chat`: one context of the token tree, owned as ids from the first token on."""
+    """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again."""
 
     def __init__(
         self,
@@ -264,7 +268,10 @@ class _Chat:
         if io.state.done:
             raise EpisodeError(f"the episode has ended ({io.state.stop_reason}): nothing is generated after the end")
         if len(io.calls) >= engine.agent.max_calls:
-            raise io.end("calls", f"agent {engine.agent.name}: {len(io.calls)} calls were made, max_calls is as many")
+            raise io.end(
+                "calls",
+                f"agent {engine.agent.name}: the episode has used all its {len(io.calls)} model calls (max_calls)",
+            )
         stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
         ids = self._ids()
@@ -295,11 +302,12 @@ class _Chat:
         self._context.spans.append(Span("observation", self._model.format.observation_ids(text, self._finish)))
 
     def fork(self, role: str, **fields: str) -> _Chat:
-        io, own, model = self._io, self._io.role(role), self._io.engine.models[role]
+        io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]
         if model is not self._model:
-            raise UsageError(f"role {role} goes on in role {self._role.name}'s context: both need the same model")
+            raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
         ids = self._ids()
-        chat = _Chat(io, own, model, Context(self._number, len(ids)), [ids])
+        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), [ids])
+        # Decides whether the model's turn is still open, as for an observation after the last response.
         chat._finish = self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
-        chat.observe(f"\n\n{own.render(**fields)}\n\n")
+        chat.observe(f"\n\n{agent_role.render(**fields)}\n\n")
         return chat

@@ -1,7 +1,7 @@
-"""Models and tokenizers: folders in Hugging Face format, models shipped with the package, models of the hub.
+"""Loading of models and tokenizers: folders in Hugging Face format, shipped models, and models of the Hugging Face hub.
 
-A model of the hub is named ``OWNER/NAME[@REVISION]`` and fetched into the hub's cache, from where it comes without a
-network afterwards. Only weights in safetensors are fetched, and no code.
+A model of the hub is named ``OWNER/NAME[@REVISION]`` and downloaded into the hub's cache, so that later loads need no
+network. Only safetensors weights are downloaded, and no code.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
+"""Pattern of a model name on the Hugging Face hub: name and optional revision."""
 ADAPTER: Final = "adapter_config.json"
+"""File name of a LoRA adapter's configuration, as peft writes it."""
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-"""peft's file of an adapter's weights."""
+"""File name of a LoRA adapter's weights, as peft writes them."""
 PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-"""Files of a model on the hub that are fetched."""
+"""Patterns of the files that are downloaded from the Hugging Face hub."""
 
 
 def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer.
+    """Loads the tokenizer of a model.
 
     Args:
         path: A folder, or the name of a model.
-        chat: Whether a chat template is needed.
+        chat: Whether to refuse a tokenizer without a chat template.
 
     Raises:
-        DataMissingError: The folder, its tokenizer or the chat template that is needed is not there.
+        DataMissingError: The folder, its tokenizer or the required chat template does not exist.
         DataError: The tokenizer cannot be read.
     """
     folder = model_folder(path)
@@ -76,17 +78,17 @@ def load_model(
 
     Args:
         path: A folder, or the name of a model. A folder with an adapter (``adapter_config.json``) names its base.
-        dtype: Type of the weights in memory, whatever they are on disk.
-        device: Where the weights go, as torch names it.
-        chat: Whether a chat template is needed.
+        dtype: Type of the weights in memory, regardless of their type on disk.
+        device: Torch device for the weights.
+        chat: Whether to refuse a tokenizer without a chat template.
 
     Returns:
-        (model in evaluation mode, tokenizer).
+        The model, in evaluation mode, and its tokenizer.
 
     Raises:
-        UsageError: The dtype is unknown, or the tokenizer has ids that the model does not know.
-        DataMissingError: The folder or one of its parts is not there.
-        DataError: A file cannot be read, or weights are missing from it.
+        UsageError: The dtype is unknown, or the tokenizer has ids beyond the model's vocabulary.
+        DataMissingError: The folder or one of its files does not exist.
+        DataError: A file cannot be read, or lacks weights.
     """
     if dtype not in DTYPES:
         raise UnknownNameError("dtype", dtype, DTYPES)
@@ -114,8 +116,8 @@ def model_config(folder: Path) -> PretrainedConfig:
     """Returns a model's configuration.
 
     Raises:
-        DataMissingError: There is none.
-        DataError: It cannot be read.
+        DataMissingError: The folder has no ``config.json``.
+        DataError: The configuration cannot be read.
     """
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
@@ -127,14 +129,14 @@ def model_config(folder: Path) -> PretrainedConfig:
 
 
 def generation_settings(folder: Path) -> GenerationConfig:
-    """Returns a model's generation settings: its own, else those that its configuration implies."""
+    """Returns a model's generation settings, from ``generation_config.json`` or else from its configuration."""
     if (folder / "generation_config.json").is_file():
         return GenerationConfig.from_pretrained(folder, local_files_only=True)
     return GenerationConfig.from_model_config(model_config(folder))
 
 
 def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
-    """Raises a UsageError if a tokenizer has ids that the model does not know."""
+    """Raises a UsageError if a tokenizer has more tokens than the model knows."""
     if len(tokenizer) > known:
         raise UsageError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
@@ -147,20 +149,23 @@ def adapter_base(folder: Path) -> str:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Says whether a folder holds an adapter, and no model of its own."""
+    """Returns whether a folder holds an adapter and no complete model."""
     return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def read_adapter(folder: Path, base: Path) -> dict[str, torch.Tensor]:
-    """Returns an adapter's weights by peft's names.
+    """Reads an adapter's weights and checks their sizes against its base model.
 
     Args:
-        folder: The adapter.
-        base: Folder of its base, whose configuration is read.
+        folder: Folder of the adapter.
+        base: Folder of its base model, of which only the configuration is read.
+
+    Returns:
+        Weights by peft's names.
 
     Raises:
-        DataMissingError: There are none.
-        DataError: They do not fit the base; vLLM would take smaller ones in silence.
+        DataMissingError: The folder has no adapter weights.
+        DataError: The weights do not fit the base; vLLM would silently accept smaller ones.
     """
     from safetensors.torch import load_file
 
@@ -174,11 +179,11 @@ def read_adapter(folder: Path, base: Path) -> dict[str, torch.Tensor]:
         place, _, side = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
         size = sizes.get(f"{place}.weight")
         if side not in ("lora_A", "lora_B") or size is None:
-            raise DataError(f"the adapter does not fit its base {base}, which has nothing for {name}", folder)
-        own, wanted = (weight.shape[1], size[1]) if side == "lora_A" else (weight.shape[0], size[0])
-        if own != wanted:
+            raise DataError(f"the adapter does not fit its base {base}, which has no weight for {name}", folder)
+        width, wanted = (weight.shape[1], size[1]) if side == "lora_A" else (weight.shape[0], size[0])
+        if width != wanted:
             raise DataError(
-                f"the adapter does not fit its base {base}: {name} is {own} wide there, {wanted} here", folder
+                f"the adapter does not fit its base {base}: {name} is {width} wide there, {wanted} here", folder
             )
     return weights
 
@@ -204,10 +209,10 @@ def _load_adapted(
 
 
 def device_of(name: str) -> str:
-    """Returns the device that ``auto``, ``cpu`` or ``cuda`` means here.
+    """Returns the torch device for ``auto``, ``cpu`` or ``cuda`` on this machine.
 
     Raises:
-        UsageError: A GPU is wanted where there is none.
+        UsageError: A GPU is requested but torch finds none.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -217,22 +222,22 @@ def device_of(name: str) -> str:
 
 
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
-    """Returns the folder of a model: its own, that of one which is shipped, or the hub's cache after fetching it.
+    """Returns the folder of a model, downloading it from the Hugging Face hub if needed.
 
     Args:
-        name: Path or name; a path that exists comes first, then shipped models.
-        parts: Patterns of the files that are fetched from the hub.
+        name: An existing path, the name of a shipped model, or of one on the hub, tried in this order.
+        parts: Patterns of the files to download from the hub.
 
     Raises:
-        DataMissingError: There is none of these.
+        DataMissingError: There is no such folder or model.
     """
     folder, shipped = Path(name), list_cards("models")
     if folder.is_dir():
         return folder
     if str(name) in shipped:
         return shipped[str(name)].parent
-    if found := HUB_NAME.fullmatch(str(name)):
-        return _from_hub(str(name), found[1], found[2], parts)
+    if match := HUB_NAME.fullmatch(str(name)):
+        return _from_hub(str(name), match[1], match[2], parts)
     raise DataMissingError(
         "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
         f"model: {', '.join(shipped)}",
@@ -241,7 +246,7 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
 
 
 def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) -> Path:
-    """Returns the folder of the hub's cache that holds a model, fetched if the hub can be reached."""
+    """Returns a model's folder in the hub's cache, after downloading it if the hub can be reached."""
     import huggingface_hub
 
     offline = not hub_answers()

@@ -1,4 +1,4 @@
-"""Models behind roles: a sampler, its token format, and the batcher that episodes share."""
+"""Models that fill an agent's roles: a sampler, its token format, and the batcher that episodes share."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ class Model:
     """One set of weights that episodes sample from."""
 
     key: str
-    """Names the weights; recorded in every call."""
+    """Name of the weights, recorded in every call."""
     sampler: Sampler
+    """Sampler that holds the weights."""
     format: TokenFormat | MessageFormat
+    """Converter between text and token ids."""
     batcher: Batcher[SampleRequest, Sampled]
+    """Batcher through which all episodes share the sampler."""
     sha256: str | None = None
-    """Of the weight files it was loaded from, None if it was made in memory."""
+    """SHA-256 over the weight files; None if the model was made in memory."""
     engine: str = ""
-    """What samples, where that is not transformers in float32: scores may differ by rounding."""
+    """Sampling engine and dtype, empty for transformers in float32; others may score differently by rounding."""
 
     @classmethod
     def over(
@@ -47,26 +50,35 @@ class Model:
         sha256: str | None = None,
         engine: str = "",
     ) -> Model:
-        """Returns a model whose calls hold at most `max_requests` requests, where requests are not streamed."""
+        """Returns a model over a sampler, with a new batcher.
+
+        Args:
+            key: Name of the weights.
+            sampler: Sampler that holds the weights.
+            format: Converter between text and token ids.
+            max_requests: Maximum number of requests per call, unless the sampler streams.
+            sha256: SHA-256 over the weight files.
+            engine: See `Model.engine`.
+        """
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
         return cls(key, sampler, format, batcher, sha256, engine)
 
 
 def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:
-    """Reads ``[ROLE=]MODEL`` arguments.
+    """Parses ``[ROLE=]MODEL`` arguments of the command line.
 
     Args:
-        specs: A bare model is for every role that no other argument names: a folder, a name, or ``URL#NAME`` for a
-            model behind an OpenAI-compatible server.
-        roles: The agent's roles.
+        specs: Arguments. A model is a folder, a name, or ``URL#NAME`` for a model behind an OpenAI-compatible server;
+            without ``ROLE=`` it fills every role that no other argument names.
+        roles: Roles of the agent, by name.
 
     Returns:
-        Role to model.
+        Role name to model.
 
     Raises:
-        UsageError: Two paths for one role, or a path that no role uses.
-        UnknownNameError: An unknown role.
+        UsageError: Two models for one role, or a model that no role uses.
+        UnknownNameError: The agent has no such role.
     """
     named: dict[str, str] = {}
     bare: list[str] = []
@@ -89,42 +101,45 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, s
 
 
 def is_url(model: str | Path) -> bool:
-    """Says whether a model is behind a server."""
+    """Returns whether a model is named by the URL of a server."""
     return str(model).startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What models that are loaded here sample by."""
+    """Settings for locally loaded models: how they are sampled."""
 
     by: str = "transformers"
-    """``transformers``, ``vllm``, or ``auto``: see `samples_by_vllm`."""
+    """Sampler: ``transformers``, ``vllm``, or ``auto`` (see `samples_by_vllm`)."""
     dtype: str = "float32"
-    """Of weights and computation."""
+    """Type of weights and computation."""
     requests: int = 64
-    """Most requests under way at once."""
+    """Maximum number of concurrent requests."""
     max_context: int | None = None
-    """Most tokens of request and response with vLLM, whose cache must hold that; the model's own limit if not given."""
+    """Maximum tokens of request and response with vLLM, whose cache must hold them. Default: the model's limit."""
 
 
 def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()) -> dict[str, Model]:
-    """Loads each model once and returns the one behind each role; a model's key is its folder's name, or its server's.
+    """Loads the models of all roles, each distinct model once.
 
     Args:
-        models: Role to model.
-        protocol: Of the environment.
-        how: For those that are not behind a server.
+        models: Role name to model, as `parse_models` returns it.
+        protocol: Action grammar of the environment.
+        how: Settings for models that are not behind a server.
+
+    Returns:
+        Role name to loaded model, whose key is the name of its folder, or its name on the server.
 
     Raises:
-        DataMissingError: A folder that is not there or holds no model.
-        UsageError: A model without a tokenizer, two folders of one name, or a URL without a model's name.
+        DataMissingError: A folder does not exist or holds no model.
+        UsageError: A model has no tokenizer, two folders have one name, or a URL lacks the model's name.
     """
     served = {role: str(model) for role, model in models.items() if is_url(model)}
     if len({model.partition("#")[2] for model in served.values()}) < len(set(served.values())):
         raise UsageError(f"two servers have models of one name: {', '.join(sorted(set(served.values())))}")
-    there = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
-    found = _loaded({role: model for role, model in models.items() if role not in served}, protocol, how)
-    return found | {role: there[model] for role, model in served.items()}
+    remote = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
+    local = _loaded({role: model for role, model in models.items() if role not in served}, protocol, how)
+    return local | {role: remote[model] for role, model in served.items()}
 
 
 def _served(model: str, protocol: Protocol) -> Model:
@@ -140,7 +155,7 @@ def _served(model: str, protocol: Protocol) -> Model:
 
 
 def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) -> dict[str, Model]:
-    """Returns models that are loaded here."""
+    """Loads the models that are not behind a server; returns role name to model."""
     if not models:
         return {}
     from searchgym.rollout.loading import DTYPES, device_of, model_folder
@@ -173,12 +188,12 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
 
 
 def _weights_sha256(folder: Path) -> str:
-    """Returns one hash over the weight files of a folder; an adapter's base's too."""
+    """Returns one SHA-256 over the weight files of a folder and, for an adapter, of its base model."""
     from searchgym.rollout.loading import adapter_base, is_adapter, model_folder
 
     folders = [folder, model_folder(adapter_base(folder))] if is_adapter(folder) else [folder]
     digest = hashlib.sha256()
-    for own in folders:
-        for file in sorted([*own.glob("*.safetensors"), *own.glob("pytorch_model*.bin")]):
+    for place in folders:
+        for file in sorted([*place.glob("*.safetensors"), *place.glob("pytorch_model*.bin")]):
             digest.update(bytes.fromhex(sha256_file(file)))
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a sampler is: token ids in; token ids and log-probs out. Needs no torch; samplers live in their own modules."""
+"""Interface of samplers: token ids in, token ids and log-probabilities out. Imports no torch; samplers have modules."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import numpy.typing as npt
 from searchgym.errors import UsageError
 
 Finish = Literal["eos", "stop", "length", "context"]
-"""Why a response ended: an end id was sampled; a stop string is complete; `max_tokens`; the model's context is full.
-Where several hold at once, the first of this list is said."""
+"""Why a response ended. ``eos``: an end id was sampled; ``stop``: a stop string is complete; ``length``: `max_tokens`
+was reached; ``context``: the model's context is full. If several hold at once, the first in this list is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen.
+    """Sampling parameters of one response.
 
     Raises:
         UsageError: A value is out of its range.
     """
 
     max_tokens: int = 256
-    """Most tokens of a response, at least 1."""
+    """Maximum length of the response in tokens, at least 1."""
     temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token (`top_p` is then ignored)."""
+    """Temperature, by which logits are divided; 0 takes the likeliest token (`top_p` is then ignored)."""
     top_p: float = 1.0
-    """Nucleus: tokens are drawn from the smallest set of likeliest ones that holds at least this probability."""
+    """Probability mass of nucleus sampling: tokens are drawn from the smallest set of likely tokens that holds it."""
     stop: tuple[str, ...] = ()
-    """Texts that end a response. A stop string may end inside a token: the whole token is kept."""
+    """Strings that end a response. If one ends inside a token, the whole token is kept."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -48,15 +48,16 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRequest:
-    """One generation that is asked for."""
+    """Request for one response of a model."""
 
     ids: npt.NDArray[np.int32]
     """(T,) int32 token ids of everything the model sees; T at least 1."""
     sampling: Sampling = field(default_factory=Sampling)
+    """Sampling parameters."""
     seed: int = 0
-    """From 0 up; makes the noise of this request alone, whatever else is in the batch."""
+    """Seed of the response's random numbers, at least 0; they do not depend on the rest of the batch."""
     episode: str = ""
-    """Requests of one episode continue each other: who has several engines keeps them together."""
+    """Id of the episode; its requests share a prefix, so several engines keep them on one."""
 
     def __post_init__(self) -> None:
         if self.ids.ndim != 1 or not len(self.ids):
@@ -67,58 +68,62 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """One response."""
+    """One sampled response."""
 
     ids: npt.NDArray[np.int32]
-    """(N,) int32 token ids as sampled, the end id included if one was; N is 0 only if the context was full before."""
+    """(N,) int32 token ids as sampled, including the end id if any; N is 0 only if the context was already full."""
     logp: npt.NDArray[np.float32]
-    """(N,) float32 natural-log probabilities under the distribution that was drawn from: divided by the temperature,
-    cut by top-p. At temperature 0 they are those of temperature 1, uncut."""
+    """(N,) float32 natural-log probabilities under the sampling distribution, after temperature and top-p. At
+    temperature 0 they are those at temperature 1 without top-p."""
     finish: Finish
+    """Why the response ended."""
     version: int = 0
-    """Policy version of the weights that it was sampled from."""
+    """Policy version of the weights that the response was sampled from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmOptions:
-    """How an engine is set up."""
+    """Set-up of vLLM engines: memory, GPUs, replicas and servers."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and computation; auto: the learner's, or its autocast's."""
+    """Type of weights and computation; ``auto`` is the learner's autocast type, or its weight type without autocast."""
     prefix_caching: bool = True
-    """Keep keys and values of earlier requests for those that continue them."""
+    """Whether to keep keys and values of earlier requests for requests that continue them."""
     gpu_share: float = 0.4
-    """Share of a GPU's memory that the engine takes, weights included."""
+    """Fraction of a GPU's memory that the engine takes, weights included."""
     cache_gib: int = 4
-    """GiB for keys and values where the engine runs on a CPU."""
+    """Memory for keys and values in GiB if the engine runs on a CPU."""
     max_context: int | None = None
-    """Most tokens of request and response; the model's own limit if not given."""
+    """Maximum tokens of request and response. Default: the model's limit."""
     tensor_parallel: int = 1
-    """GPUs that share one engine."""
+    """Number of GPUs over which one engine is split."""
     replicas: int = 1
-    """Engines beside each other, each on `tensor_parallel` GPUs; an episode stays with one of them."""
+    """Number of engines, each on `tensor_parallel` GPUs; an episode stays with one of them."""
     gpus: list[int] | None = None
-    """Numbers of the GPUs that the engines take, in this order; all that there are if not given."""
+    """Indices of the GPUs for the engines, in this order. Default: all GPUs."""
     servers: list[str] | None = None
-    """Addresses of servers that sample, in the place of engines of this process: ``http://127.0.0.1:8000``; see
+    """Addresses of vLLM servers to use instead of local engines, such as ``http://127.0.0.1:8000``; see
     `searchgym.rollout.vllm.server`."""
     sleep: int = 0
-    """Give the GPU to the learner while it learns: 1 keeps the weights in the machine's memory, 2 drops them."""
+    """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
+    drops them."""
     eager: bool = False
-    """Do without CUDA graphs: starts faster, samples slower."""
+    """Whether to run without CUDA graphs: starts faster, samples slower."""
 
 
 Key = TypeVar("Key")
 Pull = Callable[[], Sequence[tuple[Key, SampleRequest]]]
+"""Function that returns new requests, each with a key."""
 Deliver = Callable[[Key, Sampled], None]
+"""Function that receives a finished response under its request's key."""
 
 
 class Sampler(typing.Protocol):
-    """Anything that continues token ids; one object per model."""
+    """Interface of an object that samples responses from one model."""
 
     @property
     def max_context(self) -> int:
-        """Most tokens of a request and its response together."""
+        """Maximum tokens of a request and its response together."""
         ...
 
     @property
@@ -131,54 +136,59 @@ class Sampler(typing.Protocol):
         ...
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Loads weights (name to tensor) that later responses are sampled from; requests under way end before."""
+        """Loads new weights once the current requests are done.
+
+        Args:
+            state: Weights by name.
+            version: Policy version of these weights.
+        """
         ...
 
     def forget(self) -> None:
-        """Forgets what it computed for earlier requests: no bit of later responses depends on them then."""
+        """Clears cached keys and values, so that earlier requests do not affect later responses even by rounding."""
         ...
 
     def close(self) -> None:
-        """Ends what the sampler started."""
+        """Stops the processes and threads that the sampler started."""
         ...
 
 
 @typing.runtime_checkable
 class StreamingSampler(Sampler, typing.Protocol):
-    """A sampler that lets requests join those that are under way."""
+    """Interface of a sampler that accepts new requests while others are being sampled."""
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
-        """Samples until nothing is left.
+        """Samples until no request is left.
 
         Args:
-            pull: Called again and again: requests that are new, each with a key.
-            deliver: Called with the key and the response of each request, as soon as it has ended.
+            pull: Called repeatedly; returns the requests that are new, each with a key.
+            deliver: Called with the key and the response of each request as soon as it is done.
         """
         ...
 
 
 def sample_all(sampler: StreamingSampler, requests: Sequence[SampleRequest]) -> list[Sampled]:
-    """Streams requests that are all there; returns one response per request, in the same order."""
+    """Samples a fixed list of requests with a streaming sampler; returns one response per request, in order."""
     todo: list[tuple[int, SampleRequest]] = list(enumerate(requests))
     replies: dict[int, Sampled] = {}
 
     def pull() -> list[tuple[int, SampleRequest]]:
-        found = todo.copy()
+        new = todo.copy()
         todo.clear()
-        return found
+        return new
 
     sampler.stream(pull, replies.__setitem__)
     return [replies[number] for number in range(len(requests))]
 
 
 def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
-    """Returns the noise of a request: one number per position of its response.
+    """Returns uniform random numbers, one per position of a response, from which its tokens are chosen.
 
-    Number i depends on the seed and on i alone, so it does not matter how many are asked for.
+    Number i depends on the seed and on i alone, not on `count`.
 
     Args:
-        seed: The request's seed, from 0 up.
-        count: Positions.
+        seed: Seed of the request, at least 0.
+        count: Number of positions.
 
     Returns:
         (count,) float64 in [0, 1).
@@ -187,14 +197,14 @@ def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
 
 
 class StopMatcher:
-    """Tells after each token whether a stop string is complete in the text of a response.
+    """Detects, token by token, when the text of a response contains a stop string.
 
     Only the last tokens are decoded, and only if the newest one can have completed a stop string: if its text holds a
     stop string's last character, or a character that is not whole yet.
 
     Args:
         decode: Token ids to text, special tokens included.
-        stop: The stop strings; none: nothing ever matches.
+        stop: Stop strings; if empty, nothing ever matches.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str]) -> None:
@@ -210,7 +220,7 @@ class StopMatcher:
         """Returns whether the response, which held no stop string before its last token, holds one now.
 
         Args:
-            ids: The response so far, at least one token.
+            ids: Token ids of the response so far, at least one.
         """
         if not self._stop or not self._can_complete(ids[-1]):
             return False

@@ -1,9 +1,9 @@
-"""Episodes on disk: one JSON line per episode for text and structure, one sidecar for token arrays.
+"""Episode files: one JSON line per episode for text and structure, and one binary sidecar file for token arrays.
 
-``episodes.jsonl`` can be read with any JSON reader. Where an episode has tokens, each span of its line holds
+``episodes.jsonl`` can be read with any JSON reader. If an episode has tokens, each span of its line holds
 ``"ids": [offset, count]`` and ``"logp": [offset, count]`` into ``episodes.tokens.bin``: byte offset and number of
-little-endian int32 ids or float32 log-probs. An episode's arrays are written before its line, so that an interrupted
-write leaves at worst a half line, which `EpisodeWriter` removes when it goes on.
+little-endian int32 ids or float32 log-probabilities. An episode's arrays are written before its line, so that an
+interrupted write leaves at worst a partial line, which `EpisodeWriter` removes when it resumes.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from searchgym.records import (
 )
 
 IDS, LOGP = np.dtype("<i4"), np.dtype("<f4")
+"""Types of token ids and log-probabilities on disk."""
 BLOCK = 2**16
-"""Bytes read at once when looking for the last line."""
+"""Number of bytes read at once when looking for the last line."""
 Tokens = bytes | mmap.mmap
 
 
 def sidecar(path: Path) -> Path:
-    """Returns the file of token arrays that belongs to an episode file."""
+    """Returns the path of the token file that belongs to an episode file."""
     return path.with_suffix(".tokens.bin")
 
 
 class EpisodeWriter:
-    """Appends episodes to a file; each is complete on disk when `write` returns.
+    """Writer that appends episodes to a file; each is complete on disk when `write` returns.
 
     Args:
-        path: ``episodes.jsonl``; a half-written last line is cut off.
+        path: Path of ``episodes.jsonl``; a partial last line in it is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +71,7 @@ class EpisodeWriter:
         self.close()
 
     def write(self, episode: Episode) -> None:
-        """Appends one episode."""
+        """Appends one episode to the file; it is complete on disk when this returns."""
         row = dataclasses.asdict(dataclasses.replace(episode, contexts=[]))
         row["contexts"] = [
             {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]}
@@ -82,7 +83,7 @@ class EpisodeWriter:
         self._lines.flush()
 
     def _span_row(self, span: Span) -> dict[str, Any]:
-        """Writes a span's arrays to the sidecar and returns where they are."""
+        """Writes a span's arrays to the sidecar and returns its JSON form, which holds their offsets."""
         if span.logp is not None and len(span.logp) != len(span.ids):
             raise ValueError(f"a span of {len(span.ids)} ids has {len(span.logp)} log-probs")
         return {
@@ -100,14 +101,14 @@ class EpisodeWriter:
         return [offset, len(array)]
 
     def close(self) -> None:
-        """Closes both files."""
+        """Closes the episode file and its sidecar."""
         self._lines.close()
         if self._tokens is not None:
             self._tokens.close()
 
 
 def _cut_half_line(path: Path) -> None:
-    """Removes what an interrupted write left after the last newline."""
+    """Removes a partial last line, which an interrupted write left."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -127,7 +128,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     """Reads the episodes of a file in the order in which they were written.
 
     Raises:
-        DataError: A line that is not an episode, or token arrays that are not in the sidecar.
+        DataError: A line is not an episode, or its token arrays are not in the sidecar.
     """
     with ExitStack() as opened:
         tokens: Tokens = b""
@@ -160,7 +161,7 @@ def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
 
 
 def _answer(row: dict[str, Any]) -> Answer:
-    """Builds an answer; what the agent did not produce stays None."""
+    """Builds an answer from its JSON form; fields that the agent did not produce stay None."""
     facts, triples, paragraphs = row["supporting_facts"], row["evidences"], row["paragraphs"]
     return Answer(
         row["text"],
@@ -172,7 +173,7 @@ def _answer(row: dict[str, Any]) -> Answer:
 
 
 def _span(row: dict[str, Any], tokens: Tokens) -> Span:
-    """Builds a span from its places in the sidecar."""
+    """Builds a span from its JSON form and its arrays in the sidecar."""
     if row["kind"] not in typing.get_args(SpanKind):
         raise ValueError(f"unknown span kind {row['kind']!r}")
     logp = None if row["logp"] is None else _array(tokens, row["logp"], LOGP)

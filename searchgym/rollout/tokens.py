@@ -1,9 +1,9 @@
-"""The token format: how prompts and observations become ids, and what ends a response.
+"""The token format: how prompts and observations become token ids, and which ids and strings end a response.
 
-What a model sampled is never encoded again. Prompts and observations are encoded once and spliced around it. The marks
-of a chat template come from rendering it with sentinels in the place of texts, so a template that rewrites history
-(Qwen3's drops old thoughts) is harmless: history is never rendered. Only the template's own marks become special
-tokens: text is encoded as plain text, also where it spells one.
+Sampled tokens are never encoded again; prompts and observations are encoded once and spliced around them. The turn
+markers of a chat template are found by rendering it with sentinels instead of texts, so a template that rewrites
+history (Qwen3's drops old thoughts) is harmless: history is never rendered. Only the template's markers become special
+tokens: text is encoded as plain text, even if it spells a special token.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
-"""Stand for texts while a template is rendered; nothing that a template would say or change."""
+"""Sentinels that stand for message texts while a chat template is rendered; no template contains or changes them."""
 MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
-"""A text that begins with what is written like a special token."""
+"""Pattern of a text that begins with something written like a special token."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """The marks of a chat template, as ids."""
+    """Turn markers of a chat template, as token ids."""
 
     before: tuple[int, ...]
-    """In front of the first user text: a default system prompt too."""
+    """Ids before the first user text, including any default system prompt."""
     after: tuple[int, ...]
-    """From the end of the first user text to where the model writes."""
+    """Ids from the end of the first user text to the start of the model's text."""
     closing: tuple[int, ...]
-    """After a model's text up to its end-of-turn, which a model emits itself; empty if the template has none."""
+    """Ids from the end of a model's text to its end-of-turn, which a model samples itself; empty if there is none."""
     opening: tuple[int, ...]
-    """From there to the next user text."""
+    """Ids from the model's end-of-turn to the next user text."""
     again: tuple[int, ...]
-    """From the end of the next user text to where the model writes."""
+    """Ids from the end of the next user text to the start of the model's text."""
 
 
 class TokenFormat:
-    """Turns texts into the ids that one model reads.
+    """Converter between texts and the token ids of one model.
 
     Args:
         tokenizer: The model's tokenizer.
-        protocol: The action grammar: with ``"tags"`` observations go on in the model's own turn, with ``"tool_calls"``
-            they are user turns.
-        chat: Whether prompts are user messages in the tokenizer's chat template; else they are plain text.
+        protocol: Action grammar: with ``"tags"`` observations continue the model's turn, with ``"tool_calls"`` they are
+            user turns.
+        chat: Whether prompts are user messages in the tokenizer's chat template; otherwise they are plain text.
 
     Raises:
-        UsageError: `chat` without a template, a template that cannot be taken apart, or a tokenizer that cannot encode
-            the text of a special token as text.
+        UsageError: `chat` is set but there is no template, the template cannot be taken apart, or the tokenizer cannot
+            encode the text of a special token as plain text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, protocol: Protocol, chat: bool) -> None:
@@ -66,45 +66,45 @@ class TokenFormat:
         self.protocol, self.chat = protocol, chat
         self._tokenizer = tokenizer
         self._special = _special_ids(tokenizer)
-        # Its own copy: the switch is part of the tokenizer's state, which other threads may be reading.
+        # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
         self._plain = copy.deepcopy(tokenizer)
         self._plain.split_special_tokens = True
         self._check_plain()
         self._turns = _take_apart(tokenizer) if chat else None
         self.stop = protocol.stop_strings
-        """Texts that end a response: the closing tags of actions."""
+        """Strings that end a response: the closing tags of actions."""
         self.end_ids = end_ids(tokenizer) if chat else _one(tokenizer.eos_token_id)
-        """Ids that end a response."""
+        """Token ids that end a response."""
 
     def prompt_ids(self, text: str) -> npt.NDArray[np.int32]:
-        """Returns the ids of a first prompt, up to where the model writes.
+        """Returns the token ids of a first prompt, up to where the model starts to write.
 
-        A chat model gets it as a user message; a base model gets it as it is, after its beginning-of-text id if it has
-        one.
+        For a chat model the prompt is a user message; for a base model it is plain text after the beginning-of-text id,
+        if the tokenizer has one.
 
         Args:
             text: The prompt; text that spells a special token stays text.
 
         Returns:
-            (T,) int32.
+            (T,) int32 token ids.
         """
         if self._turns is not None:
             return _join(self._turns.before, self._encode(text), self._turns.after)
         return _join(_one(self._tokenizer.bos_token_id), self._encode(text))
 
     def observation_ids(self, text: str, finish: Finish) -> npt.NDArray[np.int32]:
-        """Returns the ids that follow a response, up to where the model writes again. No token of them is the model's.
+        """Returns the token ids between a response and the model's next one: the observation and any turn markers.
 
-        With tool calls on a chat model they are: the end-of-turn if the model did not emit it, a user turn with the
-        text, the head of the model's next turn. With tags, or on a base model, they are the text alone; but a chat
-        model that ended its turn gets a user turn with tags, too, as text outside of all turns is nothing it knows.
+        For a chat model with tool calls: the end-of-turn if the model did not sample it, a user turn with the text, and
+        the start of the model's next turn. With tags, or for a base model: the text alone. A chat model with tags that
+        ended its turn also gets a user turn, since it never saw text outside of turns.
 
         Args:
             text: The observation.
             finish: Why the response ended.
 
         Returns:
-            (T,) int32.
+            (T,) int32 token ids.
         """
         turns = self._turns
         if turns is None or (self.protocol.name == "tags" and finish != "eos"):
@@ -113,39 +113,39 @@ class TokenFormat:
         return _join(closing, turns.opening, self._encode(text.strip()), turns.again)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids, special tokens included."""
+        """Returns the text of token ids, special tokens included."""
         listed = [int(i) for i in ids]
         return str(self._tokenizer.decode(listed, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
-        """Returns what a model said: the text of a response without the special tokens at its end (its end-of-turn)."""
+        """Returns the text of a response without the special tokens at its end, such as the end-of-turn."""
         end = len(ids)
         while end and int(ids[end - 1]) in self._special:
             end -= 1
         return self.decode(ids[:end])
 
     def _encode(self, text: str) -> list[int]:
-        """Encodes text as text; half a surrogate pair, which has no encoding, becomes a question mark."""
+        """Encodes text as plain text; a lone surrogate, which has no UTF-8 encoding, becomes a question mark."""
         clean = text.encode("utf-8", "replace").decode("utf-8")
         return list(self._plain(clean, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _check_plain(self) -> None:
-        """Refuses a tokenizer that makes a special token of text that spells it."""
+        """Refuses a tokenizer that encodes text spelling a special token as that token."""
         spelled = {i: self.decode([i]) for i in sorted(self._special)}
         unknown = _one(self._tokenizer.unk_token_id)
-        found = self._special.intersection(self._encode("\n".join(spelled.values()))).difference(unknown)
-        if found:
+        leaked = self._special.intersection(self._encode("\n".join(spelled.values()))).difference(unknown)
+        if leaked:
             raise UsageError(
-                f"{type(self._tokenizer).__name__} encodes the text {spelled[min(found)]!r} as a special token even "
+                f"{type(self._tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even "
                 "when told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
             )
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
+    """Returns the token ids that end a response: the tokenizer's end-of-text and its chat template's end-of-turn.
 
     Args:
-        tokenizer: With or without a chat template.
+        tokenizer: A tokenizer, with or without a chat template.
 
     Raises:
         UsageError: The chat template cannot be taken apart.
@@ -155,12 +155,12 @@ def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
 
 
 def _one(token: Any) -> tuple[int, ...]:
-    """Returns the id of a token that a tokenizer may have, as a part of a sequence."""
+    """Returns a one-element tuple with a token id, or an empty tuple for None."""
     return () if token is None else (int(token),)
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Returns every id that is no text: those that the tokenizer names, and those that it marks."""
+    """Returns the ids of all special tokens: those the tokenizer names, and added tokens marked as special."""
     marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     return frozenset(marked | set(tokenizer.all_special_ids))
 
@@ -170,11 +170,11 @@ def _join(*parts: Sequence[int]) -> npt.NDArray[np.int32]:
 
 
 def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
-    """Finds a chat template's marks around sentinels.
+    """Finds a chat template's turn markers by rendering it with sentinels.
 
     Raises:
         UsageError: The template cannot be rendered, does not show each sentinel once, in order, or ends turns with a
-            mark that the tokenizer does not know.
+            marker that the tokenizer does not know.
     """
     user = {"role": "user", "content": USER}
     before, after = _split(_render(tokenizer, [user]), USER)
@@ -187,7 +187,7 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
     if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
         raise UsageError(
             f"{tokenizer.name_or_path}: the chat template ends turns with {mark[1]!r}, which the tokenizer does not "
-            "know as one token, so no model can end a turn: put the model's own tokenizer beside it"
+            "know as one token, so no model can end a turn: use the tokenizer that belongs to the model"
         )
     special = _special_ids(tokenizer)
     ids = marks(joiner)
@@ -196,7 +196,7 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    """Renders messages and the head of the model's next turn."""
+    """Renders messages and the start of the model's next turn."""
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # templates are programs: they raise what they like
@@ -215,8 +215,8 @@ def _split(text: str, *sentinels: str) -> list[str]:
     parts: list[str] = []
     rest = text
     for sentinel in sentinels:
-        head, found, rest = rest.partition(sentinel)
+        head, match, rest = rest.partition(sentinel)
         parts.append(head)
-        if not found or text.count(sentinel) != 1:
+        if not match or text.count(sentinel) != 1:
             raise UsageError(f"the chat template does not show each message once, in order: it made {text!r}")
     return [*parts, rest]

@@ -1,13 +1,13 @@
-"""Answer normalisation, exact match, F1 and the official scorers' parts: one copy, used by rewards and evaluation.
+"""Answer normalisation, exact match, F1 and the five official scorers: one implementation for rewards and evaluation.
 
-Every scorer gives one row of numbers per question (0-1 floats, never rounded) and `aggregate` takes plain means over
-question ids with `math.fsum`, whose result does not depend on the order or the batching of the rows. In a row
+Every scorer returns one row of numbers per question (floats in [0, 1], never rounded) and `aggregate` takes plain means
+over question ids with `math.fsum`, whose result does not depend on the order or the batching of the rows. In a row
 
 * a number is the official value for that question;
-* None says that the agent did not produce what the metric needs (sentence ids, triples, ...): n/a, never inferred;
-* a missing key says that the metric does not apply: the data knows no gold for it, or MuSiQue leaves the question out.
+* None means that the agent did not produce what the metric needs (sentence ids, triples, ...): n/a, never inferred;
+* a missing key means that the metric does not apply: the data has no gold for it, or MuSiQue leaves the question out.
 
-What each official script does, where they differ:
+How the official scripts differ:
 
 ============  ==========================  =========================================================================
 scorer        golds                       particulars

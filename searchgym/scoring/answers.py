@@ -1,4 +1,4 @@
-"""Normalisation of answers, exact match and token F1: what rewards and every scorer share."""
+"""Normalisation of answers, exact match and token F1, shared by rewards and every scorer."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 def cover_match(prediction: str, golds: Sequence[str]) -> float:
     """Returns 1.0 if the normalised prediction contains a normalised gold answer as a substring of characters.
 
-    FlashRAG's ``acc`` and Search-R1's ``subem``. A gold answer that normalises to nothing is contained in everything.
+    The same as FlashRAG's ``acc`` and Search-R1's ``subem``. A gold answer that normalises to an empty string matches
+    every prediction.
     """
     text = normalise_answer(prediction)
     return float(any(gold in text for gold in _normalised(golds)))
 
 
 class Overlap(NamedTuple):
-    """Agreement of a prediction with its gold, as every part of every scorer reports it."""
+    """Agreement of a prediction with the gold: EM, F1, precision and recall, each in [0, 1]."""
 
     em: float
     f1: float
@@ -68,12 +69,12 @@ class Overlap(NamedTuple):
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
-    """Returns F1 from precision and recall, 0 if both are 0."""
+    """Returns F1, the harmonic mean of precision and recall; 0 if both are 0."""
     return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
 
 
 def _token_overlap(prediction: str, gold: str) -> Overlap:
-    """Compares two normalised texts as multisets of words; without a common word all but EM is 0."""
+    """Compares two normalised texts as multisets of words; without a common word every number but EM is 0."""
     predicted_words, gold_words = prediction.split(), gold.split()
     em = float(prediction == gold)
     common = sum((Counter(predicted_words) & Counter(gold_words)).values())
@@ -84,10 +85,10 @@ def _token_overlap(prediction: str, gold: str) -> Overlap:
 
 
 def answer_overlap(prediction: str, golds: Sequence[str]) -> Overlap:
-    """Compares an answer with every gold by HotpotQA's rule and takes the largest of each number independently.
+    """Compares an answer with every gold answer by HotpotQA's rule and returns the maximum of each number.
 
-    If either side normalises to yes, no or noanswer, anything but equality scores 0. The numbers may come from
-    different golds, as in 2WikiMultihopQA and FlashRAG. EM is 1 but F1 0 where both sides normalise to nothing.
+    If either side normalises to yes, no or noanswer, anything but equality scores 0. The maxima may come from different
+    gold answers, as in 2WikiMultihopQA and FlashRAG. If both sides normalise to an empty string, EM is 1 but F1 is 0.
     """
     text = normalise_answer(prediction)
     best = Overlap(0.0, 0.0, 0.0, 0.0)
@@ -99,12 +100,15 @@ def answer_overlap(prediction: str, golds: Sequence[str]) -> Overlap:
 
 
 def f1_score(prediction: str, golds: Sequence[str]) -> float:
-    """Returns the largest token F1 over the golds by HotpotQA's rule (see `answer_overlap`)."""
+    """Returns the largest token F1 over the gold answers by HotpotQA's rule (see `answer_overlap`)."""
     return answer_overlap(prediction, golds).f1
 
 
 def musique_f1_score(prediction: str, golds: Sequence[str]) -> float:
-    """Returns the largest token F1 over the golds by MuSiQue's rule: no yes / no rule, 1 if both sides are empty."""
+    """Returns the largest token F1 over the gold answers by MuSiQue's rule.
+
+    Unlike HotpotQA's, it treats yes and no as ordinary words and gives 1 if both sides are empty.
+    """
     text = normalise_answer(prediction)
     normalised = _normalised(golds)
     return max((_token_overlap(text, gold).f1 if text or gold else 1.0 for gold in normalised), default=0.0)

@@ -1,4 +1,4 @@
-"""The official scorers, one question at a time."""
+"""The five official scorers, applied to one question at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Scores = dict[str, float | None]
 """Metric name to value; None if the agent did not produce what the metric needs."""
 
 Scorer = Callable[[Question, Answer], Scores]
-"""Gives the scores of one answer to one question."""
+"""Function that returns the scores of one answer to one question."""
 
 UNANSWERABLE_SUFFIX = "#unanswerable"
-"""MuSiQue-Full gives two questions one id; the reader appends this to the id of the unanswerable one."""
+"""Suffix for ids of unanswerable questions: MuSiQue-Full gives such a question the same id as its answerable twin."""
 
 
 def _row(prefix: str, part: Overlap | None) -> Scores:
@@ -26,20 +26,24 @@ def _row(prefix: str, part: Overlap | None) -> Scores:
 
 
 def _sentences(facts: Sequence[SupportingFact] | None, lower: bool = False) -> list[tuple[str, int | None]] | None:
-    """Returns (title, sentence) pairs without repeats; None for None and for facts that name pages only."""
+    """Returns (title, sentence) pairs without duplicates; None for None and for facts that name pages only."""
     if facts is None or (facts and all(fact.sentence is None for fact in facts)):
         return None
     return [(fact.title.lower() if lower else fact.title, fact.sentence) for fact in dict.fromkeys(facts)]
 
 
 def _support(question: Question, answer: Answer, lower: bool) -> tuple[bool, Overlap | None]:
-    """Returns whether the data knows the gold sentences, and the agreement if the agent names sentences too."""
+    """Returns whether the data has gold sentences, and their overlap with the agent's if it predicted any."""
     gold, predicted = _sentences(question.supporting_facts, lower), _sentences(answer.supporting_facts, lower)
     return gold is not None, None if gold is None or predicted is None else set_overlap(predicted, gold)
 
 
 def hotpotqa_scores(question: Question, answer: Answer) -> Scores:
-    """Scores an answer as hotpot_evaluate_v1.py: ``em``, ``f1``, ``precision``, ``recall``, and ``sp_``, ``joint_``."""
+    """Scores an answer as HotpotQA's hotpot_evaluate_v1.py does.
+
+    Returns:
+        ``em``, ``f1``, ``precision`` and ``recall``; with gold sentences also prefixed with ``sp_`` and ``joint_``.
+    """
     part = answer_overlap(answer.text, question.answers[:1])
     scores = _row("", part)
     known, support = _support(question, answer, lower=False)
@@ -49,12 +53,12 @@ def hotpotqa_scores(question: Question, answer: Answer) -> Scores:
 
 
 def two_wiki_scores(question: Question, answer: Answer, aliases: EntityAliases = MappingProxyType({})) -> Scores:
-    """Scores an answer as 2wikimultihop_evaluate_v1.1.py: HotpotQA's keys and ``evidence_em`` and so on.
+    """Scores an answer as 2wikimultihop_evaluate_v1.1.py does: HotpotQA's keys, and the same prefixed ``evidence_``.
 
     Args:
-        question: `Question.aliases` and the aliases of `Question.answer_id` are gold answers too.
+        question: The question; `Question.aliases` and the aliases of `Question.answer_id` count as gold answers too.
         answer: The prediction.
-        aliases: Names by entity id; without them only the question's own names count.
+        aliases: Names by entity id; without them only the names in the question record count.
     """
     names = aliases.get(question.answer_id, frozenset()) if question.answer_id is not None else frozenset()
     part = answer_overlap(answer.text, (*question.answers[:1], *question.aliases, *names))
@@ -71,9 +75,9 @@ def two_wiki_scores(question: Question, answer: Answer, aliases: EntityAliases =
 
 
 def musique_scores(question: Question, answer: Answer) -> Scores:
-    """Scores an answer as MuSiQue's script: ``em``, ``f1``, ``sp_em``, ``sp_f1`` of answerable questions only.
+    """Scores an answer as MuSiQue's script does: ``em``, ``f1``, ``sp_em``, ``sp_f1`` of answerable questions only.
 
-    ``sufficiency`` is 1.0 if `Answer.answerable` is right; `aggregate` makes the group metrics of it.
+    ``sufficiency`` is 1.0 if `Answer.answerable` is right; `aggregate` computes the group metrics from it.
 
     Raises:
         ScoringError: If an unanswerable question's id lacks `UNANSWERABLE_SUFFIX`, or another's has it.
@@ -97,7 +101,7 @@ def musique_scores(question: Question, answer: Answer) -> Scores:
 
 
 def _musique_support(question: Question, answer: Answer) -> Scores:
-    """Compares paragraph indices; if none is gold and none predicted, F1 is 1."""
+    """Scores the predicted paragraph indices; if there are neither gold nor predicted ones, F1 is 1."""
     if answer.paragraphs is None:
         return {"sp_em": None, "sp_f1": None}
     gold = [index for index, paragraph in enumerate(question.paragraphs or ()) if paragraph.supporting]
@@ -106,13 +110,13 @@ def _musique_support(question: Question, answer: Answer) -> Scores:
 
 
 def flashrag_scores(question: Question, answer: Answer) -> Scores:
-    """Scores an answer as FlashRAG's metrics: ``em``, ``f1``, ``precision``, ``recall``, ``acc``."""
+    """Scores an answer as FlashRAG's metrics do: ``em``, ``f1``, ``precision``, ``recall``, ``acc``."""
     golds = question.answers
     return _row("", answer_overlap(answer.text, golds)) | {"acc": cover_match(answer.text, golds)}
 
 
 def search_r1_scores(question: Question, answer: Answer) -> Scores:
-    """Scores an answer as Search-R1's qa_em.py: ``em``, ``sub_em``."""
+    """Scores an answer as Search-R1's qa_em.py does: ``em``, ``sub_em``."""
     golds = question.answers
     return {"em": exact_match(answer.text, golds), "sub_em": cover_match(answer.text, golds)}
 
@@ -126,25 +130,25 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
         "search_r1": search_r1_scores,
     }
 )
-"""The official scorers by name."""
+"""Scorer name to scoring function."""
 
 
 def score_question(
     question: Question, answer: Answer | None, scorer: str, aliases: EntityAliases | None = None
 ) -> Scores:
-    """Returns the scores of one question.
+    """Returns the scores of one answer by an official scorer.
 
     Args:
-        question: The question with its gold.
-        answer: None for an episode without an answer: as for an id that is missing from the official prediction file,
-            its answer metrics are 0 (an empty answer would equal a gold answer that normalises to nothing).
+        question: The question with its gold answers and evidence.
+        answer: The agent's answer. None for an episode without one: its answer metrics are 0, as for an id missing from
+            an official prediction file (an empty text would equal a gold answer that normalises to an empty string).
         scorer: A key of `SCORERS`.
         aliases: Names by entity id, for ``"2wiki"`` only.
 
     Raises:
         UnknownNameError: If there is no such scorer.
-        UsageError: If another scorer is given aliases.
-        ScoringError: If the question's gold cannot be used.
+        UsageError: If `aliases` is given with another scorer than ``"2wiki"``.
+        ScoringError: If the question's gold data is inconsistent.
     """
     if scorer not in SCORERS:
         raise UnknownNameError("scorer", scorer, SCORERS)

@@ -1,4 +1,4 @@
-"""From the scores of questions to the scores of a data set: ids checked, plain means, the same bits in any order."""
+"""Scores of a data set from the scores of its questions: checked ids and plain means, bit-identical in any order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def check_ids(
     """Refuses predictions that do not match the questions one to one.
 
     Args:
-        predicted_ids: Ids as they stand in the predictions, repeats included.
-        questions: What should have been answered.
-        missing: ``"zero"`` lets ids be missing, as the HotpotQA and 2WikiMultihopQA scripts do.
+        predicted_ids: Ids in the prediction file, duplicates included.
+        questions: Every question that was asked.
+        missing: ``"error"`` refuses missing ids; ``"zero"`` allows them, as in HotpotQA's and 2WikiMultihopQA's.
 
     Raises:
         ScoringError: If an id is missing, predicted twice, unknown, or shared by two questions.
@@ -33,16 +33,17 @@ def check_ids(
         "predicted ids without a question": [name for name in predicted if name not in expected],
         "questions without a prediction": [name for name in expected if name not in predicted and missing == "error"],
     }
-    found = [f"{len(ids)} {what} (first: {ids[0]!r})" for what, ids in faults.items() if ids]
-    if found:
-        raise ScoringError(f"{len(predicted)} predictions do not match {len(questions)} questions: {'; '.join(found)}")
+    problems = [f"{len(ids)} {what} (first: {ids[0]!r})" for what, ids in faults.items() if ids]
+    if problems:
+        raise ScoringError(
+            f"{len(predicted)} predictions do not match {len(questions)} questions: {'; '.join(problems)}"
+        )
 
 
 def mean_scores(per_question: Sequence[Mapping[str, float | None]]) -> Scores:
-    """Returns each metric's mean over the questions that have its key: the micro-average, to the same bit in any order.
+    """Returns each metric's mean over the questions that have its key, bit-identical in any order of the questions.
 
-    None counts as 0, as the official scripts count what is missing from a prediction, but the mean is None if every
-    value is None: no question's prediction had what the metric needs.
+    None counts as 0, as in the official scripts, but a metric that is None for every question has the mean None.
 
     Raises:
         ScoringError: If there is nothing to average.
@@ -63,11 +64,11 @@ def mean_scores(per_question: Sequence[Mapping[str, float | None]]) -> Scores:
 def aggregate(rows: Mapping[str, Mapping[str, float | None]], scorer: str) -> Scores:
     """Returns the scores of a data set from the scores of its questions.
 
-    For ``"musique"`` the group metrics stand in the place of ``sufficiency`` if the unanswerable questions are there:
-    each is 0 unless both answerabilities of a pair are right, and else the answerable question's own value.
+    For ``"musique"``, if there are unanswerable questions, group metrics replace ``sufficiency``. For each pair of
+    twins a group metric is the answerable question's value if both answerabilities were predicted right, else 0.
 
     Args:
-        rows: Question id to what `score_question` returned.
+        rows: Question id to the scores that `score_question` returned.
         scorer: A key of `SCORERS`.
 
     Raises:
@@ -85,7 +86,7 @@ def aggregate(rows: Mapping[str, Mapping[str, float | None]], scorer: str) -> Sc
 
 
 def _musique_groups(rows: Mapping[str, Mapping[str, float | None]]) -> list[Scores]:
-    """Returns one row per pair of an answerable and an unanswerable question."""
+    """Returns one row of group metrics per pair of an answerable question and its unanswerable twin."""
     answerable = [name for name in rows if not name.endswith(UNANSWERABLE_SUFFIX)]
     single = sorted({name + UNANSWERABLE_SUFFIX for name in answerable} ^ (rows.keys() - set(answerable)))
     if single:
@@ -110,7 +111,7 @@ def score_predictions(
     aliases: EntityAliases | None = None,
     missing: Literal["error", "zero"] = "error",
 ) -> Scores:
-    """Scores a data set: `check_ids`, `score_question` for each question, `aggregate`.
+    """Scores the predictions for a data set: `check_ids`, `score_question` for each question, then `aggregate`.
 
     Args:
         predictions: Question id to answer.
@@ -120,8 +121,8 @@ def score_predictions(
         missing: What to do with a question that has no prediction: refuse it, or let it count 0.
 
     Raises:
-        ScoringError: If predictions and questions do not match, or a question's gold cannot be used.
-        UsageError: If the scorer is unknown, or takes no aliases.
+        ScoringError: If predictions and questions do not match, or a question's gold data is inconsistent.
+        UsageError: If the scorer is unknown, or `aliases` is given with another scorer than ``"2wiki"``.
     """
     check_ids(predictions, questions, missing)
     rows = {item.id: score_question(item, predictions.get(item.id), scorer, aliases) for item in questions}

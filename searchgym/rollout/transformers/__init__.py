@@ -1,1 +1,1 @@
-"""The sampler on transformers: a running batch with a cache of keys and values."""
+"""The transformers sampler: a running batch with a key-value cache."""

@@ -1,4 +1,4 @@
-"""The choice of a token: temperature, nucleus, and the noise that decides."""
+"""Choice of the next token: temperature, nucleus sampling, and the random numbers that decide."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 def choose(logits: Tensor, temperature: Tensor, top_p: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Chooses a token per row by inverting the cumulative distribution: one number of noise is one choice.
+    """Chooses one token per row by inverting the cumulative distribution at a random number.
 
     Args:
-        logits: (B, V) of any float type; used as float32.
-        temperature: (B,) float32; 0: the likeliest token.
-        top_p: (B,) float32 in (0, 1].
-        noise: (B,) float64 in [0, 1).
+        logits: (B, V) logits of any float type, converted to float32.
+        temperature: (B,) float32 temperatures; 0 takes the likeliest token.
+        top_p: (B,) float32 probability masses of nucleus sampling, in (0, 1].
+        noise: (B,) float64 random numbers in [0, 1).
 
     Returns:
-        (tokens (B,) int64; their natural-log probabilities (B,) float32, see `Sampled.logp`).
+        Tokens, (B,) int64, and their natural-log probabilities, (B,) float32 (see `Sampled.logp`).
     """
     logits = logits.float()
     greedy = temperature == 0
@@ -24,22 +24,23 @@ def choose(logits: Tensor, temperature: Tensor, top_p: Tensor, noise: Tensor) ->
     if bool((top_p < 1).any()):
         logp = _nucleus(logp, torch.where(greedy, 1.0, top_p))
     total = logp.double().exp().cumsum(-1)
-    # At most 1 - 2**-53, the noise cannot round the product up to the total: a token of probability 0 is never chosen.
+    # The noise is at most 1 - 2**-53, so its product with the total never rounds up to the total: a token of
+    # probability 0 is never chosen.
     drawn = torch.searchsorted(total, noise[:, None] * total[:, -1:], right=True)[:, 0]
-    # Only logits that are not finite reach the end; they are told by the log-prob.
+    # The clamp matters only for logits that are not finite; their log-probability then reveals them.
     tokens = torch.where(greedy, logits.argmax(-1), drawn.clamp(max=logits.shape[-1] - 1))
     return tokens, logp.gather(-1, tokens[:, None])[:, 0]
 
 
 def _nucleus(logp: Tensor, top_p: Tensor) -> Tensor:
-    """Cuts distributions to their nucleus and renormalises.
+    """Restricts distributions to their nucleus and renormalises them.
 
     Args:
         logp: (B, V) float32 natural-log probabilities.
-        top_p: (B,) float32; rows of 1 stay as they are.
+        top_p: (B,) float32 probability masses; rows with 1 stay unchanged.
 
     Returns:
-        (B, V) float32, -inf outside the nucleus.
+        (B, V) float32 natural-log probabilities, -inf outside the nucleus.
     """
     ordered, order = logp.sort(dim=-1, descending=True, stable=True)
     p = ordered.double().exp()

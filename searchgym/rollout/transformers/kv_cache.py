@@ -1,8 +1,8 @@
-"""Keys and values of running rows, and attention over them. Used by `transformers_sampler` alone.
+"""Key-value cache of the transformers sampler's running rows, and attention over it.
 
-Shapes: B slots of a batch, H heads of keys and values, W columns in use, T tokens of one row, D width of a head. All
-rows end at the same column, so that a step writes one column and a window of the last columns is one of the last
-tokens; the columns in front of shorter rows are masked.
+Shapes: B slots of a batch, H key-value heads, W columns in use, T tokens of one row, D width of a head. All rows end at
+the same column, so that a step writes one column, and the last n columns are the last n tokens of every row (as sliding
+windows need); the columns before shorter rows are masked.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 RowCache = list[tuple[Tensor, Tensor]]
-"""Keys and values of one row, a pair of (H, T, D) per layer."""
+"""Keys and values of one row: per layer, a pair of tensors (H, T, D)."""
 
 ATTENTION = "searchgym_sdpa"
-"""Name under which `grouped_attention` is registered."""
+"""Name under which `grouped_attention` is registered with transformers."""
 
 
 def grouped_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' kind that does not copy keys and values for one new token per row.
+    """Computes attention as transformers does, without copying keys and values if there is one new token per row.
 
-    Where several query heads share a head of keys, transformers repeats the whole cache at every step, ten times the
-    cost of the attention itself on a CPU. For a single position the queries of a group can be rows instead.
+    If several query heads share a key-value head, transformers repeats the whole cache at every step, which on a CPU
+    costs ten times the attention itself. For a single position, the queries of a group can serve as positions instead.
 
     Args:
-        module: The attention layer.
-        query: (B, query heads, positions, D).
-        key: (B, H, W, D).
-        value: (B, H, W, D).
-        attention_mask: (B, 1, positions, W), or None where all is seen.
-        kwargs: Whatever else the model passes.
+        module: Attention layer.
+        query: (B, query heads, positions, D) queries.
+        key: (B, H, W, D) keys.
+        value: (B, H, W, D) values.
+        attention_mask: (B, 1, positions, W) mask, or None if every column is visible.
+        kwargs: Further arguments of transformers' attention functions.
 
     Returns:
-        (output (B, positions, query heads, D), None).
+        Output, (B, positions, query heads, D), and None instead of attention weights.
     """
     batch, heads, positions, width = query.shape
     if positions > 1 or heads == key.shape[1] or kwargs.get("position_bias") is not None:
@@ -58,35 +58,40 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer; slots and columns are allocated ahead, so that hardly a step copies anything."""
+    """Keys and values of one layer; slots and columns are allocated ahead, so that few steps copy anything."""
 
     AHEAD = 64
-    """Columns allocated beyond what is needed."""
+    """Number of columns allocated beyond those needed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
-        """Slots in use: the first ones."""
+        """Number of slots in use, which are the first ones."""
         self.first = self.end = 0
-        """Columns in use: from the first one to before the end."""
+        """Range of columns in use: first, and one past the last."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Makes room of no column, of the shape, type and place of the first states."""
+        """Sets up an empty cache with the shape, dtype and device of the first states.
+
+        Args:
+            key_states: (B, H, columns, D) keys, of which no column is stored.
+            value_states: (B, H, columns, D) values, of which no column is stored.
+        """
         self.dtype, self.device, self.count = key_states.dtype, key_states.device, len(key_states)
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Appends columns.
+        """Appends columns to the cache.
 
         Args:
-            key_states: (B, H, new columns, D).
-            value_states: (B, H, new columns, D).
+            key_states: (B, H, new columns, D) keys.
+            value_states: (B, H, new columns, D) values.
             args: Ignored.
             kwargs: Ignored.
 
         Returns:
-            All keys and values in use, (B, H, W, D) each.
+            All keys and all values in use, (B, H, W, D) each.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -105,21 +110,21 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @property
     def states(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, (all slots, H, all columns, D) each."""
+        """Allocated keys and values, (all slots, H, all columns, D) each."""
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        """Returns the columns in use."""
+        """Returns the number of columns in use."""
         return self.end - self.first
 
 
 def _widened(states: Tensor, columns: int) -> Tensor:
-    """Returns (B, H, columns, D) that begins with the given states.
+    """Returns states widened to (B, H, columns, D).
 
-    The rest is 0, not left unset: a row may enter a slot that was empty, and masked columns still take part as 0 times
-    their value.
+    The new columns are 0, not uninitialised: masked columns still enter the sum as 0 times their value, which would be
+    NaN for an infinite or NaN value.
     """
     wide = states.new_zeros((*states.shape[:2], columns, states.shape[3]))
     wide[:, :, : states.shape[2]] = states
@@ -127,10 +132,10 @@ def _widened(states: Tensor, columns: int) -> Tensor:
 
 
 class SlotCache(Cache):
-    """A cache whose first slots hold a row each; rows enter behind the last one and leave while it runs.
+    """Cache whose first slots hold one row each; rows are added after the last one and removed between steps.
 
     Args:
-        layers: Layers of the model.
+        layers: Number of layers of the model.
     """
 
     def __init__(self, layers: int) -> None:
@@ -139,51 +144,64 @@ class SlotCache(Cache):
 
     @property
     def end(self) -> int:
-        """The column after the last one in use."""
+        """Index of the column after the last one in use."""
         return self.slots[0].end
 
     def add(self, rows: Sequence[RowCache | None], lengths: Sequence[int], present: int = 0) -> None:
-        """Adds rows behind those that are there.
+        """Adds rows after the present ones.
 
         Args:
-            rows: None: nothing of it has been seen, its length is 0.
-            lengths: How many tokens of each to take.
-            present: Most tokens of a row that is there.
+            rows: Keys and values of each row; None for an empty row.
+            lengths: Number of tokens to take of each row; 0 for None.
+            present: Length of the longest present row, in tokens.
         """
         row = next((row for row in rows if row is not None), None)
         for number, layer in enumerate(self.slots):
             if row is not None:
                 self._make_room(layer, row[number], layer.count + len(rows), max(lengths), present)
-            for own, length in zip(rows, lengths, strict=True):
-                if own is not None:
-                    _write(layer, layer.count, own[number], length)
+            for cached, length in zip(rows, lengths, strict=True):
+                if cached is not None:
+                    _write(layer, layer.count, cached[number], length)
                 layer.count += layer.is_initialized
 
     @staticmethod
     def _make_room(layer: SlotLayer, like: tuple[Tensor, Tensor], count: int, length: int, present: int) -> None:
-        """Has a layer hold so many slots, and rows so long, in the columns in use."""
+        """Grows a layer, if needed, to `count` slots and rows of `length` tokens.
+
+        Args:
+            layer: Layer to grow.
+            like: Keys and values (H, T, D) of a row, for shape, dtype and device.
+            count: Number of slots needed.
+            length: Longest new row, in tokens.
+            present: Longest present row, in tokens.
+        """
         if layer.is_initialized and count <= len(layer.states[0]) and length <= layer.end:
             return
-        # A step more than needed: rows come one by one, and each is longer than the last time. Zeros: see `_widened`.
+        # More than needed, since rows come one by one and grow from turn to turn. Zeros for the reason in `_widened`.
         spare = layer.AHEAD * 4 if layer.is_initialized else 0
         end, slots = max(length, present) + spare, count + (count // 4 if layer.is_initialized else 0)
         old = layer.states if layer.is_initialized else None
-        made = []
+        grown = []
         for which in (0, 1):
             heads, _, width = like[which].shape
             states = like[which].new_zeros((slots, heads, end + layer.AHEAD, width))
             if old is not None:
                 kept = old[which][: layer.count, :, layer.end - present : layer.end]
                 states[: layer.count, :, end - present : end] = kept
-            made.append(states)
+            grown.append(states)
         if not layer.is_initialized:
-            layer.lazy_initialization(*made)
+            layer.lazy_initialization(*grown)
             layer.count = 0
-        layer.keys, layer.values = made
+        layer.keys, layer.values = grown
         layer.first, layer.end = end - max(length, present), end
 
     def remove(self, slot: int, last_length: int) -> None:
-        """Takes a row out; the last one, of so many tokens, takes its slot."""
+        """Removes a row and moves the last row into its slot.
+
+        Args:
+            slot: Slot of the row to remove.
+            last_length: Length of the last row, in tokens.
+        """
         for layer in self.slots:
             layer.count -= 1
             if slot < layer.count:
@@ -191,12 +209,12 @@ class SlotCache(Cache):
                 _write(layer, slot, (keys, values), last_length)
 
     def trim(self, columns: int) -> None:
-        """Leaves only the last columns in use."""
+        """Keeps only the last `columns` columns in use."""
         for layer in self.slots:
             layer.first = layer.end - columns
 
     def row(self, slot: int, length: int) -> RowCache:
-        """Returns a copy of a slot's last `length` columns."""
+        """Returns a copy of the keys and values in a slot's last `length` columns."""
         return [
             (
                 keys[slot, :, layer.end - length : layer.end].clone(),
@@ -209,5 +227,5 @@ class SlotCache(Cache):
 
 def _write(layer: SlotLayer, slot: int, pair: tuple[Tensor, Tensor], length: int) -> None:
     """Writes the first `length` tokens of a row into a slot, up to the last column in use."""
-    for states, own in zip(layer.states, pair, strict=True):
-        states[slot, :, layer.end - length : layer.end] = own[:, :length]
+    for states, row in zip(layer.states, pair, strict=True):
+        states[slot, :, layer.end - length : layer.end] = row[:, :length]

@@ -1,4 +1,4 @@
-"""Keys and values of prefixes that were seen before. Used by `transformers_sampler` alone."""
+"""Prefix cache of the transformers sampler: keys and values of token sequences that were seen before."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class _Entry:
     ids: npt.NDArray[np.int32]
     cache: RowCache
     blocks: set[int] = field(default_factory=set)
-    """Keys under which it can still be found."""
+    """Hashes under which the entry can still be found."""
 
 
 class PrefixStore:
-    """Remembers rows, so that a later request with a common prefix forwards only the rest.
+    """Prefix cache: it keeps rows, so that a later request with a common prefix runs the model only on the rest.
 
     An episode's next turn continues its last one, attempts at a question share its prompt, and all prompts share their
     instructions. Rows are found by hashes of their prefixes of whole blocks, then compared token by token; a newer row
     takes over the prefixes that it shares with older ones.
 
     Args:
-        max_tokens: Tokens that are remembered; beyond it the row used longest ago is forgotten. 0: nothing is.
+        max_tokens: Maximum number of tokens kept; beyond it the least recently used row is dropped. 0 keeps nothing.
     """
 
     BLOCK = 16
-    """Tokens per block: the shortest common prefix that is found."""
+    """Number of tokens per block, which is the shortest common prefix that can be found."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -40,7 +40,7 @@ class PrefixStore:
         """Hash of a prefix of whole blocks to the key of the entry that holds it."""
         self._added = 0
         self.tokens = 0
-        """Tokens remembered now."""
+        """Number of tokens kept now."""
 
     def longest(self, ids: npt.NDArray[np.int32]) -> tuple[int, RowCache | None]:
         """Finds the row with the longest common prefix.
@@ -49,8 +49,8 @@ class PrefixStore:
             ids: (T,) int32 token ids of a request.
 
         Returns:
-            (length of the prefix, at most T - 1 because the last token's logits are wanted; the row, to be read only up
-            to there); (0, None) if there is none.
+            Length of the common prefix, at most T - 1 since the last token's logits are needed, and the row, of which
+            only that prefix may be used; (0, None) if there is none.
         """
         for block in reversed(self._blocks(ids)):
             if (owner := self._owner.get(block)) is not None:
@@ -63,11 +63,11 @@ class PrefixStore:
         return 0, None
 
     def add(self, ids: npt.NDArray[np.int32], cache: RowCache) -> None:
-        """Remembers a row.
+        """Stores a row, and drops the least recently used rows beyond the maximum.
 
         Args:
-            ids: (T,) int32 token ids.
-            cache: Its keys and values, T tokens; not changed by anyone from now on.
+            ids: (T,) int32 token ids of the row.
+            cache: Keys and values of its T tokens, which must not be changed afterwards.
         """
         blocks = set(self._blocks(ids))
         if not blocks or len(ids) > self._max_tokens:
@@ -83,13 +83,13 @@ class PrefixStore:
             self._forget(next(iter(self._entries)))
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all rows."""
         self._entries.clear()
         self._owner.clear()
         self.tokens = 0
 
     def _blocks(self, ids: npt.NDArray[np.int32]) -> list[int]:
-        """Returns the hash of every prefix of whole blocks, shortest first."""
+        """Returns the hash of each prefix of whole blocks, shortest first."""
         hashes: list[int] = []
         for start in range(0, len(ids) - self.BLOCK + 1, self.BLOCK):
             hashes.append(hash((hashes[-1] if hashes else 0, ids[start : start + self.BLOCK].tobytes())))

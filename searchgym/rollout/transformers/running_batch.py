@@ -1,4 +1,4 @@
-"""Rows that are sampled together, one token of each at a time. Used by `transformers_sampler` alone."""
+"""Running batch of the transformers sampler: rows that are sampled together, one token each per step."""
 
 from __future__ import annotations
 
@@ -17,36 +17,47 @@ from searchgym.rollout.transformers.kv_cache import RowCache, SlotCache
 
 Key = TypeVar("Key")
 Forward = Callable[[Tensor, Tensor, Tensor, SlotCache], Tensor]
-"""Runs a model on (B, n) new ids, with (B, W + n) columns that are seen, (B, n) positions and a cache of W columns;
-returns the last one's logits (B, V)."""
+"""Function that runs a model on new ids (B, n), given the mask of visible columns (B, W + n), positions (B, n) and a
+cache of W columns; it returns the logits of the last position (B, V)."""
 
 
 @dataclass(slots=True, eq=False)
 class Row(Generic[Key]):
-    """A request on its way."""
+    """One request while it is being sampled."""
 
     key: Key
-    """What its caller knows it by."""
+    """Caller's key for the request."""
     request: SampleRequest
     limit: int
-    """Most tokens it may get: `max_tokens`, or less where the context ends before."""
+    """Maximum number of new tokens: `max_tokens`, or fewer if the context ends first."""
     noise: npt.NDArray[np.float64]
+    """(limit,) float64 random numbers in [0, 1), one per new token."""
     stop: StopMatcher
+    """Detector of the request's stop strings."""
     version: int = 0
     """Policy version of the weights."""
     cached: int = 0
-    """Tokens that are in the batch's cache."""
+    """Number of the row's tokens in the batch's cache."""
     ids: list[int] = field(default_factory=list)
+    """Token ids sampled so far."""
     logp: list[float] = field(default_factory=list)
+    """Natural-log probabilities of the sampled tokens."""
     finish: Finish | None = None
+    """Why the response ended; None while it runs."""
 
     @property
     def length(self) -> int:
-        """Tokens of the request."""
+        """Number of tokens in the request."""
         return len(self.request.ids)
 
     def add(self, token: int, logp: float, ends: frozenset[int]) -> None:
-        """Appends a token and decides whether it was the last."""
+        """Appends a sampled token and sets `finish` if it ends the response.
+
+        Args:
+            token: Token id.
+            logp: Natural-log probability of the token.
+            ends: Token ids that end a response.
+        """
         self.ids.append(token)
         self.logp.append(logp)
         if token in ends:
@@ -65,27 +76,27 @@ class Row(Generic[Key]):
 
 
 class RunningBatch(Generic[Key]):
-    """Rows in the slots of a cache; they come and go between tokens.
+    """Batch of rows that join and leave between tokens, with their keys and values in the slots of a cache.
 
     Args:
-        layers: Layers of the model.
-        device: Of the model.
+        layers: Number of layers of the model.
+        device: Device of the model.
     """
 
     def __init__(self, layers: int, device: torch.device) -> None:
         self._cache, self._device = SlotCache(layers), device
         self.rows: list[Row[Key]] = []
-        """In the order of their slots."""
+        """Rows in the batch, in the order of their slots."""
         self._logits = torch.empty(0)
-        """(B, V), of the token to be chosen next."""
+        """(B, V) logits of the next token."""
 
     def join(self, rows: Sequence[Row[Key]], caches: Sequence[RowCache], logits: Tensor) -> None:
-        """Adds rows.
+        """Adds rows whose requests have been through the model.
 
         Args:
-            rows: At least one.
+            rows: The n new rows, at least one.
             caches: Keys and values of their requests.
-            logits: (n, V) of their first tokens.
+            logits: (n, V) logits of their first new tokens.
         """
         self._cache.add(caches, [row.length for row in rows], max((row.cached for row in self.rows), default=0))
         for row in rows:
@@ -94,7 +105,11 @@ class RunningBatch(Generic[Key]):
         self.rows += rows
 
     def choose(self, ends: frozenset[int]) -> list[Row[Key]]:
-        """Gives every row its next token and returns those that it finished, still in the batch."""
+        """Chooses the next token of every row; returns the rows that it finished, which stay in the batch.
+
+        Args:
+            ends: Token ids that end a response.
+        """
         tokens, logp = choose(
             self._logits,
             torch.tensor([row.request.sampling.temperature for row in self.rows], device=self._device),
@@ -106,9 +121,11 @@ class RunningBatch(Generic[Key]):
         return [row for row in self.rows if row.finish is not None]
 
     def leave(self, row: Row[Key]) -> tuple[npt.NDArray[np.int32], RowCache]:
-        """Takes a finished row out; returns what the cache holds of it: (ids (T,) int32; keys and values).
+        """Removes a finished row from the batch.
 
-        The last token has not been through the model.
+        Returns:
+            The row's token ids in the cache, (T,) int32, and their keys and values. The last sampled token is not among
+            them, since it has not been through the model.
         """
         slot, last = self.rows.index(row), self.rows.pop()
         cache = self._cache.row(slot, row.cached)
@@ -118,7 +135,7 @@ class RunningBatch(Generic[Key]):
         return np.concatenate([row.request.ids, np.array(row.ids[:-1], np.int32)]), cache
 
     def forward(self, run: Forward) -> None:
-        """Reads the tokens that were chosen."""
+        """Runs the model on the tokens chosen last, which gives the logits of the next ones."""
         width = max(row.cached for row in self.rows)
         self._cache.trim(width)
         tokens = torch.tensor([row.ids[-1] for row in self.rows], device=self._device)[:, None]

@@ -1,7 +1,7 @@
-"""Sampling from a transformers model, in process: exact, for one model of any size that fits.
+"""Sampling from a transformers model in this process, for a model of any size that fits.
 
-A request's choices depend on its ids, its sampling and its seed. What else is in the batch, and what was remembered
-from earlier requests, changes logits by rounding only (about 1e-7 in float32, 1e-2 in bfloat16).
+A response depends on the request's ids, sampling parameters and seed. The rest of the batch, and keys and values kept
+from earlier requests, change logits by rounding only (about 1e-7 in float32, 1e-2 in bfloat16).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from searchgym.rollout.transformers.prefix_store import PrefixStore
 from searchgym.rollout.transformers.running_batch import Row, RunningBatch
 
 BATCH_TOKENS: Final = 65_536
-"""Tokens that a running batch holds, unless another number is given; and those that are remembered."""
+"""Default maximum of tokens in a running batch, and of tokens kept from earlier requests."""
 PREFILL_TOKENS = 2048
-"""Most tokens, padding included, of one forward pass over prompts (a single longer prompt goes alone)."""
+"""Maximum tokens, padding included, of one forward pass over prompts (a longer prompt is passed alone)."""
 
 
 class TransformersSampler:
-    """A `Sampler` on a causal transformers model, on the device the model is on. Threads take turns.
+    """Sampler on a causal transformers model, on the model's device; calls from several threads take turns.
 
     Args:
-        model: A decoder whose layers are all attention. Its attention is set to one that samples faster and computes
-            the same.
-        tokenizer: Its tokenizer: stop strings are matched on decoded text.
-        max_batch_tokens: Most tokens held by a running batch: rows times (longest request with its new tokens).
-        reuse_tokens: Tokens of earlier requests whose keys and values are kept for requests that continue them, until
-            the next update; 0 keeps none.
-        max_context: Most tokens of request and response; the model's own limit if not given.
-        ends: Ids that end a response; those of the tokenizer, its template and the model's generation settings if not
-            given.
-        version: Policy version of the weights as they are.
+        model: Decoder whose layers are all attention. Its attention function is replaced by a faster one with the same
+            result.
+        tokenizer: The model's tokenizer, since stop strings are matched on decoded text.
+        max_batch_tokens: Maximum tokens in a running batch: rows times the longest request with its new tokens.
+        reuse_tokens: Number of tokens of earlier requests whose keys and values are kept for requests that continue
+            them, until the next update; 0 keeps none.
+        max_context: Maximum tokens of request and response. Default: the model's limit.
+        ends: Token ids that end a response. Default: those of the tokenizer, its chat template and the model's
+            generation settings.
+        version: Policy version of the weights as given.
 
     Raises:
-        UsageError: The model cannot be sampled, or a bound is out of its range.
+        UsageError: The model has layers other than attention, or a bound is out of its range.
     """
 
     def __init__(
@@ -82,30 +82,30 @@ class TransformersSampler:
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._lock = threading.Lock()
         self._open = threading.Event()
-        """Clear while new weights wait for what is under way."""
+        """Event that is cleared while new weights wait for running requests."""
         self._open.set()
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Samples one response per request; see `stream`.
 
         Args:
-            requests: In any order.
+            requests: Requests, in any order.
 
         Returns:
-            One response per request, in the same order. A request that fills the context gets no tokens.
+            One response per request, in the same order; empty for a request that fills the context.
         """
         return sample_all(self, requests)
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
-        """Samples requests as they come: between tokens, new ones join those that are under way.
+        """Samples requests as they arrive: between tokens, new requests join the running ones.
 
-        Those that come together join longest first; nobody overtakes who came earlier. While new weights wait (`update`
-        in another thread), nobody joins: they are loaded once nothing is under way.
+        Requests that arrive together join longest first, but none overtakes an earlier one. While new weights wait
+        (`update` in another thread), no request joins; the weights are loaded once no request is running.
 
         Args:
-            pull: Called between tokens, once at least: requests that are new, each with a key. When there are none and
-                none is under way, this ends.
-            deliver: Called with the key and the response of each request, as soon as it has ended.
+            pull: Called between tokens, at least once; returns the requests that are new, each with a key. Sampling
+                ends when there are neither new nor running requests.
+            deliver: Called with the key and the response of each request as soon as it is done.
 
         Raises:
             UsageError: A token id is not in the model's vocabulary.
@@ -123,23 +123,23 @@ class TransformersSampler:
                     self.model.train(training)
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Loads weights and forgets what was remembered under the old ones; what is under way ends before.
+        """Loads new weights once running requests are done, and clears the cache of the old ones.
 
         Args:
-            state: The model's whole state: every name, every shape. Types are cast.
+            state: All weights by name, with the model's shapes; dtypes are cast.
             version: Policy version of these weights.
 
         Raises:
-            UsageError: A name is missing, unknown or of another shape; the weights are then as they were.
+            UsageError: A name is missing or unknown, or a shape differs; the weights then stay unchanged.
         """
-        own = self.model.state_dict()
+        current = self.model.state_dict()
         wrong = [
-            *(f"{name} is missing" for name in own.keys() - state.keys()),
-            *(f"{name} is unknown" for name in state.keys() - own.keys()),
+            *(f"{name} is missing" for name in current.keys() - state.keys()),
+            *(f"{name} is unknown" for name in state.keys() - current.keys()),
             *(
-                f"{name} has shape {tuple(state[name].shape)}, not {tuple(own[name].shape)}"
-                for name in own.keys() & state.keys()
-                if state[name].shape != own[name].shape
+                f"{name} has shape {tuple(state[name].shape)}, not {tuple(current[name].shape)}"
+                for name in current.keys() & state.keys()
+                if state[name].shape != current[name].shape
             ),
         ]
         if wrong:
@@ -154,17 +154,17 @@ class TransformersSampler:
             self._open.set()
 
     def forget(self) -> None:
-        """Forgets keys and values of earlier requests: what is remembered changes rounding."""
+        """Clears the keys and values of earlier requests, whose reuse changes rounding."""
         with self._lock:
             self._store.clear()
 
     def close(self) -> None:
-        """See `Sampler`: there is nothing to end."""
+        """Does nothing, since this sampler starts no processes or threads."""
 
     # -- one call ------------------------------------------------------------------------------------------------
 
     def _stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> bool:
-        """Samples until nothing is left, or until weights wait and nothing is under way; returns whether the former."""
+        """Samples until no request is left (returns True), or none runs and new weights wait (returns False)."""
         batch: RunningBatch[Key] = RunningBatch(self._layers, self.model.device)
         waiting: deque[Row[Key]] = deque()
         while True:
@@ -187,7 +187,7 @@ class TransformersSampler:
                 batch.forward(self._forward)
 
     def _row(self, key: Key, request: SampleRequest) -> Row[Key]:
-        """Makes a row of a request; one that fills the context is finished already."""
+        """Builds a row for a request; if the request fills the context, the row is already finished."""
         if request.ids.min() < 0 or request.ids.max() >= self._vocabulary:
             raise UsageError(
                 f"token ids must be from 0 to {self._vocabulary - 1}, got {request.ids.min()} to {request.ids.max()}"
@@ -201,7 +201,7 @@ class TransformersSampler:
         return row
 
     def _admit(self, batch: RunningBatch[Key], waiting: deque[Row[Key]]) -> None:
-        """Lets those who wait join as far as `max_batch_tokens` goes; a larger one goes alone."""
+        """Lets waiting rows join the batch within `max_batch_tokens`; a larger row runs alone."""
         rows = batch.rows
         present, longest = len(rows), max((row.length + row.limit for row in rows), default=0)
         new: list[Row[Key]] = []
@@ -223,7 +223,7 @@ class TransformersSampler:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
-        """Runs the model on (B, n) new tokens after what the cache holds; returns the last one's logits (B, V)."""
+        """Runs the model on new tokens (B, n) that follow the cache; returns the last position's logits (B, V)."""
         output = self.model(
             input_ids=ids,
             attention_mask=mask.long(),
@@ -238,10 +238,10 @@ class TransformersSampler:
     # -- prompts -------------------------------------------------------------------------------------------------
 
     def _prefill(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
-        """Runs the model over prompts, each distinct one once, and only over what is not remembered.
+        """Runs the model over prompts, each distinct one once, and only over the part not in the prefix store.
 
         Returns:
-            (logits of the last tokens (B, V); keys and values of each prompt).
+            Logits of the last tokens, (B, V), and keys and values of each prompt.
         """
         distinct = {prompt.tobytes(): prompt for prompt in prompts}
         unseen = {key: len(prompt) - self._store.longest(prompt)[0] for key, prompt in distinct.items()}
@@ -252,22 +252,22 @@ class TransformersSampler:
             for key, prompt, row_logits, cache in zip(keys, chunk, logits, caches, strict=True):
                 done[key] = (row_logits, cache)
                 self._store.add(prompt, cache)
-        found = [done[prompt.tobytes()] for prompt in prompts]
-        return torch.stack([logits for logits, _ in found]), [cache for _, cache in found]
+        results = [done[prompt.tobytes()] for prompt in prompts]
+        return torch.stack([logits for logits, _ in results]), [cache for _, cache in results]
 
     def _prefill_chunk(self, prompts: list[npt.NDArray[np.int32]]) -> tuple[Tensor, list[RowCache]]:
-        """Runs the model over what is not remembered of a few prompts.
+        """Runs the model over the parts of a few prompts that are not in the prefix store.
 
-        All get as many new tokens as the one that needs most: what would be padding reads remembered tokens again, and
-        no padding comes between tokens (a layer with a window counts columns).
+        All prompts get as many new tokens as the one that needs most: instead of padding, the others read stored tokens
+        again. Thus no padding comes between tokens, which a sliding-window layer would count as tokens.
         """
         device = self.model.device
-        found = [self._store.longest(prompt) for prompt in prompts]
+        stored = [self._store.longest(prompt) for prompt in prompts]
         lengths = [len(prompt) for prompt in prompts]
-        new = max(length - past for length, (past, _) in zip(lengths, found, strict=True))
+        new = max(length - past for length, (past, _) in zip(lengths, stored, strict=True))
         past = [max(0, length - new) for length in lengths]
         cache = SlotCache(self._layers)
-        cache.add([row for _, row in found], past)
+        cache.add([row for _, row in stored], past)
         width = max(past) + new
         ids = np.zeros((len(prompts), new), np.int64)
         for row, prompt in enumerate(prompts):
@@ -281,7 +281,7 @@ class TransformersSampler:
 
 
 def _chunks(keys: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
-    """Groups keys, largest first, so that a group padded to its largest size is within `PREFILL_TOKENS`."""
+    """Yields groups of keys, given largest first, that stay within `PREFILL_TOKENS` when padded to the largest size."""
     at = 0
     while at < len(keys):
         count = max(1, PREFILL_TOKENS // sizes[keys[at]])
@@ -295,28 +295,28 @@ def load_sampler(
     """Loads a model folder as a sampler.
 
     Args:
-        path: The folder, in Hugging Face format.
+        path: Folder in Hugging Face format, or the name of a model.
         dtype: Type of the weights in memory.
-        device: Where the weights go, as torch names it.
-        options: Those of `TransformersSampler`.
+        device: Torch device for the weights.
+        options: Keyword arguments for `TransformersSampler`.
 
     Returns:
-        (sampler, tokenizer).
+        The sampler and the tokenizer.
 
     Raises:
         UsageError: See `load_model` and `TransformersSampler`.
-        DataError: See `load_model`; `DataMissingError` for a part that is not there.
+        DataError: See `load_model`; a `DataMissingError` if the folder or one of its files does not exist.
     """
     model, tokenizer = load_model(path, dtype, device=device)
     return TransformersSampler(model, tokenizer, **options), tokenizer
 
 
 def response_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Returns the ids that end a response: the tokenizer's and those of the model's generation settings."""
+    """Returns the token ids that end a response, by the tokenizer and the model's generation settings."""
     return ends_of(model.generation_config, tokenizer)
 
 
 def ends_of(settings: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """As `response_ends`, from a model's ``GenerationConfig`` alone."""
+    """Returns the token ids that end a response, by the tokenizer and a ``GenerationConfig``, without the model."""
     ends = getattr(settings, "eos_token_id", None)
     return end_ids(tokenizer) + (() if ends is None else (ends,) if isinstance(ends, int) else tuple(ends))

@@ -1,1 +1,1 @@
-"""The sampler on vLLM: engines in processes or behind servers, replicas and their weights."""
+"""The vLLM sampler: engines in child processes or behind servers, replicas, and loading of their weights."""

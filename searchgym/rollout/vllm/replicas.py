@@ -1,4 +1,4 @@
-"""Several engines of one model: each episode stays with one of them, whose cache knows its beginning."""
+"""Several engines of one model; each episode stays with one engine, whose cache holds its prefix."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from searchgym.rollout.vllm.weight_folders import Folders
 class _Replica:
     start: Callable[[], VllmEngine]
     engine: VllmEngine | None
-    """None once it has ended."""
+    """Engine of the replica; None once it has ended."""
     under_way: int = 0
 
 
 class Replicas:
-    """`VllmEngine`s beside each other, asked like one.
+    """Group of engines of one model with the interface of a single `VllmEngine`.
 
-    An episode's first request goes where the fewest are under way, the later ones follow it. What an engine leaves when
-    it ends is asked of the others; it is started again before the next weights come.
+    An episode's first request goes to the engine with the fewest running requests, and later ones follow it. If an
+    engine dies, its unfinished requests go to the others; it is started again before the next weights are loaded.
 
     Args:
-        start: Starts each of them; told to give up at its first end (``deaths=1``).
+        start: One function per engine that starts it, with ``deaths=1``, so that it gives up at its first death.
     """
 
     def __init__(self, start: Sequence[Callable[[], VllmEngine]]) -> None:
@@ -44,15 +44,15 @@ class Replicas:
         self._homes: dict[str, _Replica] = {}
         self._lock = threading.Lock()
         self._lost: list[VllmEngine] = []
-        """Ended, and not closed yet."""
+        """Engines that have died and are not closed yet."""
         self.moved = 0
-        """Requests that were asked again because their engine ended."""
+        """Number of requests that were sent again because their engine died."""
 
     def ask(self, asked: Asked) -> None:
-        """See `VllmEngine`.
+        """Sends a request to the engine of its episode, or to the least busy one.
 
         Raises:
-            EngineLostError: All have ended.
+            EngineLostError: All engines have ended.
         """
         replica, engine = self._choose(asked.episode)
 
@@ -70,47 +70,55 @@ class Replicas:
             done(error, self.version)
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
-        """See `VllmEngine`; those that have ended are started again, and asked once they have the weights."""
+        """Loads new base weights in every engine; engines that have died are started again with these weights.
+
+        Args:
+            state: All weights of the base model, by name.
+            version: Policy version of these weights.
+        """
         self.version, folder = version, self.folders.model(state)
         self._each(lambda engine: engine.load_folder(folder, version))
         self._start_again(lambda engine: engine.load_folder(folder, version))
         self.folders.clear(1)
 
     def take(self, adapter: Adapter) -> None:
-        """See `VllmEngine`."""
+        """Loads an adapter in every engine, without waiting for running requests."""
         self._each(lambda engine: engine.take(adapter))
         self._check_left()
 
     def drop(self, adapter: Adapter) -> None:
-        """See `VllmEngine`."""
+        """Unloads an adapter in every engine, once no request is running there."""
         self._each(lambda engine: engine.drop(adapter))
 
     def forget(self) -> None:
-        """See `VllmEngine`."""
+        """Clears cached keys and values of earlier requests in every engine."""
         self._each(VllmEngine.forget)
 
     def sleep(self, level: int) -> None:
-        """See `VllmEngine`."""
+        """Frees the GPU memory of every engine until `wake`; see `VllmEngine.sleep` for the levels."""
         self._each(lambda engine: engine.sleep(level))
 
     def wake(self) -> None:
-        """See `VllmEngine`."""
+        """Takes GPU memory again in every engine that sleeps."""
         self._each(VllmEngine.wake)
 
     def revive(self) -> None:
-        """Starts those again that have ended, with the base's own weights: before the next adapter comes."""
+        """Restarts engines that have died, with the base model's original weights, before an adapter is loaded."""
         self._start_again(lambda engine: None)
 
     def _start_again(self, prepare: Callable[[VllmEngine], None]) -> None:
-        """Starts those again that have ended; one that does not start, or ends again at once, waits for the next time.
+        """Restarts engines that have died; one that fails to start or dies at once stays down until the next call.
+
+        Args:
+            prepare: Function called with each restarted engine before it gets requests.
 
         Raises:
-            EngineLostError: None is left.
+            EngineLostError: No engine is left.
         """
         for replica in self._replicas:
             if replica.engine is not None:
                 continue
-            self._close_lost()  # what is left of it may hold a GPU, or the right to a server
+            self._close_lost()  # its remains may hold a GPU, or the lock of a server
             engine: VllmEngine | None = None
             try:
                 engine = replica.start()
@@ -122,19 +130,19 @@ class Replicas:
                     raise
                 self._say(replica, f"does not come back ({error})")
             else:
-                replica.engine = engine  # asked from now on
+                replica.engine = engine  # gets requests from now on
         self._check_left()
         with self._lock:
-            self._homes.clear()  # nothing is remembered of old weights that would be worth a long queue
+            self._homes.clear()  # caches of old weights are cleared, so episodes may spread over all engines
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Closes all engines and removes the weight folders."""
         self._each(VllmEngine.close)
         self._close_lost()
         self.folders.clear()
 
     def home(self, episode: str) -> int | None:
-        """Returns the number of the engine that an episode stays with, None if it has none."""
+        """Returns the index of the engine that an episode stays with; None if it has none yet."""
         with self._lock:
             replica = self._homes.get(episode)
             return None if replica is None else self._replicas.index(replica)
@@ -144,8 +152,8 @@ class Replicas:
             replica = self._homes.get(episode)
             if replica is None or replica.engine is None:
                 self._check_left()
-                there = [replica for replica in self._replicas if replica.engine is not None]
-                replica = min(there, key=lambda one: one.under_way)
+                alive = [replica for replica in self._replicas if replica.engine is not None]
+                replica = min(alive, key=lambda one: one.under_way)
                 if episode:
                     self._homes[episode] = replica
             replica.under_way += 1
@@ -153,7 +161,7 @@ class Replicas:
             return replica, replica.engine
 
     def _again(self, asked: Asked, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
-        """Asks the others for what an engine left."""
+        """Sends an unfinished request of a dead engine to another one."""
         self._leave(replica, engine, error)
         with self._lock:
             self.moved += 1
@@ -163,7 +171,7 @@ class Replicas:
             asked.done(lost, self.version)
 
     def _leave(self, replica: _Replica, engine: VllmEngine, error: EngineLostError) -> None:
-        """Notes that an engine has ended, and says so once."""
+        """Marks a replica's engine as ended and reports it on standard error once."""
         with self._lock:
             if replica.engine is not engine:
                 return
@@ -175,7 +183,7 @@ class Replicas:
         sys.stderr.write(f"replica {self._replicas.index(replica)} of vLLM's engine {what}\n")
 
     def _close_lost(self) -> None:
-        """Closes what has ended."""
+        """Closes the engines that have died."""
         with self._lock:
             lost, self._lost = self._lost, []
         for engine in lost:
@@ -187,7 +195,7 @@ class Replicas:
             raise EngineLostError("every replica of vLLM's engine has ended; see its messages")
 
     def _each(self, call: Callable[[VllmEngine], Any]) -> None:
-        """Calls all that are there, at the same time; one that has ended meanwhile is left out."""
+        """Calls a function with every live engine in parallel; an engine that dies in it is marked as ended."""
 
         def one(replica: _Replica) -> None:
             engine = replica.engine
@@ -203,7 +211,7 @@ class Replicas:
 
 
 def _all_or_none(start: Sequence[Callable[[], VllmEngine]]) -> list[VllmEngine]:
-    """Starts engines at the same time; if one does not start, those that did are closed."""
+    """Starts engines in parallel; if one fails to start, the others are closed and its error is raised."""
     with ThreadPoolExecutor(len(start)) as pool:
         futures = [pool.submit(one) for one in start]
     failed = next((error for future in futures if (error := future.exception())), None)

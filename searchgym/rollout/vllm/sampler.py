@@ -1,9 +1,9 @@
-"""Sampling through vLLM: the base model of an engine, or one adapter on it.
+"""Sampling with vLLM: from the base model of an engine, or from one adapter on it.
 
-vLLM is asked for what the trainer means by a log-prob (``processed_logprobs``: after temperature and top-p), takes no
-setting from the model's ``generation_config.json``, and stops where `TransformersSampler` does. Tokens are drawn by
-vLLM's own generators, seeded per request: other ones than those of `TransformersSampler` draw, from the same
-distribution; rows that are computed together change logits by rounding.
+vLLM is configured to report log-probabilities as the trainer defines them (``processed_logprobs``: after temperature
+and top-p), to ignore the model's ``generation_config.json``, and to stop where `TransformersSampler` does. Tokens are
+drawn by vLLM's generators, seeded per request: from the same distribution as those of `TransformersSampler`, but not
+the same tokens. The rest of a batch changes logits by rounding.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.weight_folders import Folders
 
 LOOK: Final = 0.002
-"""Seconds between looks at whether new requests have come, while responses are waited for."""
+"""Seconds between checks for new requests while waiting for responses."""
 
 _numbers = itertools.count(1)
 _RUN: Final = uuid.uuid4().hex[:12]
-"""Tells adapters of this process from those of others that a server may remember."""
+"""Part of adapter names that separates this process's adapters from others that a server may still hold."""
 
 
 class VllmSampler:
-    """A `StreamingSampler` on a vLLM engine.
+    """Streaming sampler on a vLLM engine.
 
     Args:
-        engine: Or several of one model. Belongs to the sampler unless `shared`: `close` ends it.
-        ends: Ids that end a response.
-        adapter: What peft's ``adapter_config.json`` says of the adapter that is sampled from, in the place of the
-            base; `update` then takes the adapter's weights, and until the first one the base answers.
+        engine: One engine, or several of one model. The sampler owns it unless `shared`: `close` closes it.
+        ends: Token ids that end a response.
+        adapter: Contents of peft's ``adapter_config.json``, to sample from an adapter instead of the base model;
+            `update` then takes the adapter's weights, and before the first update the base model is used.
         shared: Whether other samplers use the engine too.
     """
 
@@ -62,7 +62,7 @@ class VllmSampler:
         self._folders = Folders(engine.near)
         self._adapter: _Version | None = None
         self._lock = threading.Lock()
-        """What is asked before an adapter is replaced goes to the engine before it is dropped."""
+        """Lock that ensures that requests for an adapter reach the engine before the adapter is dropped."""
 
     @property
     def version(self) -> int:
@@ -74,7 +74,7 @@ class VllmSampler:
         return sample_all(self, requests)
 
     def stream(self, pull: Pull[Key], deliver: Deliver[Key]) -> None:
-        """Samples requests as they come; see `StreamingSampler`.
+        """Samples requests as they arrive; see `StreamingSampler`.
 
         Raises:
             UsageError: A token id is not in the model's vocabulary.
@@ -101,14 +101,16 @@ class VllmSampler:
             deliver(key, _sampled(output, request, version))
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Waits for what is under way, loads weights and forgets what was computed under the old ones.
+        """Loads new weights and clears the cache of the old ones.
+
+        Base weights are loaded once running requests are done; running requests of an adapter end with its old version.
 
         Args:
-            state: The model's whole state, by name; or the adapter's, by peft's names.
+            state: All weights of the model by name, or those of the adapter by peft's names.
             version: Policy version of these weights.
 
         Raises:
-            ModelError: The engine does not take them.
+            ModelError: The engine refuses the weights.
         """
         if self._config is None:
             self.engine.wake()
@@ -122,18 +124,18 @@ class VllmSampler:
             before, self._adapter = self._adapter, new
         if before is not None:
             self.engine.drop(before.adapter)
-        self._folders.clear(2)  # a replica's last requests may have moved to where the one before is not loaded yet
+        self._folders.clear(2)  # a dead replica's requests may move to an engine that has yet to load the old adapter
 
     def sleep(self, level: int) -> None:
-        """Gives a GPU's memory back until the next `update`; see `VllmEngine.sleep`."""
+        """Frees the GPU's memory until the next `update`; see `VllmEngine.sleep` for the levels."""
         self.engine.sleep(level)
 
     def forget(self) -> None:
-        """Forgets keys and values of earlier requests."""
+        """Clears cached keys and values of earlier requests."""
         self.engine.forget()
 
     def close(self) -> None:
-        """Ends the engine, unless it is shared."""
+        """Closes the engine unless it is shared, else drops this sampler's adapter; removes the weight folders."""
         if not self._shared:
             self.engine.close()
         elif self._adapter is not None:
@@ -150,16 +152,16 @@ class VllmSampler:
         if low < 0 or high > last:
             raise UsageError(f"token ids must be from 0 to {last}, got {low} to {high}")
         with self._lock:
-            own = self._adapter
+            current = self._adapter
 
             def end(completion: Completion | Exception, version: int) -> None:
-                done.put((key, request, completion, version if own is None else own.version))
+                done.put((key, request, completion, version if current is None else current.version))
 
-            adapter = None if own is None else own.adapter
+            adapter = None if current is None else current.adapter
             self.engine.ask(Asked(request.ids.tolist(), self._parameters(request), end, adapter, request.episode))
 
     def _parameters(self, request: SampleRequest) -> dict[str, Any]:
-        """Returns what is asked for in the words of vLLM's `SamplingParams`."""
+        """Returns the keyword arguments of vLLM's `SamplingParams` for a request."""
         asked = request.sampling
         return {
             "max_tokens": min(asked.max_tokens, self.max_context - len(request.ids)),
@@ -169,7 +171,7 @@ class VllmSampler:
             "stop": list(asked.stop),
             "include_stop_str_in_output": True,
             "stop_token_ids": sorted(self.ends),
-            "ignore_eos": True,  # the ends are those of above, and no other
+            "ignore_eos": True,  # only `stop_token_ids` end a response
             "logprobs": 0,
             "detokenize": bool(asked.stop),
             "skip_special_tokens": False,
@@ -179,10 +181,10 @@ class VllmSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """An adapter of one version, under a name that no other one ever had.
+    """Adapter with the weights of one version, under a name never used before.
 
-    vLLM knows adapters, and the keys and values that they made, by name and number: what has a new name is never
-    mistaken for what it was before.
+    vLLM identifies adapters, and their cached keys and values, by name and number, so a new name ensures that nothing
+    of an older version is used.
     """
 
     adapter: Adapter
@@ -190,14 +192,14 @@ class _Version:
 
 
 def _version(config: Mapping[str, Any], folder: str, version: int) -> _Version:
-    """Returns the version of an adapter whose weights are in a folder, with its configuration beside them."""
+    """Writes an adapter's configuration next to its weights and returns the adapter under a new name and number."""
     (Path(folder) / ADAPTER).write_text(json.dumps(config), encoding="utf-8")
     number = next(_numbers)
     return _Version(Adapter(f"adapter-{_RUN}-{number}-v{version}", number, folder), version)
 
 
 def _sampled(completion: Completion, request: SampleRequest, version: int) -> Sampled:
-    """Returns a completion as a response."""
+    """Converts a completion of vLLM to a response."""
     if not np.isfinite(completion.logp).all():
         raise ModelError("the log-probs that vLLM returned are not finite: training diverged?")
     finish: Finish

@@ -1,4 +1,4 @@
-"""From options to vLLM's engines: one or several, here or behind servers."""
+"""Starting vLLM engines as the options ask: one or several, as child processes or behind servers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ if TYPE_CHECKING:
 
 
 SAMPLERS: Final = ("transformers", "vllm", "auto")
+"""Values of the option ``rollout.sampler``."""
 
 
 def start_engine(
     model: str | Path, *, dtype: str, requests: int, options: VllmOptions, adapters: int = 0, rank: int = 8
 ) -> VllmEngine | Replicas:
-    """Starts the engines of a model, or goes to the servers that have it.
+    """Starts the vLLM engines of a model, or connects to the servers that have it.
 
     Args:
         model: Folder or name of the base model.
-        dtype: Of weights and computation.
-        requests: Most requests under way at once in each engine.
-        options: See `VllmOptions`.
-        adapters: Adapters that are sampled from at once; 0: none can be used.
-        rank: Largest rank of an adapter.
+        dtype: Type of weights and computation.
+        requests: Maximum number of concurrent requests per engine.
+        options: Set-up of the engines.
+        adapters: Maximum number of adapters in use at once; 0 disables adapters.
+        rank: Maximum rank of an adapter.
 
     Raises:
-        UsageError: vLLM is not installed, or the options do not fit each other.
-        ModelError: An engine does not start, a server does not answer.
+        UsageError: vLLM is not installed, or the options contradict each other.
+        ModelError: An engine does not start, or a server does not answer.
     """
     folder = model_folder(model)
     vocabulary = vocabulary_of(folder)
@@ -84,13 +85,16 @@ def start_engine(
 def load_vllm(
     path: str | Path, dtype: str, *, requests: int, options: VllmOptions
 ) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
-    """Loads a model folder as a sampler; from an adapter it samples beside its base.
+    """Loads a model or an adapter as a vLLM sampler; an adapter stays separate from its base model.
 
     Args:
-        path: The folder, in Hugging Face format; or a name.
-        dtype: Of weights and computation.
-        requests: Most requests under way at once.
-        options: See `VllmOptions`.
+        path: Folder in Hugging Face format, or the name of a model.
+        dtype: Type of weights and computation.
+        requests: Maximum number of concurrent requests.
+        options: Set-up of the engine.
+
+    Returns:
+        The sampler and the tokenizer.
 
     Raises:
         SearchGymError: See `start_engine` and `load_tokenizer`.
@@ -119,15 +123,19 @@ def load_vllm(
 
 
 def vocabulary_of(folder: Path) -> int:
-    """Returns the token ids that a model knows."""
+    """Returns the number of token ids that a model knows."""
     return int(model_config(folder).get_text_config(decoder=True).vocab_size)
 
 
 def gpus_of(options: VllmOptions, replica: int) -> list[int] | None:
-    """Returns the GPUs of one of the replicas; None for all that there are.
+    """Returns the GPU indices of one replica; None for all GPUs.
+
+    Args:
+        options: Set-up of the engines.
+        replica: Number of the replica, from 0.
 
     Raises:
-        UsageError: There are fewer than the replicas take.
+        UsageError: `options.gpus` does not name as many GPUs as the replicas need.
     """
     each = options.tensor_parallel
     if options.gpus is None:
@@ -139,15 +147,15 @@ def gpus_of(options: VllmOptions, replica: int) -> list[int] | None:
 
 
 def samples_by_vllm(wanted: str, ask: bool = True) -> bool:
-    """Says whether vLLM samples, given ``transformers``, ``vllm`` or ``auto``; speaks up if its version is untested.
+    """Returns whether to sample with vLLM; warns on standard error if its version is untested.
 
     Args:
-        wanted: ``rollout.sampler``.
-        ask: Look at what is installed; else, for another machine's plan, vLLM is.
+        wanted: Value of ``rollout.sampler``: ``transformers``, ``vllm`` or ``auto``.
+        ask: Whether to check the installed vLLM; if not (in a plan for another machine), a tested one is assumed.
 
     Raises:
-        UsageError: It must, and is not installed.
-        UnknownNameError: It is none of these.
+        UsageError: ``vllm`` is wanted but not installed.
+        UnknownNameError: `wanted` is none of the three.
     """
     if wanted not in SAMPLERS:
         raise UnknownNameError("sampler", wanted, SAMPLERS)

@@ -1,4 +1,4 @@
-"""Folders in which weights travel from a trainer to an engine's processes."""
+"""Temporary folders through which weights are passed from a trainer to an engine's processes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Final
 from torch import Tensor
 
 PREFIX: Final = "searchgym-weights-"
-"""Begins the names of folders with weights, before the machine and the process that they belong to."""
+"""Prefix of the names of weight folders, followed by machine and process."""
 MEMORY: Final = Path("/dev/shm")
-"""A file system in memory: where weights go on their way to an engine, if they fit."""
+"""File system in memory, used for weight folders if there is room."""
 
 
 class Folders:
-    """Folders in which weights travel; all that are left go with `clear`.
+    """Set of temporary folders through which weights are passed to engines; `clear` removes them.
 
     Args:
-        near: All that read them run on this machine: they may lie in its memory.
+        near: Whether all readers run on this machine, so that the folders may be in its shared memory.
     """
 
     def __init__(self, near: bool = True) -> None:
@@ -31,41 +31,55 @@ class Folders:
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def model(self, state: Mapping[str, Tensor]) -> str:
-        """Writes a model's whole state and returns its folder."""
+        """Writes all weights of a model to a new folder and returns its path.
+
+        Args:
+            state: Weights by name.
+        """
         whole = dict(state)
-        if "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole:  # tied: loaded by both names
+        if (
+            "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole
+        ):  # tied embeddings: vLLM loads both names
             whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
         return self.tensors(whole, "model.safetensors")
 
     def tensors(self, state: Mapping[str, Tensor], name: str) -> str:
-        """Writes tensors into a file of a new folder, in memory if there is room, and returns the folder."""
+        """Writes tensors to a safetensors file in a new folder, in memory if there is room.
+
+        Args:
+            state: Tensors by name.
+            name: File name.
+
+        Returns:
+            Path of the folder.
+        """
         self._folders.append(_write_tensors(state, name, self.near))
         return self._folders[-1].name
 
     def clear(self, keep: int = 0) -> None:
-        """Removes all but the newest folders."""
+        """Removes all folders but the newest `keep`."""
         while len(self._folders) > keep:
             self._folders.pop(0).cleanup()
 
 
 def _own_prefix() -> str:
-    """Returns what begins the names of this machine's folders; a container with processes of its own is another one."""
+    """Returns the name prefix of this machine's folders; each container with its own process ids gets another one."""
     space = Path("/proc/self/ns/pid")
     return f"{PREFIX}{socket.gethostname()}-{space.stat().st_ino if space.exists() else 0}-"
 
 
 def _clear_left_over() -> None:
-    """Removes weights of programs that were killed: memory does not come back by itself."""
-    own = _own_prefix()
+    """Removes weight folders of processes that were killed, which would otherwise fill the memory."""
+    prefix = _own_prefix()
     for place in {MEMORY, Path(tempfile.gettempdir())}:
-        for folder in place.glob(f"{glob.escape(own)}*"):
-            number = folder.name.removeprefix(own).partition("-")[0]
+        for folder in place.glob(f"{glob.escape(prefix)}*"):
+            number = folder.name.removeprefix(prefix).partition("-")[0]
             if number.isdigit() and not _lives(int(number)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lives(number: int) -> bool:
-    """Says whether there is a process of a number."""
+    """Returns whether a process with this id exists."""
     try:
         os.kill(number, 0)
     except ProcessLookupError:
@@ -76,7 +90,7 @@ def _lives(number: int) -> bool:
 
 
 def _write_tensors(state: Mapping[str, Tensor], name: str, near: bool) -> tempfile.TemporaryDirectory[str]:
-    """See `Folders.tensors`."""
+    """Writes tensors to a safetensors file in a new temporary folder and returns the folder."""
     from safetensors.torch import save_file
 
     whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
