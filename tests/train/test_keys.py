@@ -175,6 +175,7 @@ def test_sharing_changes_no_advantage_and_no_sum_of_gradients(episodes, estimato
             torch.testing.assert_close(found[name], gradient, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_adapters_on_one_base_are_adapters_on_models_of_their_own(episodes):
     recipe = grpo("lora.rank=4", f"models={SHARING['partial']}")
     found = keys_of(recipe, ROLES, "m-ask")
@@ -221,6 +222,7 @@ def test_each_key_learns_by_its_own_rate_and_the_frozen_one_not_at_all(tmp_path)
     assert row["learner/updates"] == row["learner/planners/updates"] + row["learner/writers/updates"]
 
 
+@pytest.mark.slow
 def test_a_frozen_sampler_keeps_every_bit(tmp_path):
     recipe = small("steps=1", "models={planners: {roles: [planning, search]}, executors: {frozen: true}}")
     parts = load_parts(recipe, tmp_path)

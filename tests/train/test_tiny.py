@@ -20,7 +20,7 @@ from searchgym.corpora.worlds import build_world
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.records import Hop, Question, SupportingFact, Triple
-from searchgym.rollout.loading import load_model
+from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.tiny.demonstrations import (
@@ -73,7 +73,8 @@ PAIR = Question(
 
 @functools.cache
 def tokenizer():
-    return train_tokenizer(MICRO)
+    """The shipped one, since a test's own takes seconds to train."""
+    return load_tokenizer("tiny")
 
 
 @functools.cache
@@ -239,8 +240,16 @@ def test_names_of_all_splits_are_spelled_in_pieces_alike():
     assert max(means) < 1.25 * min(means), means
 
 
+@pytest.mark.slow
 def test_the_same_settings_give_the_same_tokenizer():
-    assert train_tokenizer(MICRO).backend_tokenizer.to_str() == tokenizer().backend_tokenizer.to_str()
+    first, second = (train_tokenizer(MICRO) for _ in range(2))
+    assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+    assert first.chat_template == tokenizer().chat_template
+
+
+@pytest.mark.slow
+def test_the_shipped_tokenizer_is_that_of_the_shipped_settings():
+    assert train_tokenizer(TinySettings()).backend_tokenizer.to_str() == tokenizer().backend_tokenizer.to_str()
 
 
 def test_the_default_model_is_of_the_size_that_ships():
