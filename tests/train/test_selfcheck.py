@@ -24,7 +24,11 @@ def least(tmp_path_factory):
     model = tmp_path_factory.mktemp("least") / "model"
     tiny_qwen2(max_position_embeddings=4096).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
-    return [f"model={model}", "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 2, top_k: 1}"]
+    return [
+        f"model={model}",
+        "rollout.questions=2",
+        "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 2, top_k: 1}",
+    ]
 
 
 def failed(tmp_path, *overrides, recipe="tiny-grpo"):
