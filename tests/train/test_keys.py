@@ -151,8 +151,8 @@ def gradients(learner, samples):
             "sampler_logp": [s.sampler_logp[s.mask] for s in part],
             "weight": token_weights(part)[0],
         }
-        policy.accumulate(part, values, 1.0, policy.policy_loss)
-        for name, parameter in policy.model.named_parameters():
+        policy.trained_model.accumulate(part, values, 1.0, policy.policy_loss)
+        for name, parameter in policy.updater.model.named_parameters():
             total[name] = total.get(name, 0) + parameter.grad
     return total
 
