@@ -123,9 +123,8 @@ def remove_checkpoints(folder: Path, keep: Iterable[int]) -> None:
     kept = set(keep)
     for step, path in list_checkpoints(folder).items():
         if step not in kept:
-            path.rename(
-                path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
-            )  # a half-deleted folder must not look like a checkpoint
+            # renamed first: a half-deleted folder must not look like a checkpoint
+            path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}"))
     for part in folder.glob(f".*{PART}"):
         if part.is_symlink():
             part.unlink()
