@@ -37,10 +37,10 @@ from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.run.draw import Drawer
+from searchgym.train.run.assembly import Assembly, assemble, trainer_of
+from searchgym.train.run.draw import Drawer, TrainingData
 from searchgym.train.run.folder import Row
-from searchgym.train.run.parts import Parts, load_parts, trainer_of
-from searchgym.train.run.rollout import EngineRollout
+from searchgym.train.run.rollout import EngineRollout, SamplerHooks
 from searchgym.train.run.trainer import Trainer
 
 
@@ -89,17 +89,17 @@ def trained(args: Any, staleness: int, seed: int) -> dict[str, float]:
     """Runs a training unless it is finished, and returns its figures."""
     recipe, out = recipe_of(args, staleness, seed), args.out / f"{args.sampler}-{staleness}-{seed}"
     if not (out / "done").exists():
-        parts = load_parts(recipe, out)
-        slow: Any = Slow(cast(Any, parts.task.retriever), args.latency)
-        parts.rollout.task = dataclasses.replace(parts.task, retriever=slow)
+        assembly = assemble(recipe, out)
+        slow: Any = Slow(cast(Any, assembly.task.retriever), args.latency)
+        assembly.rollout.task = dataclasses.replace(assembly.task, retriever=slow)
         ends: list[tuple[float, float]] = []
 
         def note(row: Row) -> None:
             if row["step"]:
                 ends.append((time.perf_counter(), row.get("time/validation", 0.0)))
 
-        with contextlib.closing(parts):
-            trainer_of(recipe, parts, out, resume=out.exists(), report=note).run()
+        with contextlib.closing(assembly):
+            trainer_of(recipe, assembly, out, resume=out.exists(), report=note).run()
         seconds = ends[-1][0] - ends[0][0] - sum(validation for _, validation in ends[1:])
         (out / "done").write_text(str(3600 * (len(ends) - 1) / seconds), encoding="utf-8")
     rows = [row for _, row in iter_jsonl(out / "metrics.jsonl")]
@@ -165,19 +165,16 @@ def paced(args: Any) -> list[dict[str, Any]]:
     """Runs the paced comparison; returns steps per hour for each staleness."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = load_recipe("tiny-grpo", ["validation.every=0", f"steps={args.steps}", "log.tensorboard=false"])
-        parts = load_parts(recipe, Path(folder))
-        recorder = Recorder(cast(TransformersSampler, parts.sampler))
-        drawer = Drawer(
-            recipe, parts.learner, rollout_by(recorder, recipe, parts, args.latency), parts.task.questions, []
-        )
+        assembly = assemble(recipe, Path(folder))
+        recorder = Recorder(cast(TransformersSampler, assembly.sampler))
+        data = TrainingData(assembly.task.questions)
+        drawer = Drawer(recipe, assembly.learner, rollout_by(recorder, recipe, assembly, args.latency), data)
         for step in range(args.steps):
             print(f"recording step {step + 1} of {args.steps} ...", file=sys.stderr)
             drawer.draw(step)
         sampler = Clocked(recorder.sampler)
         sampler.replies, sampler.step = recorder.replies, args.token
-        drawer = Drawer(
-            recipe, parts.learner, rollout_by(sampler, recipe, parts, args.latency), parts.task.questions, []
-        )
+        drawer = Drawer(recipe, assembly.learner, rollout_by(sampler, recipe, assembly, args.latency), data)
         began = time.perf_counter()
         drawer.draw(0)
         learning = (time.perf_counter() - began) * args.share / (1 - args.share)
@@ -186,7 +183,9 @@ def paced(args: Any) -> list[dict[str, Any]]:
             for staleness in args.staleness:
                 print(f"staleness {staleness}, run {run + 1} of {args.runs} ...", file=sys.stderr)
                 out = Path(folder) / f"{staleness}-{run}"
-                hours[staleness].append(steps_per_hour(recipe, parts, sampler, learning, staleness, args.latency, out))
+                hours[staleness].append(
+                    steps_per_hour(recipe, assembly, sampler, learning, staleness, args.latency, out)
+                )
     first = statistics.median(hours[args.staleness[0]])
     return [
         {
@@ -199,31 +198,31 @@ def paced(args: Any) -> list[dict[str, Any]]:
     ]
 
 
-def rollout_by(sampler: Any, recipe: Recipe, parts: Parts, latency: float) -> EngineRollout:
+def rollout_by(sampler: Any, recipe: Recipe, assembly: Assembly, latency: float) -> EngineRollout:
     """Returns the rollout of a recipe with another sampler and a slow retriever."""
-    retriever: Any = Slow(cast(Any, parts.task.retriever), latency)
-    task = dataclasses.replace(parts.task, retriever=retriever)
-    roles = parts.rollout.agent.roles
-    model = Model.over("policy", sampler, parts.models["policy"].format)
-    return EngineRollout(recipe, parts.rollout.agent, dict.fromkeys(roles, model), task, task, canonical=False)
+    retriever: Any = Slow(cast(Any, assembly.task.retriever), latency)
+    task = dataclasses.replace(assembly.task, retriever=retriever)
+    roles = assembly.rollout.agent.roles
+    model = Model.over("policy", sampler, assembly.models["policy"].format)
+    return EngineRollout(recipe, assembly.rollout.agent, dict.fromkeys(roles, model), task, task, canonical=False)
 
 
 def steps_per_hour(
-    recipe: Recipe, parts: Parts, sampler: Clocked, learning: float, staleness: int, latency: float, out: Path
+    recipe: Recipe, assembly: Assembly, sampler: Clocked, learning: float, staleness: int, latency: float, out: Path
 ) -> float:
     """Runs the loop and returns its steps per hour."""
-    rollout = rollout_by(sampler, recipe, parts, latency)
+    rollout = rollout_by(sampler, recipe, assembly, latency)
     ends: list[float] = []
     learner: Any = Idle(learning)
     Trainer(
         dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, staleness=staleness)),
         out,
         learner=learner,
-        tokenizer=parts.tokenizer,
-        rollout=rollout,
-        questions=parts.task.questions,
-        publish=lambda version: sampler.update(None, version),
-        give_up=rollout.give_up,
+        tokenizer=assembly.tokenizer,
+        data=TrainingData(assembly.task.questions),
+        hooks=SamplerHooks(
+            rollout=rollout, publish=lambda version: sampler.update(None, version), give_up=rollout.give_up
+        ),
         report=lambda row: ends.append(time.perf_counter()),
     ).run()
     return 3600 * (len(ends) - 1) / (ends[-1] - ends[0])

@@ -25,7 +25,7 @@ from searchgym.cli.output import emit
 from searchgym.rollout import read_episodes
 from searchgym.train import load_recipe
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.run.parts import load_parts, trainer_of
+from searchgym.train.run.assembly import assemble, trainer_of
 
 STEP = 128
 """Number of episodes per step."""
@@ -50,7 +50,7 @@ def main() -> None:
     recipe = load_recipe("tiny-grpo", settings)
     moments = sorted(np.random.default_rng(args.seed).integers(1, 2 * steps * STEP, args.kills).tolist())
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:  # DeepSpeed prints
-        parts = load_parts(recipe, Path(folder))
+        parts = assemble(recipe, Path(folder))
         engine: Any = parts.sampler
         killed = kill_at(engine.engine.backend, moments)
         trained = count_trained(parts.learner)

@@ -90,7 +90,7 @@ def measure(recipe: Recipe, tokens: int, vocabulary: int) -> tuple[float, int]:
     before = peak_gib()
     learner = LocalLearner(recipe, made(AutoConfig.from_pretrained(recipe.model)))
     learner.learn(samples, 0)
-    trained = sum(p.numel() for p in learner.policy.model.parameters() if p.requires_grad)
+    trained = sum(p.numel() for p in learner.policy.updater.model.parameters() if p.requires_grad)
     return learner.learn(samples, 1)["memory/learn"] - before, trained
 
 

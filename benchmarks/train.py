@@ -41,7 +41,7 @@ from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import AdvantageOptions, LossOptions
-from searchgym.train.run.parts import load_parts
+from searchgym.train.run.assembly import assemble
 
 LOSS = LossOptions(clip_low=0.2, clip_high=0.28)
 RATE = 1e-6
@@ -73,7 +73,7 @@ def recorded(model: str, groups: int, attempts: int) -> list[Sample]:
     """Samples episodes and returns them as samples with a random reward of 0 or 1."""
     recipe = load_recipe("tiny-grpo", [f"model={model}"])
     with tempfile.TemporaryDirectory() as folder:
-        parts = load_parts(recipe, Path(folder))
+        parts = assemble(recipe, Path(folder))
         episodes: list[Episode] = parts.rollout(parts.task.questions[:groups], attempts, 0, False)
     samples = [sample for episode in episodes for sample in samples_from(episode)]
     return rewarded(samples)

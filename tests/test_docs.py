@@ -15,7 +15,7 @@ from searchgym.envs.task import load_task
 from searchgym.rollout.engine import Engine
 from searchgym.train.inspect.explain import explain_run
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.parts import train
+from searchgym.train.run.assembly import train
 
 ROOT = Path(__file__).parent.parent
 

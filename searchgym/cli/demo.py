@@ -27,8 +27,8 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.assembly import train
 from searchgym.train.run.folder import Row
-from searchgym.train.run.parts import train
 from searchgym.train.tiny.exam import ReadingTest, by_hops
 
 ENV: Final = "searchgym/World-v0"

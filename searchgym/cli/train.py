@@ -43,7 +43,7 @@ def train(
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.errors import UsageError
         from searchgym.train.recipe.load import load_recipe
-        from searchgym.train.run.parts import train as run
+        from searchgym.train.run.assembly import train as run
 
         if resume and out is None:
             raise UsageError("--resume needs --out: the folder of the run")

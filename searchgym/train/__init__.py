@@ -7,7 +7,7 @@ from searchgym._lazy import lazy
 if TYPE_CHECKING:
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
-    from searchgym.train.run.parts import train
+    from searchgym.train.run.assembly import train
 
 __all__ = ["Recipe", "dump_recipe", "load_recipe", "read_recipe", "train"]
 
@@ -16,6 +16,6 @@ __getattr__, __dir__ = lazy(
     {
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",
-        "run.parts": "train",
+        "run.assembly": "train",
     },
 )

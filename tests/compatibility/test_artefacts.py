@@ -19,7 +19,7 @@ from searchgym.corpora.retrieval.dense import encoders
 from searchgym.corpora.retrieval.index.index import inspect_index, load_index
 from searchgym.train.inspect.explain import explain_run
 from searchgym.train.recipe.load import load_recipe, read_recipe
-from searchgym.train.run.parts import train
+from searchgym.train.run.assembly import train
 
 HERE = Path(__file__).parent
 COMMITS = sorted(file.parent.name for file in HERE.glob("*/expected.json"))

@@ -11,8 +11,8 @@ from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 from searchgym.errors import CardError, EngineLostError, RetrieverError
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.ahead import Ahead
-from searchgym.train.run.draw import Draw
-from searchgym.train.run.parts import load_parts, train
+from searchgym.train.run.assembly import assemble, train
+from searchgym.train.run.draw import StepData
 
 STALE = {"rollout": {"questions": 4, "attempts": 8, "staleness": 2}, "loss": {"importance_cap": 2.0}}
 
@@ -31,7 +31,7 @@ class Draws:
         gate.wait()
         if gate.given_up if hasattr(gate, "given_up") else False:
             raise asyncio.CancelledError
-        return Draw([], tokens=step)
+        return StepData([], tokens=step)
 
     def end(self, step):
         with self.started:
@@ -67,7 +67,7 @@ def test_what_a_draw_raises_reaches_who_takes_it_after_what_was_drawn_before():
     def draw(step):
         if step == 1:
             raise RetrieverError("gone")
-        return Draw([])
+        return StepData([])
 
     ahead = Ahead(draw, 0, 9, 4, lambda: None)
     ahead._thread.join()
@@ -202,7 +202,7 @@ def test_episodes_go_on_while_the_model_learns_and_say_which_weights_made_each_c
 
 
 def test_a_rollout_that_is_given_up_ends_at_once(tmp_path):
-    parts = load_parts(load_recipe("tiny-grpo", SMALL), tmp_path)
+    parts = assemble(load_recipe("tiny-grpo", SMALL), tmp_path)
     entered, errors = threading.Event(), []
     sample = parts.sampler._forward
 

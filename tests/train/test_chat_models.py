@@ -12,7 +12,7 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.protocol import split_thoughts
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.parts import train
+from searchgym.train.run.assembly import train
 
 TEMPLATE = """
 {%- set last = namespace(question=-1) %}

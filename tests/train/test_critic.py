@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_values_are_read_at_the_token_before():
     own, samples = critic(), rewarded()
     for sample in own.with_values(samples):
         with torch.no_grad():
-            whole = own.model(input_ids=torch.tensor(sample.ids[None].astype(np.int64))).logits[0, :, 0].numpy()
+            whole = own.updater.model(input_ids=torch.tensor(sample.ids[None].astype(np.int64))).logits[0, :, 0].numpy()
         places = np.flatnonzero(sample.mask)
         np.testing.assert_allclose(sample.value[places], whole[places - 1], atol=1e-5)
         assert not sample.value[~sample.mask].any()
@@ -101,7 +102,7 @@ class Gradients:
     """A model whose gradients are compared."""
 
     def __init__(self, model):
-        self.model = model
+        self.updater = SimpleNamespace(model=model)
 
 
 def reference_step(policy, critic, samples):
@@ -157,13 +158,15 @@ def test_one_ppo_step_equals_a_float64_reference():
         for name in ("advantage", "sampler_logp", "old_logp", "value", "returns")
     }
     weight, denominator = token_weights(made)
-    got = policy.accumulate(made, flat | {"weight": weight}, denominator, policy.policy_loss)
+    got = policy.trained_model.accumulate(made, flat | {"weight": weight}, denominator, policy.policy_loss)
     assert got["clipped_low"] > 5
     assert got["clipped_high"] > 5
     assert got["loss"] == pytest.approx(loss, abs=1e-5)
     torch.testing.assert_close(gradients(policy).double(), gradients(wanted), rtol=1e-5, atol=1e-5)
     values = {"old_value": flat["value"], "return": flat["returns"], "weight": weight}
-    assert own.accumulate(made, values, denominator, own.value_loss)["loss"] == pytest.approx(value_loss, abs=1e-5)
+    assert own.trained_model.accumulate(made, values, denominator, own.value_loss)["loss"] == pytest.approx(
+        value_loss, abs=1e-5
+    )
     torch.testing.assert_close(gradients(own).double(), gradients(wanted_critic), rtol=1e-5, atol=1e-5)
 
 

@@ -21,9 +21,9 @@ from searchgym.train.recipe.keys import keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.options import GuardOptions
 from searchgym.train.recipe.recipe import dump_recipe
+from searchgym.train.run.assembly import assemble, train
 from searchgym.train.run.draw import with_advantages
 from searchgym.train.run.guards import check_guards
-from searchgym.train.run.parts import load_parts, train
 from searchgym.train.run.samplers import load_keys
 
 ROLES = list(load_agent("m-ask").roles)
@@ -117,7 +117,7 @@ def test_credit_and_comparison_must_fit():
 @pytest.fixture(scope="module")
 def episodes(tmp_path_factory):
     """Two groups of a team's episodes; rewards are made up."""
-    parts = load_parts(small(), tmp_path_factory.mktemp("parts"))
+    parts = assemble(small(), tmp_path_factory.mktemp("parts"))
     try:
         found = parts.rollout(parts.task.questions[:2], 4, 0, False)
     finally:
@@ -151,8 +151,8 @@ def gradients(learner, samples):
             "sampler_logp": [s.sampler_logp[s.mask] for s in part],
             "weight": token_weights(part)[0],
         }
-        policy.accumulate(part, values, 1.0, policy.policy_loss)
-        for name, parameter in policy.model.named_parameters():
+        policy.trained_model.accumulate(part, values, 1.0, policy.policy_loss)
+        for name, parameter in policy.updater.model.named_parameters():
             total[name] = total.get(name, 0) + parameter.grad
     return total
 
@@ -225,7 +225,7 @@ def test_each_key_learns_by_its_own_rate_and_the_frozen_one_not_at_all(tmp_path)
 @pytest.mark.slow
 def test_a_frozen_sampler_keeps_every_bit(tmp_path):
     recipe = small("steps=1", "models={planners: {roles: [planning, search]}, executors: {frozen: true}}")
-    parts = load_parts(recipe, tmp_path)
+    parts = assemble(recipe, tmp_path)
     try:
         frozen, trained = (parts.samplers.by_key[key].model for key in ("executors", "planners"))
         before = {name: weight.clone() for name, weight in frozen.state_dict().items()}
@@ -307,7 +307,7 @@ class Endless:
 
 
 def test_a_workflow_that_never_ends_is_ended(tmp_path):
-    parts = load_parts(small(name="tiny-jade"), tmp_path)
+    parts = assemble(small(name="tiny-jade"), tmp_path)
     try:
         agent = dataclasses.replace(load_agent("jade"), workflow=Endless(), max_calls=7)
         found = []

@@ -72,11 +72,11 @@ def values(samples, old=None, reduction="token-mean"):
 
 
 def gradients(own):
-    return torch.cat([p.grad.flatten() for p in own.model.parameters()])
+    return torch.cat([p.grad.flatten() for p in own.updater.model.parameters()])
 
 
 def weights_of(own):
-    return torch.cat([p.detach().flatten() for p in own.model.parameters()])
+    return torch.cat([p.detach().flatten() for p in own.updater.model.parameters()])
 
 
 def old_logp(samples, seed=1):
@@ -116,7 +116,7 @@ def test_log_probs_against_the_plain_model_row_by_row():
     own = learner(temperature=0.6, micro_batch_tokens=256)
     for sample, logp in zip(samples, own.logp(samples), strict=True):
         with torch.no_grad():
-            logits = own.model(torch.tensor(sample.ids[None].astype(np.int64))).logits[0, :-1].double() / 0.6
+            logits = own.updater.model(torch.tensor(sample.ids[None].astype(np.int64))).logits[0, :-1].double() / 0.6
         expected = torch.distributions.Categorical(logits=logits).log_prob(torch.tensor(sample.ids[1:]))
         np.testing.assert_allclose(logp, expected.numpy()[sample.mask[1:]], rtol=0, atol=2e-5)
 
@@ -128,12 +128,12 @@ def test_micro_batches_and_shards_add_up_to_the_whole_batch(reduction):
     per_token, denominator = values(samples, old, reduction)
     per_token["ref_logp"] = old_logp(samples, seed=2)
     whole = learner(loss=loss, micro_batch_tokens=10**6)
-    total = whole.accumulate(samples, per_token, denominator, whole.policy_loss)
+    total = whole.trained_model.accumulate(samples, per_token, denominator, whole.policy_loss)
     assert total["clipped_low"] > 5
     assert total["clipped_high"] > 5
     for tokens in (64, 256, 512):
         cut = learner(loss=loss, micro_batch_tokens=tokens)
-        statistics = cut.accumulate(samples, per_token, denominator, cut.policy_loss)
+        statistics = cut.trained_model.accumulate(samples, per_token, denominator, cut.policy_loss)
         assert statistics["micro_batches"] > total["micro_batches"]
         assert statistics["loss"] == pytest.approx(total["loss"], abs=1e-6)
         torch.testing.assert_close(gradients(cut), gradients(whole), rtol=1e-5, atol=1e-6)
@@ -141,7 +141,7 @@ def test_micro_batches_and_shards_add_up_to_the_whole_batch(reduction):
     for share in (range(2), range(2, 9)):  # unequal shares of samples, one denominator
         rank = learner(loss=loss)
         own = {name: [flat[i] for i in share] for name, flat in per_token.items()}
-        sums += rank.accumulate([samples[i] for i in share], own, denominator, rank.policy_loss)["loss"]
+        sums += rank.trained_model.accumulate([samples[i] for i in share], own, denominator, rank.policy_loss)["loss"]
         ranks += gradients(rank)
     assert sums == pytest.approx(total["loss"], abs=1e-6)
     torch.testing.assert_close(ranks, gradients(whole), rtol=1e-5, atol=1e-6)
@@ -152,7 +152,7 @@ def test_the_token_mean_against_autograd_over_a_plain_forward_pass():
     old = old_logp(samples)
     own = learner(micro_batch_tokens=256)
     per_token, denominator = values(samples, old)
-    got = own.accumulate(samples, per_token, denominator, own.policy_loss)["loss"]
+    got = own.trained_model.accumulate(samples, per_token, denominator, own.policy_loss)["loss"]
     plain = model().double()
     total = torch.zeros((), dtype=torch.float64)
     for sample, before in zip(samples, old, strict=True):
@@ -215,7 +215,7 @@ def test_micro_batches_add_up_with_every_part_of_the_loss():
     found = []
     for tokens in (10**6, 64, 256):
         own = learner(loss=EVERYTHING, micro_batch_tokens=tokens)
-        found.append((own.accumulate(samples, per_token, denominator, own.policy_loss), gradients(own)))
+        found.append((own.trained_model.accumulate(samples, per_token, denominator, own.policy_loss), gradients(own)))
     (whole, gradient), *cuts = found
     assert min(whole[name] for name in ("clipped_low", "clipped_high", "clipped_dual", "llds_acting")) > 5
     assert whole["importance_capped"] == 0
@@ -278,7 +278,9 @@ def test_llds_by_calls_and_by_responses(unit):
             if part.sum() < 0 and sample.advantage[sample.mask][0] >= 0:
                 expected += np.maximum(-part, 0).sum()
     per_token, denominator = values(samples, old)
-    assert own.accumulate(samples, per_token, denominator, own.policy_loss)["llds"] == pytest.approx(expected, rel=1e-4)
+    assert own.trained_model.accumulate(samples, per_token, denominator, own.policy_loss)["llds"] == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_llds_acts_from_the_second_update_on():
@@ -317,7 +319,7 @@ def test_several_updates_use_the_log_probs_from_before_the_first():
     samples = random_samples()
     many = learner(minibatches=3, epochs=2, lr=3e-3)
     metrics = many.policy_step(samples, 4)
-    assert (metrics["updates"], many.version) == (6, 6)
+    assert (metrics["updates"], many.updater.version) == (6, 6)
     assert metrics["tokens_trained"] == 2 * sum(int(s.mask.sum()) for s in samples)
     assert metrics["clipped_low"] + metrics["clipped_high"] > 0
     assert metrics["old_kl"] > 0
@@ -348,9 +350,9 @@ def test_a_step_is_one_of_adamw_with_decay_on_matrices_only():
     )
     probe = learner()
     per_token, denominator = values(samples)
-    probe.accumulate(samples, per_token, denominator, probe.policy_loss)
+    probe.trained_model.accumulate(samples, per_token, denominator, probe.policy_loss)
     norm = gradients(probe).norm()
-    for mine, theirs in zip(twin.parameters(), probe.model.parameters(), strict=True):
+    for mine, theirs in zip(twin.parameters(), probe.updater.model.parameters(), strict=True):
         mine.grad = theirs.grad * (0.5 / norm)
     reference.step()
     metrics = own.policy_step(samples, 0)
@@ -368,7 +370,7 @@ def test_without_signal_no_update_is_made():
     before = weights_of(own).clone()
     assert own.policy_step(samples, 1)["updates"] == 0
     assert torch.equal(weights_of(own), before)
-    assert own.version == 1
+    assert own.updater.version == 1
 
 
 def test_the_reference_pulls_back():
@@ -405,7 +407,7 @@ def test_matrix_products_in_bfloat16_stay_near_float32():
     exact, rough = learner(), learner(autocast="bfloat16")
     np.testing.assert_allclose(np.concatenate(rough.logp(samples)), np.concatenate(exact.logp(samples)), atol=0.1)
     assert rough.policy_step(samples, 0)["updates"] == 1
-    assert {p.dtype for p in rough.model.parameters()} == {torch.float32}
+    assert {p.dtype for p in rough.updater.model.parameters()} == {torch.float32}
 
 
 def opt(p=0.0):
@@ -445,24 +447,24 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change():
     with pytest.raises(TrainingError, match=r"the loss is -inf on .*e8"):
         own.policy_step(samples, 0)
     assert torch.equal(weights_of(own), before)
-    assert all(p.grad is None for p in own.model.parameters())
+    assert all(p.grad is None for p in own.updater.model.parameters())
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_change():
     own = learner()
     before = weights_of(own).clone()
-    next(own.model.parameters()).register_hook(lambda gradient: gradient * math.nan)
+    next(own.updater.model.parameters()).register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(TrainingError, match="the gradient's norm is nan in step 3: no update was made"):
         own.policy_step(random_samples(), 2)
     assert torch.equal(weights_of(own), before)
-    assert all(p.grad is None for p in own.model.parameters())
+    assert all(p.grad is None for p in own.updater.model.parameters())
 
 
 def test_weights_that_are_not_finite_are_named():
     own = learner()
     own.updater.check_weights()
     with torch.no_grad():
-        own.model.model.norm.weight[3] = math.inf
+        own.updater.model.model.norm.weight[3] = math.inf
     with pytest.raises(TrainingError, match=r"model\.norm\.weight holds a weight that is not finite"):
         own.updater.check_weights()
 
@@ -492,7 +494,7 @@ def test_state_makes_the_next_step_the_same(tmp_path):
     second.updater.load(tmp_path)
     assert first.policy_step(samples, 1) == second.policy_step(samples, 1)
     assert torch.equal(weights_of(first), weights_of(second))
-    assert first.version == second.version == 2
+    assert first.updater.version == second.updater.version == 2
 
 
 @pytest.mark.parametrize("tokens", [128, 400, 10**6])
@@ -504,7 +506,12 @@ def test_packed_samples_have_the_loss_and_the_gradients_of_padded_rows(tokens):
         per_token, denominator = values(samples, old_logp(samples))
         reference = own.logp(samples, model(2))
         found.append(
-            (own.accumulate(samples, per_token | {"ref_logp": reference}, denominator, own.policy_loss), gradients(own))
+            (
+                own.trained_model.accumulate(
+                    samples, per_token | {"ref_logp": reference}, denominator, own.policy_loss
+                ),
+                gradients(own),
+            )
         )
     (padded, wanted), (packed, got) = found
     assert packed["loss"] == pytest.approx(padded["loss"], abs=1e-5)

@@ -41,12 +41,12 @@ def test_only_the_adapter_is_trained_and_at_first_it_says_nothing():
     learner = LocalLearner(recipe(), model())
     for own, wanted in zip(learner.logp(samples), plain.logp(samples), strict=True):
         np.testing.assert_array_equal(own, wanted)
-    before = {name: weight.clone() for name, weight in learner.policy.model.named_parameters()}
+    before = {name: weight.clone() for name, weight in learner.policy.updater.model.named_parameters()}
     learner.learn(samples, 0)
-    moved = {n for n, weight in learner.policy.model.named_parameters() if not torch.equal(weight, before[n])}
+    moved = {n for n, weight in learner.policy.updater.model.named_parameters() if not torch.equal(weight, before[n])}
     assert moved
     assert all(".lora_B." in name for name in moved)  # A's gradient is 0 while B is
-    trainable = sum(p.numel() for p in learner.policy.model.parameters() if p.requires_grad)
+    trainable = sum(p.numel() for p in learner.policy.updater.model.parameters() if p.requires_grad)
     state = learner.policy.updater.optimizer.state_dict()["state"]
     assert sum(moments["exp_avg"].numel() for moments in state.values()) == trainable
 
@@ -82,7 +82,7 @@ def test_the_reference_is_the_model_without_its_adapter_and_takes_no_memory():
 def test_adapters_are_kept_in_float32(dtype):
     learner = LocalLearner(recipe(), model().to(getattr(torch, dtype)))
     learner.learn(random_samples(5), 0)
-    kinds = {p.dtype for p in learner.policy.model.parameters() if p.requires_grad}
+    kinds = {p.dtype for p in learner.policy.updater.model.parameters() if p.requires_grad}
     assert kinds == {torch.float32}
     assert {t.dtype for t in learner.weights().values()} == {getattr(torch, dtype)}
 
@@ -93,7 +93,7 @@ def test_an_adapter_beside_weights_in_bfloat16_comes_back_as_it_was_saved(tmp_pa
     learners[0].learn(random_samples(5), 0)
     learners[0].save(tmp_path)
     learners[1].load(tmp_path)
-    for own, other in zip(*(learner.policy.model.parameters() for learner in learners), strict=True):
+    for own, other in zip(*(learner.policy.updater.model.parameters() for learner in learners), strict=True):
         assert torch.equal(own, other)
     rows = [learner.learn(random_samples(5, seed=1), 1) for learner in learners]
     assert rows[0]["loss"] == rows[1]["loss"]
@@ -160,7 +160,7 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     ids = torch.arange(10)[None]
     with torch.no_grad():
         torch.testing.assert_close(
-            plain(input_ids=ids).logits, learner.policy.model(input_ids=ids).logits, atol=1e-4, rtol=1e-4
+            plain(input_ids=ids).logits, learner.policy.updater.model(input_ids=ids).logits, atol=1e-4, rtol=1e-4
         )
     with pytest.raises(SystemExit, match="1"):
         main()

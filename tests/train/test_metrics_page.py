@@ -13,8 +13,8 @@ from searchgym.corpora.passages import Passage
 from searchgym.records import Call, Episode, Hit, Searched
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
-from searchgym.train.run.parts import train
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model

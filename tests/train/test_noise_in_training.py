@@ -8,7 +8,7 @@ import test_run
 from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.parts import load_parts, trainer_of
+from searchgym.train.run.assembly import assemble, trainer_of
 
 recipe = test_run.recipe  # a fixture: a recipe on the bundled questions with a small random model
 
@@ -31,7 +31,7 @@ class Noting:
 
 def train(recipe, out, options=(), *, resume=False, steps=None):
     """Runs a recipe with one retriever for training and validation; returns what it was told and found."""
-    parts = load_parts(load_recipe(str(recipe), ["validation.every=1", *options]), out)
+    parts = assemble(load_recipe(str(recipe), ["validation.every=1", *options]), out)
     bm25, seen = parts.task.retriever, []
     noise = NoiseRetriever(bm25, start=0.0, end=1.0, base=1, steps=2)
     for name in ("task", "validation"):
@@ -94,7 +94,7 @@ def test_a_run_that_is_resumed_goes_on_with_the_noise_of_its_steps(recipe, tmp_p
 def test_a_recipe_names_the_retriever_by_its_card(recipe, tmp_path):
     card = "{kind: cache, of: {kind: noise, of: bm25, start: 1.0, end: 1.0}}"
     options = [f"env_options={{max_turns: 2, retriever: {card}}}"]
-    parts = load_parts(load_recipe(str(recipe), options), tmp_path / "run")
+    parts = assemble(load_recipe(str(recipe), options), tmp_path / "run")
     with closing(parts):
         found = [
             [searched for e in parts.rollout(parts.task.questions[:6], 2, 0, greedy) for searched in e.searches]

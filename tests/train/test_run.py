@@ -13,8 +13,8 @@ from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import assemble
 from searchgym.train.run.folder import VARYING
-from searchgym.train.run.parts import load_parts
 
 RECIPE = """
 name: tiny-test
@@ -120,7 +120,7 @@ def test_a_step_after_a_validation_is_computed_like_that_of_a_resumed_run(tmp_pa
     recipe = load_recipe("tiny-grpo", ["validation.questions=2"])
     passes = []
     for validated in (True, False):
-        parts, shapes = load_parts(recipe, tmp_path / str(validated)), []
+        parts, shapes = assemble(recipe, tmp_path / str(validated)), []
         if validated:
             parts.rollout(parts.validation.questions[:2], 1, 1, True)
         forward = parts.sampler._forward

@@ -64,7 +64,7 @@ def planted(monkeypatch, change):
 
 
 def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch, tmp_path, no_bandit, least):
-    events, load = [], module.load_parts
+    events, load = [], module.assemble
 
     def parts(*given):
         made = load(*given)
@@ -73,8 +73,8 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
         monkeypatch.setattr(made.sampler, "update", lambda *args: events.append("wake") or update(*args))
         return made
 
-    monkeypatch.setattr(module.Parts, "rest", lambda self: events.append("rest"))
-    monkeypatch.setattr(module, "load_parts", parts)
+    monkeypatch.setattr(module.Assembly, "rest", lambda self: events.append("rest"))
+    monkeypatch.setattr(module, "assemble", parts)
     assert failed(tmp_path, *least) == []
     assert events == ["wake", "rest", "learn", "learn", "wake", "rest", "learn"]
 

@@ -206,14 +206,14 @@ def test_loss_and_gradient_equal_trls(case, tmp_path):
         values["ref_logp"] = policy.logp(samples, start)
     clipped, dual = [], []
     for weights, gradients, loss in updates:
-        policy.model.load_state_dict(weights)
+        policy.updater.model.load_state_dict(weights)
         policy.updater.clear()
-        statistics = policy.accumulate(samples, values, denominator, policy.policy_loss)
+        statistics = policy.trained_model.accumulate(samples, values, denominator, policy.policy_loss)
         clipped.append(statistics["clipped_low"] + statistics["clipped_high"])
         dual.append(statistics.get("clipped_dual", 0))
         assert statistics["micro_batches"] >= 2
         assert statistics["loss"] == pytest.approx(loss, abs=1e-5)
-        for name, parameter in policy.model.named_parameters():
+        for name, parameter in policy.updater.model.named_parameters():
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-5, atol=1e-5, msg=name)
     assert clipped[0] == 0
     assert clipped[1] > 20

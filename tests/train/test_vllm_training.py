@@ -18,7 +18,7 @@ from searchgym.rollout.vllm.engine import VllmEngine, vllm_version
 from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.parts import load_parts, train, trainer_of
+from searchgym.train.run.assembly import assemble, train, trainer_of
 
 pytestmark = [
     pytest.mark.engine,
@@ -72,7 +72,7 @@ def test_five_steps_each_with_a_probe(tmp_path, untied, tied, dtype, allowed):
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    made = load_parts(recipe(), tmp_path_factory.mktemp("parts"))
+    made = assemble(recipe(), tmp_path_factory.mktemp("parts"))
     yield made
     made.close()
 
@@ -119,7 +119,7 @@ def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_n
 
 def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
     """Every call of an episode is made by one engine, until that one dies; with new weights it is there again."""
-    made = load_parts(recipe("rollout.vllm.replicas=2"), tmp_path / "parts")
+    made = assemble(recipe("rollout.vllm.replicas=2"), tmp_path / "parts")
     engines, calls, kill = made.sampler.engine, {}, []
     ask = VllmEngine.ask
 
@@ -159,7 +159,7 @@ def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
     team = ["lora.rank=8", f"models={models}", "guard.min_legal=null", "steps=2"]
     team += ["optimizer.warmup_steps=0", "critic.warmup_steps=0"]
     chosen = load_recipe("tiny-mask", [*SMALL, *team])
-    parts = load_parts(chosen, tmp_path)
+    parts = assemble(chosen, tmp_path)
     try:
         assert len(parts.samplers.engines) == 1
         assert len({id(model.sampler.engine) for model in parts.models.values()}) == 1

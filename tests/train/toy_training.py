@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from made_models import tiny_qwen2, tiny_tokenizer
@@ -11,9 +12,12 @@ from searchgym.cards import build
 from searchgym.train.inspect.bandit import QUESTIONS, VOCABULARY, BanditRollout
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import VARYING
+from searchgym.train.run.rollout import SamplerHooks
 from searchgym.train.run.trainer import Trainer
 
+RECORDS = (TrainingData, SamplerHooks)
 __all__ = ["QUESTIONS", "BanditRollout", "exact", "toy_model", "toy_recipe", "toy_trainer"]
 
 
@@ -43,7 +47,7 @@ def toy_recipe(**changes: Any) -> Recipe:
 
 
 def toy_trainer(out: Any, recipe: Recipe | None = None, **changes: Any) -> Trainer:
-    """A trainer of the bandit; `changes` go to it."""
+    """A trainer of the bandit; `changes` go to it, to its data or to its hooks, whichever has a parameter so named."""
     recipe = recipe or toy_recipe()
     model = changes.pop("model", None) or toy_model()
     rollout = BanditRollout(model)
@@ -55,7 +59,9 @@ def toy_trainer(out: Any, recipe: Recipe | None = None, **changes: Any) -> Train
         "validation": QUESTIONS,
         "publish": rollout.publish,
     }
-    return Trainer(recipe, out, **(given | changes))
+    given |= changes
+    data, hooks = ({f.name: given.pop(f.name) for f in fields(kind) if f.name in given} for kind in RECORDS)
+    return Trainer(recipe, out, data=TrainingData(**data), hooks=SamplerHooks(**hooks), **given)
 
 
 def exact(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:

@@ -22,6 +22,7 @@ from toy_training import toy_recipe
 from searchgym.corpora.files import write_atomic
 from searchgym.train.distributed.remote import RemoteLearner
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.trainer import Trainer
 
 
@@ -48,7 +49,9 @@ def train(out: Path, name: str) -> None:
         file.write(json.dumps([process.pid for process in learner._processes]).encode())
     tokenizer, samples = tiny_tokenizer("base"), random_samples(9)
     resume = (folder / "recipe.yaml").exists()
-    Trainer(recipe, folder, learner=learner, tokenizer=tokenizer, demonstrations=samples, resume=resume).run()
+    Trainer(
+        recipe, folder, learner=learner, tokenizer=tokenizer, data=TrainingData(demonstrations=samples), resume=resume
+    ).run()
 
 
 def gone(pids: list[int]) -> bool:

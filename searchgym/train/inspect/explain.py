@@ -19,9 +19,9 @@ from searchgym.train.algorithms.credit import Credit
 from searchgym.train.recipe.keys import keys_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.draw import Drawer
+from searchgym.train.run.assembly import assemble, load_tasks
+from searchgym.train.run.draw import Drawer, TrainingData
 from searchgym.train.run.folder import read_advantages
-from searchgym.train.run.parts import load_parts, load_tasks
 
 Advantages = Mapping[str, npt.NDArray[np.float32]]
 """Call id to the advantages of its tokens; (1,) where all have the same."""
@@ -72,11 +72,11 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
     """Explains an episode of a step that is drawn for it, by the models as the recipe begins with them."""
     small = replace(recipe, rollout=replace(recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0))
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
-        parts = load_parts(small, Path(folder))
+        parts = assemble(small, Path(folder))
         with closing(parts):
             parts.publish(parts.learner.version)
-            questions = parts.task.questions
-            drawer = Drawer(small, parts.learner, parts.rollout, questions, [], parts.trained, parts.credit)
+            data = TrainingData(parts.task.questions, trained=parts.trained, credit=parts.credit)
+            drawer = Drawer(small, parts.learner, parts.rollout, data)
             draw = drawer.prepared(drawer.draw(0))
     advantages = {
         name: sample.advantage[call.start : call.end]

@@ -25,9 +25,10 @@ from searchgym.train.inspect.bandit import QUESTIONS, BanditRollout, bandit_mode
 from searchgym.train.learner.learner import Learner, LocalLearner
 from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.draw import with_advantages
+from searchgym.train.run.assembly import Assembly, allowed_difference, assemble
+from searchgym.train.run.draw import TrainingData, with_advantages
 from searchgym.train.run.folder import Row
-from searchgym.train.run.parts import Parts, allowed_difference, load_parts
+from searchgym.train.run.rollout import SamplerHooks
 from searchgym.train.run.trainer import Trainer
 
 TEMPERATURE = 0.8
@@ -98,7 +99,7 @@ def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda tex
     """
     small = _small(recipe)
     say(f"a step of {small.rollout.questions} x {small.rollout.attempts} episodes at {small.rollout.temperature:g} ...")
-    parts = load_parts(small, out, Recording)
+    parts = assemble(small, out, Recording)
     try:
         checks = list(_rollout_checks(parts, small))
     finally:
@@ -144,7 +145,7 @@ def _switched(options: OptimizerOptions) -> OptimizerOptions:
 # -- from the sampler to the gradient ------------------------------------------------------------------------------
 
 
-def _rollout_checks(parts: Parts, recipe: Recipe) -> Iterator[Check]:
+def _rollout_checks(parts: Assembly, recipe: Recipe) -> Iterator[Check]:
     """Yields what is seen in one step of episodes."""
     parts.publish(parts.learner.version)
     episodes, samples = _step(parts, recipe, 0)
@@ -158,7 +159,7 @@ def _rollout_checks(parts: Parts, recipe: Recipe) -> Iterator[Check]:
     yield from _weight_checks(parts, recipe, _trained(samples, parts))
 
 
-def _step(parts: Parts, recipe: Recipe, step: int) -> tuple[list[Episode], list[Sample]]:
+def _step(parts: Assembly, recipe: Recipe, step: int) -> tuple[list[Episode], list[Sample]]:
     """Returns a step's episodes and samples; the sampler rests afterwards, where it shares the learner's GPU."""
     questions = parts.task.questions[: recipe.rollout.questions]
     episodes = parts.rollout(questions, recipe.rollout.attempts, step, False)
@@ -166,7 +167,7 @@ def _step(parts: Parts, recipe: Recipe, step: int) -> tuple[list[Episode], list[
     return episodes, [sample for episode in episodes for sample in samples_from(episode)]
 
 
-def _trained(samples: Sequence[Sample], parts: Parts) -> list[Sample]:
+def _trained(samples: Sequence[Sample], parts: Assembly) -> list[Sample]:
     """Returns the samples of the keys that are trained."""
     return [sample for sample in samples if sample.model_key in parts.trained]
 
@@ -206,7 +207,7 @@ def check_groups(samples: Sequence[Sample], attempts: int) -> Check:
     return Check("groups are attempts at one question", not mixed and set(sizes) == {attempts}, said)
 
 
-def _weight_checks(parts: Parts, recipe: Recipe, samples: list[Sample]) -> Iterator[Check]:
+def _weight_checks(parts: Assembly, recipe: Recipe, samples: list[Sample]) -> Iterator[Check]:
     """Yields what is seen of log-probs, losses and weights."""
     learner = parts.learner
     before = {name: weight.clone() for name, weight in learner.weights().items()}
@@ -246,7 +247,7 @@ def _of_keys(metrics: Mapping[str, float], name: str) -> list[float]:
     return [value for key, value in metrics.items() if re.fullmatch(rf"(learner/[^/]+/)?{name}", key)]
 
 
-def _cut_check(parts: Parts, made: Sequence[Sample], whole: Mapping[str, float]) -> Check:
+def _cut_check(parts: Assembly, made: Sequence[Sample], whole: Mapping[str, float]) -> Check:
     """Compares loss and gradient with those of one process that takes every row alone."""
     recipe, pairs = parts.recipe, []
     keys = [key for key in parts.keys if any(sample.model_key == key.name for sample in made)]
@@ -305,10 +306,8 @@ def _bandit(recipe: Recipe, out: Path, **options: Any) -> Trainer:
         out,
         learner=LocalLearner(recipe, model),
         tokenizer=load_tokenizer("tiny"),
-        rollout=rollout,
-        questions=QUESTIONS,
-        validation=QUESTIONS,
-        publish=rollout.publish,
+        data=TrainingData(questions=QUESTIONS, validation=QUESTIONS),
+        hooks=SamplerHooks(rollout=rollout, publish=rollout.publish),
         **options,
     )
 

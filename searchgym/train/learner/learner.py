@@ -134,7 +134,7 @@ class LocalLearner:
     @property
     def version(self) -> int:
         """Updates of the policy made so far."""
-        return self.policy.version
+        return self.policy.updater.version
 
     def version_of(self, key: str) -> int:
         """See `Learner`: there is one."""

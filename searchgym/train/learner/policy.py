@@ -1,19 +1,18 @@
-"""The policy under training: log-probs of what it wrote, the clipped policy loss, maximum likelihood."""
+"""The policy under training: log-probs of the tokens it wrote, the clipped policy loss, maximum likelihood."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from searchgym.train.algorithms.losses import policy_sums, token_logp
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.learner.batching import MicroBatch, trained_logits
+from searchgym.train.learner.batching import MicroBatch
 from searchgym.train.learner.ranks import Ranks
-from searchgym.train.learner.trained_model import Flat, Metrics, TrainedModel
+from searchgym.train.learner.trained_model import Flat, Loss, Metrics, TrainedModel
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import LossOptions, OptimizerOptions
 
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Policy(TrainedModel):
-    """Updates a language model from samples.
+class Policy:
+    """A language model that is updated from samples, by the clipped policy loss or by maximum likelihood.
 
     Args:
         updater: Holds the model and its optimizer.
         loss: Clips, coefficients, reduction.
-        options: How a step is cut; type of the matrix products.
-        seed: Of the shuffles.
-        temperature: The sampler's.
+        options: How a step is split, and the number type of matrix products.
+        seed: Seed of the shuffles.
+        temperature: Temperature of the sampler.
         reference: Frozen model of the KL term; needed if `LossOptions.kl_coef` is above 0.
-        ranks: Who takes part.
+        ranks: Processes that share the work. Default: this one alone.
     """
 
     def __init__(
@@ -45,18 +44,19 @@ class Policy(TrainedModel):
         reference: PreTrainedModel | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(updater, options, seed, ranks or Ranks())
-        self.loss, self.temperature, self.reference = loss, temperature, reference
+        self.updater, self.trained_model = updater, TrainedModel(updater, options, seed, ranks)
+        self.loss, self.options = loss, options
+        self.temperature, self.reference = temperature, reference
 
     def policy_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the model by the clipped policy loss.
 
         Args:
-            samples: With advantages; at least one.
+            samples: At least one, with advantages.
             step: 0-based step of the run, for the learning rate and the shuffles.
 
         Returns:
-            Means over trained tokens, and what the updates did.
+            Means over trained tokens, and the figures of the updates.
 
         Raises:
             TrainingError: See `TrainedModel.update`.
@@ -70,38 +70,38 @@ class Policy(TrainedModel):
             values["old_logp"] = _known(samples, "old_logp") or self.logp(samples)
         if self.reference is not None:
             values["ref_logp"] = _known(samples, "ref_logp") or self.logp(samples, self.reference)
-        loss = self.loss
-        return self.update(samples, values, step, self.policy_loss, loss.reduction, loss.constant_length)
+        return self._update(samples, values, step, self.policy_loss)
 
     def supervised_step(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the model by maximum likelihood of the tokens in the samples' masks; see `policy_step`."""
-        loss = self.loss
-        return self.update(samples, {}, step, self.supervised_loss, loss.reduction, loss.constant_length)
+        return self._update(samples, {}, step, self.supervised_loss)
+
+    def _update(self, samples: Sequence[Sample], values: Mapping[str, Flat], step: int, loss: Loss) -> Metrics:
+        """Updates the model by one of the losses, reduced as the options ask."""
+        options = self.loss
+        return self.trained_model.update(samples, values, step, loss, options.reduction, options.constant_length)
 
     def with_logp(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Returns the samples with `old_logp`, and `ref_logp` if there is a reference: for KL in the reward."""
-        made = [
-            dataclasses.replace(sample, old_logp=own)
-            for sample, own in zip(samples, self.spread(samples, self.logp(samples)), strict=True)
-        ]
+        """Returns the samples with `old_logp`, and with `ref_logp` given a reference, as KL in the reward needs."""
+        spread = self.trained_model.spread
+        old = spread(samples, self.logp(samples))
+        with_old = [dataclasses.replace(sample, old_logp=logp) for sample, logp in zip(samples, old, strict=True)]
         if self.reference is None:
-            return made
-        reference = self.spread(samples, self.logp(samples, self.reference))
-        return [dataclasses.replace(sample, ref_logp=own) for sample, own in zip(made, reference, strict=True)]
+            return with_old
+        reference = spread(samples, self.logp(samples, self.reference))
+        return [dataclasses.replace(sample, ref_logp=logp) for sample, logp in zip(with_old, reference, strict=True)]
 
     def logp(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> Flat:
-        """Computes log-probs of trained tokens under the present weights, or under another model's.
+        """Computes log-probs of the trained tokens under the present weights, or under another model.
 
         Returns:
             One (n,) float32 array per sample.
         """
-        return self.per_token(samples, lambda batch: self._forward(batch, model)[0])
+        return self.trained_model.per_token(samples, lambda batch: self._forward(batch, model)[0])
 
     def _forward(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
         """Returns (N,) log-probs and (N,) entropies of the trained tokens."""
-        run: Callable[..., Any] = other or self.updater
-        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.options.autocast == "bfloat16"):
-            logits = trained_logits(other or self.model, batch, run)
+        logits = self.trained_model.logits(batch, other)
         return token_logp(logits, batch.targets, self.temperature, self.loss.entropy_coef > 0)
 
     def policy_loss(self, batch: MicroBatch) -> tuple[Tensor, Metrics]:
@@ -135,6 +135,6 @@ class Policy(TrainedModel):
 
 
 def _known(samples: Sequence[Sample], name: str) -> Flat | None:
-    """Returns what was computed ahead for every sample, or None."""
-    found = [(getattr(s, name), s.mask) for s in samples]
-    return None if any(values is None for values, _ in found) else [values[mask] for values, mask in found]
+    """Returns an attribute's numbers at the trained tokens, or None unless every sample has the attribute set."""
+    stored = [(getattr(s, name), s.mask) for s in samples]
+    return None if any(values is None for values, _ in stored) else [values[mask] for values, mask in stored]

@@ -1,18 +1,18 @@
-"""A model under training: forward passes over samples, and updates cut into micro-batches.
+"""A model under training: forward passes over samples, and updates split into micro-batches.
 
-A step cuts its samples into minibatches (one update each), and each of those into micro-batches (one forward and
-backward each, gradients added up), which the ranks share. Losses are sums divided by the update's one denominator, so
-neither cut changes anything but rounding.
+A step splits its samples into minibatches (one update each), and every minibatch into micro-batches (one forward and
+one backward pass each, gradients summed), which the ranks share. A loss is a sum divided by the update's single
+denominator, so neither split changes anything but rounding.
 
-Dropout stays off: it would make the ratio of an unchanged model differ from 1. Nothing here draws from a global
-generator; minibatches are shuffled by one seeded with (seed, step).
+Dropout stays off: it would make the ratio of an unchanged model differ from 1. No random number comes from a global
+generator; minibatches are shuffled by a generator seeded with (seed, step).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from torch import Tensor
 from searchgym.errors import TrainingError, UsageError
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
-from searchgym.train.learner.batching import MicroBatch, collate, pack
+from searchgym.train.learner.batching import MicroBatch, collate, pack, trained_logits
 from searchgym.train.learner.ranks import Ranks, add, shares
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe.options import OptimizerOptions, Reduction
@@ -32,66 +32,76 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, float]
 Flat = Sequence[npt.NDArray[np.float32]]
-"""One (n,) array per sample: a number for each of its n targets."""
+"""A number for each target of each sample: one (n,) array per sample with n targets."""
 Loss = Callable[[MicroBatch], tuple[Tensor, Metrics]]
-"""Returns a micro-batch's summed loss, not yet divided, and sums for the metrics."""
+"""A function of a micro-batch that returns the summed loss, not yet divided, and sums for the metrics."""
 
 
 class TrainedModel:
-    """Runs one model over samples and updates it.
+    """Runs one model over samples and updates it by the loss that its user hands in.
 
     Args:
         updater: Holds the model and its optimizer.
-        options: How a step is cut.
-        seed: Of the shuffles.
-        ranks: Who takes part.
-        targets: Which tokens of a sample are learnt from: the model's own ones if not given.
+        options: How a step is split, and the number type of matrix products.
+        seed: Seed of the shuffles.
+        ranks: Processes that share the work. Default: this one alone.
+        targets: Selects the tokens of a sample to learn from. Default: the tokens that the model wrote.
     """
 
     def __init__(
-        self, updater: Updater, options: OptimizerOptions, seed: int, ranks: Ranks, targets: Targets = model_targets
+        self,
+        updater: Updater,
+        options: OptimizerOptions,
+        seed: int,
+        ranks: Ranks | None = None,
+        targets: Targets = model_targets,
     ) -> None:
         updater.model.train(updater.model.is_gradient_checkpointing)  # it is done in training mode only
-        self.updater, self.options, self.seed, self.ranks, self.targets = updater, options, seed, ranks, targets
+        self.updater, self.options, self.seed = updater, options, seed
+        self.ranks, self.targets = ranks or Ranks(), targets
 
-    @property
-    def model(self) -> PreTrainedModel:
-        """The model."""
-        return self.updater.model
+    def logits(self, batch: MicroBatch, other: PreTrainedModel | None = None) -> Tensor:
+        """Computes the logits that predict a micro-batch's targets.
 
-    @property
-    def version(self) -> int:
-        """Updates made so far."""
-        return self.updater.version
+        Args:
+            batch: The micro-batch.
+            other: A model to run instead of the trained one.
+
+        Returns:
+            (N, labels), one row per target.
+        """
+        run: Callable[..., Any] = other or self.updater
+        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.options.autocast == "bfloat16"):
+            return trained_logits(other or self.updater.model, batch, run)
 
     def per_token(self, samples: Sequence[Sample], function: Callable[[MicroBatch], Tensor]) -> Flat:
-        """Computes a number for each target, without gradients; every rank gets all of them.
+        """Computes a number for each target, without gradients; every rank gets the numbers of all samples.
 
         Args:
             samples: At least one.
-            function: Of a micro-batch, (N,).
+            function: Maps a micro-batch to (N,) numbers.
 
         Returns:
             One (n,) float32 array per sample.
         """
-        own: dict[int, npt.NDArray[np.float32]] = {}
+        computed: dict[int, npt.NDArray[np.float32]] = {}
         with torch.no_grad():
             for rows, batch, counts in self._micro_batches(samples, {}):
                 numbers = function(batch).float().cpu().numpy()
                 ends = np.cumsum([len(self.targets(samples[i])) for i in rows])
                 if counts:
-                    own |= zip(rows, np.split(numbers, ends[:-1]), strict=True)
-        found = {i: numbers for part in self.ranks.gather(own) for i, numbers in part.items()}
-        return [found[i] for i in range(len(samples))]
+                    computed |= zip(rows, np.split(numbers, ends[:-1]), strict=True)
+        by_sample = {i: numbers for of_rank in self.ranks.gather(computed) for i, numbers in of_rank.items()}
+        return [by_sample[i] for i in range(len(samples))]
 
     def spread(self, samples: Sequence[Sample], numbers: Flat) -> Flat:
-        """Returns numbers of targets as one (T,) float32 array per sample, 0 elsewhere."""
-        made = []
-        for sample, own in zip(samples, numbers, strict=True):
-            places = np.zeros(len(sample.ids), np.float32)
-            places[self.targets(sample)] = own
-            made.append(places)
-        return made
+        """Returns numbers of targets as one (T,) float32 array per sample, 0 at every other token."""
+        rows = []
+        for sample, of_targets in zip(samples, numbers, strict=True):
+            row = np.zeros(len(sample.ids), np.float32)
+            row[self.targets(sample)] = of_targets
+            rows.append(row)
+        return rows
 
     def update(
         self,
@@ -106,56 +116,57 @@ class TrainedModel:
 
         Args:
             samples: At least one with a target.
-            values: Numbers per target.
+            values: Numbers per target, by name.
             step: 0-based step of the run, for the learning rate and the shuffles.
-            loss: Of a micro-batch.
+            loss: Loss of a micro-batch.
             reduction: See `token_weights`.
             constant_length: See `token_weights`.
 
         Returns:
-            Means over targets, and what the updates did.
+            Means over targets, and the figures of the updates.
 
         Raises:
-            TrainingError: A loss or gradient that is not finite; the weights are those of the last update.
+            TrainingError: A loss or gradient is not finite; the weights stay at the last update.
+            UsageError: No sample has a target.
         """
         if not any(len(self.targets(sample)) for sample in samples):
             raise UsageError(f"{len(samples)} samples hold no token to train on: leave the step out")
         sums: Metrics = {}
         updates: list[Metrics] = []
         for indices in self._minibatches(len(samples), step):
-            part = [samples[i] for i in indices]
-            weights, denominator = token_weights(part, reduction, constant_length, self.targets)
+            minibatch = [samples[i] for i in indices]
+            weights, denominator = token_weights(minibatch, reduction, constant_length, self.targets)
             if not denominator:
                 continue
-            own = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
-            add(sums, self.accumulate(part, own, denominator, loss))
+            chosen = {name: [flat[i] for i in indices] for name, flat in values.items()} | {"weight": weights}
+            add(sums, self.accumulate(minibatch, chosen, denominator, loss))
             updates.append(self.updater.apply(step))
         return _means(sums, updates)
 
     def accumulate(
         self, samples: Sequence[Sample], values: Mapping[str, Flat], denominator: float, loss: Loss
     ) -> Metrics:
-        """Adds the gradients of an update to the model: each rank does its share.
+        """Adds the gradients of an update to the model; each rank does its share.
 
         Args:
-            samples: Of the whole update.
-            values: Numbers per target, ``"weight"`` among them.
-            denominator: Of the whole update; see `token_weights`.
-            loss: Of a micro-batch.
+            samples: Samples of the whole update.
+            values: Numbers per target, by name, including ``"weight"``.
+            denominator: Divisor of the whole update's loss; see `token_weights`.
+            loss: Loss of a micro-batch.
 
         Returns:
-            Sums over targets; ``"loss"`` is divided by the denominator already.
+            Sums over targets; ``"loss"`` is already divided by the denominator.
 
         Raises:
-            TrainingError: A loss that is not finite.
+            TrainingError: A loss is not finite.
         """
         sums: Metrics = {}
-        bad: list[tuple[float, str]] = []
+        not_finite: list[tuple[float, str]] = []
         for rows, batch, counts in self._micro_batches(samples, values):
             total, statistics = loss(batch)
             scaled = total / denominator
             if not math.isfinite(value := float(scaled.detach())):
-                bad += [(value, samples[i].episode_id) for i in rows]
+                not_finite += [(value, samples[i].episode_id) for i in rows]
             self.updater.backward(scaled)
             tokens = {
                 "loss": value,
@@ -166,35 +177,36 @@ class TrainedModel:
             }
             if counts:
                 add(sums, statistics | tokens)
-        if found := [one for part in self.ranks.gather(bad) for one in part]:
+        if losses := [loss_of for of_rank in self.ranks.gather(not_finite) for loss_of in of_rank]:
             self.updater.clear()
-            names = ", ".join(name for _, name in found[:3])
-            raise TrainingError(f"the loss is {found[0][0]} on {names}{', ...' if len(found) > 3 else ''}")
+            names = ", ".join(name for _, name in losses[:3])
+            raise TrainingError(f"the loss is {losses[0][0]} on {names}{', ...' if len(losses) > 3 else ''}")
         return self.ranks.sums(sums)
 
     def _minibatches(self, count: int, step: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Yields the indices of each update's samples: shuffled anew in each epoch, near-equal in number."""
+        """Yields the sample indices of each update: shuffled anew in each epoch, in minibatches of near-equal size."""
         rng = np.random.default_rng([self.seed, step])
         for _ in range(self.options.epochs):
             order = rng.permutation(count) if self.options.minibatches > 1 else np.arange(count)
-            yield from (part for part in np.array_split(order, self.options.minibatches) if len(part))
+            yield from (indices for indices in np.array_split(order, self.options.minibatches) if len(indices))
 
     def _micro_batches(
         self, samples: Sequence[Sample], values: Mapping[str, Flat]
     ) -> Iterator[tuple[list[int], MicroBatch, bool]]:
-        """Yields (indices of samples, tensors, whether they count) of this rank; see `shares`."""
-        auto = self.options.packing == "auto" and self.model.device.type == "cuda"
+        """Yields (sample indices, tensors, whether they count) for this rank's micro-batches; see `shares`."""
+        device = self.updater.model.device
+        auto = self.options.packing == "auto" and device.type == "cuda"
         packed = auto or self.options.packing == "always"
         batches = pack([len(sample.ids) for sample in samples], self.options.micro_batch_tokens, packed)
         for rows, counts in shares(batches, self.ranks):
-            batch = collate(samples, values, rows, self.model.device, self.targets, packed)
+            batch = collate(samples, values, rows, device, self.targets, packed)
             if not counts and "weight" in batch.values:
                 batch.values["weight"].zero_()
             yield rows, batch, counts
 
 
 def _means(sums: Metrics, updates: Sequence[Metrics]) -> Metrics:
-    """Turns sums over a step into the means that are reported."""
+    """Turns a step's sums into the means that are reported."""
     totals = {"tokens_trained", "tokens_read", "tokens_padded", "micro_batches"}
     tokens, count = max(sums["tokens_trained"], 1.0), len(updates)
     means = {

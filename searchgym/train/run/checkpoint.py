@@ -1,8 +1,8 @@
-"""Checkpoints: a folder that `from_pretrained` loads, and beside the weights what a resume needs.
+"""Checkpoints: folders that `from_pretrained` loads, with the state that a resumed run needs.
 
 ``step-000040/`` holds the model and the tokenizer in Hugging Face format, the optimizer's moments (``optimizer.pt``, or
-DeepSpeed's files), the same of a critic in ``critic/``, and ``trainer.json`` (counters). It has another name until it
-is whole and on disk. ``last`` and ``best`` are links.
+DeepSpeed's files), the same of a critic in ``critic/``, and ``trainer.json`` (counters). The folder has a temporary
+name until it is complete and on disk. ``last`` and ``best`` are links.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from searchgym.train.learner.learner import Learner
 
 PART = ".part"
+"""Suffix of a folder or link that is being written or deleted."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -37,7 +38,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def list_checkpoints(folder: Path) -> dict[int, Path]:
-    """Returns ``{step: folder}`` of the whole checkpoints, oldest first."""
+    """Returns ``{step: folder}`` of the complete checkpoints, oldest first."""
     return {int(path.name[5:]): path for path in sorted(folder.glob("step-*")) if path.name[5:].isdigit()}
 
 
@@ -47,13 +48,13 @@ def save_checkpoint(
     """Writes a checkpoint, all or nothing.
 
     Args:
-        path: Its folder, which must not be there.
+        path: Folder of the checkpoint; must not exist.
         learner: Writes models and optimizers.
-        tokenizer: Saved beside them; None where the learner saves those of its models.
-        progress: Counters and positions; plain JSON.
+        tokenizer: Saved with them; None where the learner saves the tokenizers of its models.
+        progress: Counters and file sizes, as plain JSON.
 
     Raises:
-        TrainingError: It cannot be written, or a weight is not finite; nothing is left of it.
+        TrainingError: The checkpoint cannot be written, or a weight is not finite; nothing of it is left on disk.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -77,10 +78,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
-    """Puts a checkpoint's weights and optimizers into a learner of the same shape.
+    """Loads a checkpoint's weights and optimizers into a learner with models of the same shape.
 
     Returns:
-        The progress, as it was saved.
+        The progress that was saved with it.
 
     Raises:
         DataError: A file is missing or damaged, or the model has another shape.
@@ -94,19 +95,36 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
 
 
 def link_checkpoint(link: Path, step: int) -> None:
-    """Points a link beside the checkpoints at one of them, in one go."""
+    """Points a link in the checkpoint folder at a step's checkpoint, atomically."""
     part = link.with_name(f".{link.name}.{secrets.token_hex(4)}{PART}")
     part.symlink_to(checkpoint_name(step), target_is_directory=True)
     part.replace(link)
 
 
+def keep_checkpoints(folder: Path, last: int, best: int | None, count: int) -> None:
+    """Points the links ``last`` and ``best`` at their checkpoints, and deletes old checkpoints.
+
+    Args:
+        folder: Holds the checkpoints.
+        last: Step of the newest checkpoint.
+        best: Step with the best validation score; kept as well. None if nothing was validated.
+        count: Number of newest checkpoints to keep.
+    """
+    link_checkpoint(folder / "last", last)
+    kept = list(list_checkpoints(folder))[-count:]
+    if best is not None:
+        link_checkpoint(folder / "best", best)
+        kept.append(best)
+    remove_checkpoints(folder, kept)
+
+
 def remove_checkpoints(folder: Path, keep: Iterable[int]) -> None:
-    """Deletes every checkpoint but those of the steps in `keep`, and what interrupted writes left."""
+    """Deletes the checkpoints of all steps that are not in `keep`, and the remains of interrupted writes."""
     kept = set(keep)
     for step, path in list_checkpoints(folder).items():
         if step not in kept:
-            gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
-            path.rename(gone)  # a half-deleted folder must not look like a checkpoint
+            # renamed first: a half-deleted folder must not look like a checkpoint
+            path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}"))
     for part in folder.glob(f".*{PART}"):
         if part.is_symlink():
             part.unlink()
@@ -116,7 +134,7 @@ def remove_checkpoints(folder: Path, keep: Iterable[int]) -> None:
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Keeps transformers from drawing bars: a checkpoint is not what a user waits for."""
+    """Keeps transformers from showing progress bars, since users do not wait for checkpoints."""
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:

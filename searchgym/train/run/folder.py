@@ -1,7 +1,7 @@
 """The folder of a training run: recipe, metrics, curve, episodes, advantages, checkpoints.
 
-What is appended to (metrics, episodes, advantages) has its length recorded in each checkpoint: a resume cuts it back
-to there, so that an interrupted run leaves no step twice and none half.
+Each checkpoint records the lengths of the files that grow (metrics, episodes, advantages). A resume cuts the files back
+to these lengths, so that no step is in them twice or in part.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from searchgym.train.recipe.recipe import Recipe, dump_recipe
 from searchgym.train.run.checkpoint import list_checkpoints
 
 Row = dict[str, float]
-"""One step's metrics."""
+"""Metrics of one step, by name."""
 VARYING: Final = ("time/", "memory/")
-"""How the names begin of those metrics that differ from run to run; all others do not."""
+"""Prefixes of the metrics that differ from run to run; all other metrics are reproducible."""
 
 
 class RunFolder:
-    """An open run folder; nobody else can open it until it is closed.
+    """An open run folder, locked against other processes until it is closed.
 
     Args:
-        path: The folder; made if needed.
-        recipe: What is run; written as ``recipe.yaml``.
-        resume: Go on with the run that is there.
+        path: The folder; created if needed.
+        recipe: Recipe of the run; written as ``recipe.yaml``.
+        resume: Continue the run in the folder.
 
     Raises:
-        RunExistsError: The folder holds something and `resume` was not asked for, or another process is using it.
-        UsageError: There is no run to resume, or it is one of another recipe.
+        RunExistsError: The folder is not empty and `resume` is false, or another process is using it.
+        UsageError: The folder holds no run to resume, or a run of another recipe.
     """
 
     def __init__(self, path: Path, recipe: Recipe, *, resume: bool) -> None:
@@ -57,7 +57,7 @@ class RunFolder:
         self.rows: list[Row] = []
 
     def _check(self, recipe: Recipe, resume: bool) -> None:
-        """Refuses a folder that cannot be used."""
+        """Raises an error for a folder that cannot be used."""
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file: the output must be a folder")
         record = self.path / "recipe.yaml"
@@ -78,7 +78,7 @@ class RunFolder:
             raise UsageError(f"{self.path} holds a run of another recipe ({'; '.join(changed)}): it cannot be resumed")
 
     def _unused(self) -> bool:
-        """True for what a run left that was stopped before its first episodes: nothing is lost by beginning anew."""
+        """Tells whether the folder is from a run stopped before its first episodes, so that a new run loses nothing."""
         written = self.episodes.exists() and self.episodes.stat().st_size
         rows = self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
         known = {path.name for path in (*self._appended(), self.checkpoints)}
@@ -90,29 +90,29 @@ class RunFolder:
 
     @property
     def episodes(self) -> Path:
-        """File of the training episodes."""
+        """Path of the training episodes."""
         return self.path / "episodes.jsonl"
 
     @property
     def advantages(self) -> Path:
-        """Sidecar of advantages by call id; see `read_advantages`."""
+        """Path of the advantages by call id; see `read_advantages`."""
         return self.path / "episodes.advantages.jsonl"
 
     @property
     def metrics(self) -> Path:
-        """One JSON line per step."""
+        """Path of the metrics, one JSON line per step."""
         return self.path / "metrics.jsonl"
 
     def newest_checkpoint(self) -> Path | None:
-        """Returns the folder of the newest whole checkpoint."""
+        """Returns the folder of the newest complete checkpoint; None if no checkpoint exists."""
         return next(reversed(list_checkpoints(self.checkpoints).values()), None)
 
     def start(self, sizes: Mapping[str, int], step: int) -> None:
-        """Opens the files to append to, cut back to where a checkpoint was made.
+        """Opens the files that grow, cut back to their lengths at a checkpoint.
 
         Args:
-            sizes: What `sizes` returned then; empty for a run from the start.
-            step: Step of that checkpoint.
+            sizes: Lengths that `sizes` returned at the checkpoint; empty for a new run.
+            step: Step of the checkpoint.
         """
         for file in self._appended():
             if file.exists():
@@ -130,7 +130,7 @@ class RunFolder:
             self._open.callback(self._wandb.finish)
 
     def sizes(self) -> dict[str, int]:
-        """Returns the lengths in bytes of what is appended to."""
+        """Returns the lengths in bytes of the files that grow, by name."""
         return {file.name: file.stat().st_size for file in self._appended() if file.exists()}
 
     def _appended(self) -> list[Path]:
@@ -158,7 +158,7 @@ class RunFolder:
             self._wandb.log(row, step=step)
 
     def write_episodes(self, step: int, episodes: Sequence[Episode], samples: Sequence[Sample]) -> None:
-        """Writes the episodes of a step and the advantages of their calls, where the recipe asks for this step."""
+        """Writes the episodes of a step and the advantages of their calls, if the recipe logs this step."""
         every = self._recipe.log.episodes_every
         if not every or step % every:
             return
@@ -196,21 +196,21 @@ def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:
     """Reads a sidecar of advantages.
 
     Returns:
-        ``{call id: advantages}``: (1,) where all tokens of a call have the same, else one per token; of the last step
-        that used the id.
+        ``{call id: advantages}``: (1,) where all tokens of a call have the same advantage, else one per token. For an
+        id that several steps used, those of the last step.
     """
     return {row["call"]: np.atleast_1d(np.array(row["advantage"], np.float32)) for _, row in iter_jsonl(path)}
 
 
 def _tensorboard(path: Path, step: int) -> Any:
-    """Returns a TensorBoard writer; what an interrupted run wrote past `step` is hidden."""
+    """Returns a TensorBoard writer that hides the entries of an interrupted run past `step`."""
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
 
 
 def _wandb(project: str | None, path: Path, recipe: Recipe) -> Any:
-    """Returns a Weights & Biases run that a resume goes on with."""
+    """Returns a Weights & Biases run, which a resumed run continues."""
     try:
         wandb = importlib.import_module("wandb")
     except ImportError:

@@ -1,4 +1,4 @@
-"""What ends a run that goes wrong by itself: a phase past its deadline, a metric out of its range."""
+"""Guards that end a failing run: deadlines of phases and bounds of metrics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from searchgym.train.recipe.options import GuardOptions
 from searchgym.train.run.folder import Row
 
 HUNG = 3
-"""Exit status of a run that was ended because a phase passed its deadline."""
+"""Exit status of a run that the watchdog ended because a phase passed its deadline."""
 RESCUE = 900.0
-"""Seconds, after a deadline, to write stacks and checkpoint."""
+"""Seconds that may pass after a deadline for writing stacks and a checkpoint."""
 
 BOUNDS = {
     "min_entropy": ("learner/entropy", False),
@@ -32,20 +32,20 @@ BOUNDS = {
     "max_response_tokens": ("rollout/generated_tokens", True),
     "max_zero_variance": ("groups/zero_variance_share", True),
 }
-"""Guard to (metric, whether it bounds it from above)."""
+"""The metric that each guard bounds, and True for an upper bound."""
 LEGAL = re.compile(r"role/[^/]+/legal")
-"""What `GuardOptions.min_legal` bounds."""
+"""Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 
 
 def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
-    """Looks at the last steps' metrics.
+    """Checks the metrics of the last steps against the bounds of a recipe.
 
     Args:
-        rows: Of all steps so far.
-        options: Bounds, and how many steps in a row must be out of them.
+        rows: Metrics of all steps so far.
+        options: Bounds, and the number of consecutive steps that must violate a bound.
 
     Raises:
-        GuardError: Names the metric, its values and the guard.
+        GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
     last = rows[-options.patience :]
     for name, (bounded, above) in BOUNDS.items():
@@ -53,7 +53,7 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
         if bound is None or len(last) < options.patience:
             continue
         kind, _, rest = bounded.partition("/")
-        keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys each has its own
+        keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys, each has this metric
         for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
             values = [row[metric] for row in last if metric in row]
             if len(values) == len(last) and all(value > bound if above else value < bound for value in values):
@@ -61,7 +61,7 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
                 raise GuardError(f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}")
     if options.min_legal is not None and len(last) == options.patience:
         names = [name for name in last[0] if LEGAL.fullmatch(name)]
-        for name in names or ["rollout/illegal"]:  # with one role there is nothing by role
+        for name in names or ["rollout/illegal"]:  # with one role, no metric is reported by role
             shares = [row.get(name, 1.0) if names else 1 - row.get(name, 0.0) for row in last]
             if all(share < options.min_legal for share in shares):
                 shown = ", ".join(f"{share:.4g}" for share in shares)
@@ -72,14 +72,14 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
 
 
 class Watchdog:
-    """Ends the process when a phase does not end: with stacks, a checkpoint and status `HUNG`.
+    """A timer that ends the process when a phase hangs, after writing stacks and a checkpoint; the status is `HUNG`.
 
-    A thread does it, since the one that hangs cannot. What phase runs, since when and until when at the latest is in
+    A separate thread ends it, since the hanging thread cannot. The present phase, its start and its deadline are in
     ``heartbeat.json``.
 
     Args:
         folder: The run folder.
-        save: Writes a checkpoint of the last whole step, or returns at once where that is not possible.
+        save: Saves a checkpoint of the last whole step, or returns at once if that is impossible.
     """
 
     def __init__(self, folder: Path, save: Callable[[], Path | None]) -> None:
@@ -87,12 +87,12 @@ class Watchdog:
 
     @contextlib.contextmanager
     def phase(self, name: str, step: int, seconds: float) -> Iterator[None]:
-        """Gives a block `seconds`.
+        """Runs a block under a deadline.
 
         Args:
-            name: For heartbeat and message.
-            step: 1-based step that is being made.
-            seconds: Until the process is ended.
+            name: Name of the phase, for heartbeat and message.
+            step: 1-based step that the phase belongs to.
+            seconds: Seconds until the process is ended.
         """
         beat = {
             "phase": name,
@@ -111,10 +111,10 @@ class Watchdog:
         finally:
             timer.cancel()
             with interrupt_held_back():
-                timer.join()  # if it was too late, the process is being ended: nothing may change meanwhile
+                timer.join()  # a timer that has fired is ending the process: nothing may change meanwhile
 
     def _end(self, name: str, step: int, seconds: float) -> None:
-        """Writes stacks and checkpoint, says so, and ends the process; that too within a time."""
+        """Writes stacks and a checkpoint, reports them, and ends the process, all within `RESCUE` seconds."""
         said = f"error: {name} of step {step} did not end within {seconds:g} s"
         last = threading.Timer(RESCUE, _leave, (f"{said}; nor did its checkpoint within {RESCUE:g} s",))
         last.daemon = True
@@ -135,7 +135,7 @@ class Watchdog:
 
 
 def _leave(said: str) -> None:
-    """Ends the process, whatever its other threads wait for."""
+    """Prints a message and ends the process at once, without waiting for other threads."""
     sys.stderr.write(f"{said}\n")
     sys.stderr.flush()
     os._exit(HUNG)

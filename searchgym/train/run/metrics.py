@@ -1,4 +1,4 @@
-"""Numbers about episodes: what the loop reports of a rollout and of a validation."""
+"""Metrics of episodes: the figures that the loop reports for rollouts and validations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from searchgym.train.algorithms.samples import Sample, is_overlong
 
 
 def generated_tokens(episodes: Sequence[Episode]) -> int:
-    """Returns the tokens that models wrote in episodes."""
+    """Counts the tokens that models wrote in episodes."""
     return sum(call.end - call.start for episode in episodes for call in episode.calls)
 
 
@@ -50,34 +50,34 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Describes the calls of each role, where there are several.
+    """Describes the calls of each role; returns nothing if all calls have one role.
 
     Args:
-        episodes: Of a step.
-        rewards: One per call.
+        episodes: Episodes of a step.
+        rewards: Rewards of each episode's calls.
 
     Returns:
         ``ROLE/calls`` per episode, ``ROLE/legal`` (share), ``ROLE/reward`` (mean per call).
     """
     calls: dict[str, list[tuple[bool, float]]] = {}
-    for episode, own in zip(episodes, rewards, strict=True):
-        for call, reward in zip(episode.calls, own, strict=True):
+    for episode, of_calls in zip(episodes, rewards, strict=True):
+        for call, reward in zip(episode.calls, of_calls, strict=True):
             calls.setdefault(call.role, []).append((call.legal, reward))
     if len(calls) < 2:
         return {}
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for role, seen in sorted(calls.items()):
         legal, earned = zip(*seen, strict=True)
-        found |= {f"{role}/calls": len(seen) / len(episodes), f"{role}/legal": float(np.mean(legal))}
-        found[f"{role}/reward"] = float(np.mean(earned))
-    return found
+        metrics |= {f"{role}/calls": len(seen) / len(episodes), f"{role}/legal": float(np.mean(legal))}
+        metrics[f"{role}/reward"] = float(np.mean(earned))
+    return metrics
 
 
 def advantage_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """Describes the advantages of trained tokens: ``mean``, ``std`` (over n), ``min``, ``max``, share ``positive``.
 
     Returns:
-        Nothing if there is no trained token.
+        The figures; nothing if no token is trained.
     """
     values = np.concatenate([np.zeros(0), *(sample.advantage[sample.mask] for sample in samples)])
     if not len(values):
@@ -95,7 +95,7 @@ def validation_metrics(episodes: Sequence[Episode], questions: Sequence[Question
     """Describes one greedy episode per question; see `rollout_metrics`.
 
     Raises:
-        ScoringError: The episodes are not one for each question.
+        ScoringError: The episodes do not match the questions one to one.
     """
     asked, answered = sorted(q.id for q in questions), sorted(e.question_id for e in episodes)
     if asked != answered:

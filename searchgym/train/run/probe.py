@@ -1,4 +1,4 @@
-"""A look, after each update, at whether the sampler has the learner's weights and nothing of the old ones."""
+"""A check, after each update, that the sampler has the learner's weights and no state of older weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from searchgym.train.recipe.keys import POLICY
 from searchgym.train.run.folder import Row
 
 ALLOWED: Final = {"float32": 1e-3, "bfloat16": 0.02}
-"""Mean difference of log-probs between sampler and trainer, in nats."""
+"""Mean difference of log-probs that is allowed between sampler and trainer, in nats, by number type."""
 TOKENS: Final = 16
-"""Most tokens of a probe's response."""
+"""Maximum number of tokens in a probe's response."""
 
 
 def probe(
@@ -31,22 +31,21 @@ def probe(
     count: int,
     allowed: float,
 ) -> Row:
-    """Has the sampler continue prompts that it has continued before, and the learner say how likely that was.
+    """Compares log-probs of sampler and learner on responses to prompts that the sampler has seen before.
 
-    What the sampler still remembered of a prompt under older weights, and weights that did not arrive, show as a
-    difference in log-probs.
+    Weights that did not arrive, and caches of a prompt under older weights, show as a difference in log-probs.
 
     Args:
         sampler: Has just been given the learner's weights.
-        learner: Has them.
-        samples: Of the step before the update; the last calls of the longest ones are continued.
-        key: The model key of them all.
-        temperature: Of both.
-        count: Prompts, at most.
-        allowed: Mean difference, in nats, above which training must not go on.
+        learner: Computes the log-probs to compare with.
+        samples: Samples of the step before the update; the last calls of the longest samples are continued.
+        key: Model key of all samples.
+        temperature: Temperature of both.
+        count: Maximum number of prompts.
+        allowed: Mean difference, in nats, above which training must stop.
 
     Returns:
-        ``probe/difference`` and ``probe/max_difference`` in nats; nothing if there is nothing to continue.
+        ``probe/difference`` and ``probe/max_difference`` in nats; nothing if the sampler wrote no token.
 
     Raises:
         TrainingError: The mean difference is above `allowed`.
@@ -61,8 +60,8 @@ def probe(
     ]
     if not answered:
         return {}
-    found = learner.logp([sample for sample, _ in answered])
-    apart = np.abs(np.concatenate(found) - np.concatenate([logp for _, logp in answered]))
+    expected = learner.logp([sample for sample, _ in answered])
+    apart = np.abs(np.concatenate(expected) - np.concatenate([logp for _, logp in answered]))
     mean, most = float(apart.mean()), float(apart.max())
     if not mean <= allowed:
         raise TrainingError(
@@ -74,7 +73,7 @@ def probe(
 
 
 def _sample_of(request: SampleRequest, ids: np.ndarray, logp: np.ndarray, like: Sample) -> Sample:
-    """Returns a response as a sample."""
+    """Returns a response as a sample, with other fields taken from the sample `like`."""
     start, end = len(request.ids), len(request.ids) + len(ids)
     rest = np.zeros(start, np.float32)
     zeros = np.zeros(end, np.float32)

@@ -1,10 +1,11 @@
-"""Episodes for the training loop, run by the episode engine."""
+"""The sampler as the training loop sees it: functions that the loop calls, and episodes from the episode engine."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,44 @@ from searchgym.envs.task import Task
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
+from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.draw import Rollout
+from searchgym.train.run.folder import Row
+
+
+def _nothing(*_: object) -> None:
+    """Does nothing: the hook of a sampler that needs no such call."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerHooks:
+    """Functions by which the training loop runs a sampler and keeps it up to date."""
+
+    rollout: Rollout | None = None
+    """Makes episodes. Needed unless ``method: supervised`` runs without validation."""
+    publish: Callable[[int], None] = _nothing
+    """Gives the weights to a sampler that does not share the learner's memory.
+
+    Called with the version of the weights, before the first rollout and after each update."""
+    probe: Callable[[Sequence[Sample]], Row] | None = None
+    """Checks that the sampler has the new weights. Called with a step's samples once the weights are published."""
+    rest: Callable[[], None] | None = None
+    """Makes a sampler on the learner's GPU give its memory back until `publish`. Called before each update."""
+    give_up: Callable[[], None] = _nothing
+    """Ends a rollout that another thread makes and that is no longer needed (``rollout.staleness``)."""
 
 
 class EngineRollout:
-    """`Rollout` on the episode engine; one call at a time.
+    """A `Rollout` on the episode engine; it serves one call at a time.
 
     Args:
-        recipe: Its seed, concurrency and sampling.
+        recipe: Gives the seed, the concurrency and the sampling options.
         agent: The workflow and its roles.
         models: The model behind each role.
         task: Environment of training.
         validation: Environment of greedy rollouts.
-        canonical: One step's episodes depend on (recipe, weights, step), to the bit; see `Engine`.
+        canonical: Makes a step's episodes depend on (recipe, weights, step) alone, to the bit; see `Engine`.
     """
 
     def __init__(
@@ -45,11 +71,11 @@ class EngineRollout:
         self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
-        """Returns `attempts` episodes per question, in the order of the questions and attempts."""
+        """Returns `attempts` episodes per question, ordered by question and attempt."""
         episodes: list[Episode] = []
         if self.canonical:
             for model in self.models.values():
-                model.sampler.forget()  # of validation, which a run that is resumed after it has not seen
+                model.sampler.forget()  # validation: a run resumed after it has no such cache
         engine = self._engine(step, greedy)
         at_step(engine.task.retriever, None if greedy else step, self.recipe.steps)
         asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
@@ -57,10 +83,10 @@ class EngineRollout:
         return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))
 
     def give_up(self) -> None:
-        """Ends a call that another thread makes: it raises a `CancelledError` there."""
+        """Ends a call that another thread makes, which raises a `CancelledError` in that thread."""
         if (under_way := self._under_way) is not None:
             loop, task = under_way
-            with contextlib.suppress(RuntimeError):  # it has just ended
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(task.cancel)
 
     async def _run(self, episodes: Coroutine[Any, Any, None]) -> None:
@@ -73,7 +99,7 @@ class EngineRollout:
             self._under_way = None
 
     def _engine(self, step: int, greedy: bool) -> Engine:
-        """Returns an engine for a step."""
+        """Returns the episode engine of a step, seeded for it."""
         options = self.recipe.rollout
         return Engine(
             self.validation if greedy else self.task,

@@ -1,4 +1,4 @@
-"""The samplers of a recipe's model keys: what each samples from, in which engine."""
+"""The samplers of a recipe's model keys, and the engines they run on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A key's model as it begins, and its tokenizer."""
+    """A key's tokenizer, and its model at the start of the run."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -34,25 +34,26 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Samplers:
-    """One sampler per key."""
+    """The samplers of a run, one per key, and their engines."""
 
     by_key: Mapping[str, Sampler]
+    """Samplers by the names of their keys."""
     engines: Sequence[VllmEngine | Replicas] = field(default_factory=list)
-    """Of vLLM; several samplers may share one."""
+    """Engines of vLLM; several samplers may share an engine."""
     resting: Sequence[VllmEngine | Replicas] = field(default_factory=list)
-    """Those that can give their GPU away while models learn: updates wake them."""
+    """Engines that can free their GPU while models learn; an update of their weights wakes them."""
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Closes the samplers and ends the engines."""
         with ExitStack() as ended:
             for sampler in self.by_key.values():
                 ended.callback(sampler.close)
-            for engine in self.engines:  # first, whatever is under way
+            for engine in self.engines:  # runs before the samplers close, even if requests are pending
                 ended.callback(engine.close)
 
 
 def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
-    """Loads the models of keys. Adapters on one base share its weights; any other key has weights of its own.
+    """Loads the models of keys; adapters on one base share its weights, and any other key has separate weights.
 
     Raises:
         SearchGymError: See `load_model`.
@@ -69,28 +70,28 @@ def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
 
 
 def _sharing(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a model with modules of its own, which can get an adapter, and the weights of another."""
+    """Returns a copy of a model that shares its weights but not its modules, so that it can get its own adapter."""
     model_: Any = model
-    own: PreTrainedModel = copy.deepcopy(model_, {id(t): t for t in (*model_.parameters(), *model_.buffers())})
-    return own
+    shared: PreTrainedModel = copy.deepcopy(model_, {id(t): t for t in (*model_.parameters(), *model_.buffers())})
+    return shared
 
 
 def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loaded]) -> Samplers:
-    """Returns a sampler for each key.
+    """Starts a sampler for each key.
 
-    They have weights of their own: what they sample from changes when a version is published, and not before. With
-    vLLM, keys that are adapters, or frozen, share an engine with the others on their base.
+    Samplers hold their own copy of the weights, which changes only when a version is published. With vLLM, keys that
+    are adapters or frozen share an engine with the other such keys on their base.
 
     Raises:
         SearchGymError: See `start_engine`.
     """
     if not samples_by_vllm(recipe.rollout.sampler):
         device = device_of(recipe.rollout.device)
-        made: dict[str, Sampler] = {}
-        for name, own in loaded.items():
-            model: Any = copy.deepcopy(own.model)
-            made[name] = TransformersSampler(model.to(device), own.tokenizer)
-        return Samplers(made)
+        by_key: dict[str, Sampler] = {}
+        for name, of_key in loaded.items():
+            model: Any = copy.deepcopy(of_key.model)
+            by_key[name] = TransformersSampler(model.to(device), of_key.tokenizer)
+        return Samplers(by_key)
     engines_of = sharing(recipe, keys)
     if len(engines_of) > 1 and recipe.rollout.vllm.servers:
         raise UsageError(f"rollout.vllm.servers have one model, the recipe's keys sample from {len(engines_of)}")
@@ -112,16 +113,16 @@ def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loa
 
 
 def sharing(recipe: Recipe, keys: Iterable[Key]) -> list[list[Key]]:
-    """Returns the keys that sample from one engine of vLLM each."""
-    found: dict[tuple[str, ...], list[Key]] = {}
+    """Returns the keys in lists, one for each engine of vLLM that they sample from."""
+    by_engine: dict[tuple[str, ...], list[Key]] = {}
     for key in keys:
         together = recipe.lora.rank or key.frozen
-        found.setdefault((key.recipe.model,) if together else (key.recipe.model, key.name), []).append(key)
-    return list(found.values())
+        by_engine.setdefault((key.recipe.model,) if together else (key.recipe.model, key.name), []).append(key)
+    return list(by_engine.values())
 
 
 def _engine(recipe: Recipe, keys: Sequence[Key]) -> VllmEngine | Replicas:
-    """Starts the engine of keys that share one."""
+    """Starts the engine of keys that share it."""
     options = recipe.rollout
     return start_engine(
         keys[0].recipe.model,
@@ -134,11 +135,11 @@ def _engine(recipe: Recipe, keys: Sequence[Key]) -> VllmEngine | Replicas:
 
 
 def computed_in(recipe: Recipe) -> str:
-    """Returns the type of the learner's matrix products."""
+    """Returns the number type of the learner's matrix products."""
     return recipe.optimizer.autocast or recipe.learner.dtype
 
 
 def sampled_in(recipe: Recipe) -> str:
-    """Returns the type in which vLLM computes."""
-    own = recipe.rollout.vllm.dtype
-    return computed_in(recipe) if own == "auto" else own
+    """Returns the number type in which vLLM computes."""
+    dtype = recipe.rollout.vllm.dtype
+    return computed_in(recipe) if dtype == "auto" else dtype

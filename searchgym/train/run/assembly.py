@@ -1,4 +1,4 @@
-"""From a recipe to a run: environments, agent, model, engine and trainer, wired together."""
+"""From a recipe to a run: loads environments, agent, models and samplers, and connects them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
 from searchgym.train.recipe.keys import Key, check_comparison, keys_of
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
 from searchgym.train.run.probe import ALLOWED, probe
-from searchgym.train.run.rollout import EngineRollout
+from searchgym.train.run.rollout import EngineRollout, SamplerHooks
 from searchgym.train.run.samplers import Loaded, Samplers, computed_in, load_keys, sampled_in, start_samplers
 from searchgym.train.run.trainer import Trainer, TrainResult
 
@@ -36,94 +37,101 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a recipe names, loaded and wired together."""
+class Assembly:
+    """The parts of a run, loaded from a recipe and connected."""
 
     recipe: Recipe
+    """The recipe that was loaded."""
     task: Task
-    """Of training."""
+    """Environment of training."""
     validation: Task
+    """Environment of validation."""
     tokenizer: PreTrainedTokenizerBase | None
-    """Saved with each checkpoint; None where the recipe names model keys, whose learner saves theirs."""
+    """Tokenizer saved with each checkpoint; None where the recipe has model keys, whose learner saves theirs."""
     keys: tuple[Key, ...]
+    """All model keys, trained and frozen."""
     samplers: Samplers
+    """Samplers of all keys."""
     models: dict[str, Model]
-    """Key to what episodes ask."""
+    """Models that episodes ask, by key."""
     rollout: EngineRollout
+    """Runs episodes."""
     learner: Learner
+    """Updates the trained keys."""
     credit: Credit
+    """Rewards the calls of an episode."""
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Keys that are trained."""
+        """Names of the keys that are trained."""
         return tuple(key.name for key in self.keys if not key.frozen)
 
     @property
     def sampler(self) -> Sampler:
-        """What the first of the trained keys samples from."""
+        """The sampler of the first trained key."""
         return self.models[self.trained[0]].sampler
 
     def publish(self, version: int) -> None:
-        """Gives the samplers the learner's weights."""
+        """Gives the learner's weights to the samplers of the trained keys."""
         adapter = bool(self.recipe.lora.rank)
         for key in self.trained:
             sampler = self.models[key].sampler
-            # transformers has no adapters of its own: it samples from the whole model, the adapter merged in
+            # the sampler on transformers has no adapters: it gets the whole model with the adapter merged in
             alone = adapter and not isinstance(self.samplers.by_key[key], TransformersSampler)
             sampler.update(self.learner.weights_of(key, alone), self.learner.version_of(key))
 
     def probe(self, samples: Sequence[Sample]) -> Row:
-        """Looks whether each sampler that does not share torch with the learner has its weights; see `probe`."""
-        options, found = self.recipe.rollout, list[Row]()
+        """Checks that every sampler outside the learner's process has its weights; see `probe`.
+
+        Returns:
+            The largest of each metric over the trained keys.
+        """
+        options, rows = self.recipe.rollout, list[Row]()
         for key in self.trained:
-            if not isinstance(self.samplers.by_key[key], TransformersSampler):
-                own = [sample for sample in samples if sample.model_key == key]
-                found.append(
-                    probe(
-                        self.models[key].sampler,
-                        self.learner,
-                        own,
-                        key,
-                        temperature=options.temperature,
-                        count=options.probe,
-                        allowed=allowed_difference(self.recipe),
-                    )
+            if isinstance(self.samplers.by_key[key], TransformersSampler):
+                continue
+            rows.append(
+                probe(
+                    self.models[key].sampler,
+                    self.learner,
+                    [sample for sample in samples if sample.model_key == key],
+                    key,
+                    temperature=options.temperature,
+                    count=options.probe,
+                    allowed=allowed_difference(self.recipe),
                 )
-        return {name: max(row[name] for row in found if name in row) for row in found for name in row}
+            )
+        return {name: max(row[name] for row in rows if name in row) for row in rows for name in row}
 
     def rest(self) -> None:
-        """Makes the samplers give their GPUs to the learner until weights are published, if the recipe asks for it."""
+        """Makes the samplers free their GPUs for the learner until weights are published, if the recipe asks for it."""
         level = self.recipe.rollout.vllm.sleep
         for engine in self.samplers.resting if level else ():
             engine.sleep(level)
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Ends the learner's processes and the sampling engines."""
         self.learner.close()
         self.samplers.close()
 
 
-def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler) -> Parts:
-    """Loads environments, agent and models of a recipe.
+def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler) -> Assembly:
+    """Loads the environments, agent and models of a recipe, and connects them.
 
     Args:
-        recipe: What to do.
-        out: The run folder: ranks of their own write logs there.
-        wrap: Puts something around each sampler.
+        recipe: Names them.
+        out: The run folder, to which separate learner processes write logs.
+        wrap: Wraps each sampler. Default: leaves it as it is.
 
     Raises:
-        SearchGymError: Whatever is wrong with the recipe's environment, agent or models.
+        SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
     task, validation = load_tasks(recipe)
     agent = load_agent(recipe.agent)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_comparison(recipe, agent.roles)
     credit = Credit.of(recipe.credit, agent.roles, task)
-    for key in keys:
-        again = recipe.lora.rank > 0 and not key.frozen
-        if (again or recipe.rollout.sampler != "transformers") and is_adapter(model_folder(key.recipe.model)):
-            why = "lora.rank makes another one" if again else "vLLM samples from whole models and their own adapters"
-            raise UsageError(f"{key.recipe.model} is an adapter, and {why}: `searchgym export` it first")
+    _check_adapters(recipe, keys)
     loaded = load_keys(recipe, keys)
     with ExitStack() as opened:
         samplers = start_samplers(recipe, keys, loaded)
@@ -136,66 +144,83 @@ def load_parts(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = l
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
         opened.pop_all()
     exact = not recipe.rollout.staleness
-    exact = exact and all(isinstance(own, TransformersSampler) for own in samplers.by_key.values())
+    exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    return Parts(recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit)
+    return Assembly(recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit)
+
+
+def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
+    """Raises a `UsageError` for a key that starts from an adapter where a whole model is needed."""
+    for key in keys:
+        again = recipe.lora.rank > 0 and not key.frozen
+        if (again or recipe.rollout.sampler != "transformers") and is_adapter(model_folder(key.recipe.model)):
+            why = "lora.rank makes another one" if again else "vLLM samples from whole models and their own adapters"
+            raise UsageError(f"{key.recipe.model} is an adapter, and {why}: `searchgym export` it first")
 
 
 def train(
     recipe: Recipe, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
 ) -> TrainResult:
-    """Runs a recipe.
+    """Trains the models of a recipe.
 
     Args:
-        recipe: What to do.
+        recipe: Settings of the run.
         out: The run folder.
-        resume: Go on with the run in the folder.
+        resume: Continue the run in the folder.
         report: Called with each row of metrics.
 
+    Returns:
+        The outcome of the run.
+
     Raises:
-        SearchGymError: Whatever is wrong with the recipe's environment, agent or model, or with the folder; see
-            `Trainer`.
+        SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
-    parts = load_parts(recipe, out)
-    with closing(parts):
-        return trainer_of(recipe, parts, out, resume=resume, report=report).run()
+    assembly = assemble(recipe, out)
+    with closing(assembly):
+        return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
 
 
 def trainer_of(
-    recipe: Recipe, parts: Parts, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
+    recipe: Recipe, assembly: Assembly, out: Path, *, resume: bool = False, report: Callable[[Row], None] | None = None
 ) -> Trainer:
-    """Returns the trainer of a recipe's parts; see `train`."""
+    """Returns the trainer of an assembled recipe; see `train` for the parameters."""
+    data = TrainingData(
+        questions=assembly.task.questions,
+        validation=assembly.validation.questions,
+        demonstrations=_demonstrations(recipe),
+        trained=assembly.trained,
+        credit=assembly.credit,
+    )
+    hooks = SamplerHooks(
+        rollout=assembly.rollout,
+        publish=assembly.publish,
+        probe=assembly.probe if recipe.rollout.probe and recipe.method == "policy" else None,
+        rest=assembly.rest if recipe.rollout.vllm.sleep and assembly.samplers.resting else None,
+        give_up=assembly.rollout.give_up,
+    )
     return Trainer(
         recipe,
         out,
-        learner=parts.learner,
-        tokenizer=parts.tokenizer,
-        rollout=parts.rollout,
-        questions=parts.task.questions,
-        validation=parts.validation.questions,
-        demonstrations=_demonstrations(recipe),
-        publish=parts.publish,
-        probe=parts.probe if recipe.rollout.probe and recipe.method == "policy" else None,
-        rest=parts.rest if recipe.rollout.vllm.sleep and parts.samplers.resting else None,
-        trained=parts.trained,
-        credit=parts.credit,
-        give_up=parts.rollout.give_up,
+        learner=assembly.learner,
+        tokenizer=assembly.tokenizer,
+        data=data,
+        hooks=hooks,
         report=report,
         resume=resume,
     )
 
 
 def allowed_difference(recipe: Recipe) -> float:
-    """Returns how far log-probs of sampler and trainer may be apart on average, in nats."""
-    own = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
-    return own if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
+    """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
+    by_type = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
+    return by_type if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
 
 
 def _learner(
     recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loaded], out: Path
 ) -> tuple[Learner, PreTrainedTokenizerBase | None]:
-    """Returns the learner of the keys that are trained, and the tokenizer that is saved beside its weights."""
+    """Returns the learner of the trained keys, and the tokenizer to save with its weights."""
     trained = [key for key in keys if not key.frozen]
     if not recipe.models:
         (key,) = trained
@@ -207,7 +232,7 @@ def _learner(
 
 
 def _key_learner(recipe: Recipe, model: PreTrainedModel, logs: Path) -> Learner:
-    """Returns the learner of one key."""
+    """Returns the learner of one key, in this process or on ranks of DeepSpeed."""
     if recipe.learner.backend == "deepspeed":
         return RemoteLearner(recipe, logs, recipe.deadline.learn)
     trained: Any = model
@@ -218,7 +243,7 @@ def _key_learner(recipe: Recipe, model: PreTrainedModel, logs: Path) -> Learner:
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
-    """Returns the environments of training and of validation."""
+    """Loads the environments of training and of validation."""
     task = _task(recipe, recipe.env_options)
     if not recipe.validation.every:
         return task, task
@@ -226,12 +251,12 @@ def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
 
 
 def _task(recipe: Recipe, options: dict[str, Any]) -> Task:
-    """Returns the recipe's environment with some options over the id's own."""
+    """Loads the recipe's environment, with options that override those of its id."""
     return load_task(find_env(recipe.env), **{**env_options(recipe.env), **options})
 
 
 def _demonstrations(recipe: Recipe) -> list[Sample]:
-    """Returns the samples of a demonstration file, if the recipe names one."""
+    """Returns the samples of the recipe's demonstration file; none if it names no file."""
     if recipe.supervised.demonstrations is None:
         return []
     episodes = read_episodes(Path(recipe.supervised.demonstrations))
