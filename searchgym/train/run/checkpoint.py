@@ -14,6 +14,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
 
 PART = ".part"
 """Suffix of a folder or link that is being written or deleted."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counters of a run, saved with each checkpoint."""
+
+    step: int = 0
+    """Number of finished steps."""
+    generated_tokens: int = 0
+    """Tokens sampled for training so far, not counting validation."""
+    best_step: int | None = None
+    """Step with the best validation score; None before the first validation."""
+    best_score: float | None = None
+    """The best validation score; None before the first validation."""
 
 
 def checkpoint_name(step: int) -> str:

@@ -20,7 +20,13 @@ from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.ahead import Ahead
-from searchgym.train.run.checkpoint import checkpoint_name, keep_checkpoints, load_checkpoint, save_checkpoint
+from searchgym.train.run.checkpoint import (
+    Progress,
+    checkpoint_name,
+    keep_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
 from searchgym.train.run.folder import Row, RunFolder
 from searchgym.train.run.guards import Watchdog, check_guards
@@ -30,20 +36,6 @@ from searchgym.train.run.rollout import SamplerHooks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(slots=True)
-class Progress:
-    """Counters of a run, saved with each checkpoint."""
-
-    step: int = 0
-    """Number of finished steps."""
-    generated_tokens: int = 0
-    """Tokens sampled for training so far, not counting validation."""
-    best_step: int | None = None
-    """Step with the best validation score; None before the first validation."""
-    best_score: float | None = None
-    """The best validation score; None before the first validation."""
 
 
 @dataclass(frozen=True, slots=True)
