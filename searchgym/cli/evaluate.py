@@ -131,9 +131,7 @@ def run_evaluation(
         say(f"stopped by the error below: finished episodes are kept in {out}; --out {out} --resume goes on")
         raise
     if scores["retriever_errors"]:
-        say(
-            f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume retries them"
-        )
+        say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
     return scores
 
 
