@@ -60,7 +60,8 @@ class ReadingTest:
     """Test of reading: a model writes only the last turn of demonstrations, with the gold pages in context.
 
     Args:
-        world: World to test on. A question that reads a page twice is left out: a demonstration searches once per gold page.
+        world: World to test on. Questions that read a page twice are left out:
+            a demonstration searches once per gold page.
         form: Token format of the models that are tested.
     """
 
