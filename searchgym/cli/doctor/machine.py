@@ -26,18 +26,18 @@ from searchgym.errors import UsageError
 
 JAVA_COMMAND = f"conda install -c conda-forge openjdk={JDK}"
 IMPORT_SECONDS = 120.0
-"""How long an import may take; DeepSpeed and vLLM take tens of seconds on a cold disk."""
+"""Time limit of an import, in seconds; DeepSpeed and vLLM take tens of seconds on a cold disk."""
 PROGRAM_SECONDS = 20.0
-"""How long ``java`` and ``nvidia-smi`` may take."""
+"""Time limit of ``java`` and ``nvidia-smi``, in seconds."""
 DRIVER_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""One of them is there where a GPU's driver is loaded: NVIDIA's, AMD's, that of Windows."""
+"""Device files of which one exists if a GPU driver is loaded: NVIDIA's, AMD's or that of WSL."""
 REAL_DATA = (
     "hotpotqa/questions.json",
     "hotpotqa/corpus.json",
     "hotpotqa/dev_simplified.json",
     "2wikimultihopqa/corpus.json",
 )
-"""What tests and benchmarks read in ``SEARCHGYM_DATA``."""
+"""Files in ``SEARCHGYM_DATA`` that tests and benchmarks read."""
 TORCH_PROBE = """
 import json, torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -134,9 +134,9 @@ class Gpu:
 
     name: str
     memory: int | None
-    """Bytes."""
+    """Total memory in bytes; None if unknown."""
     free: int | None
-    """Bytes."""
+    """Free memory in bytes; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def outcome(
 
 
 def final_state(environment: TrlEnvironment, completion: Sequence[Message]) -> State:
-    """Returns an episode's last state, for rewards of one's own; the environment is left as it is.
+    """Returns the final state of an episode, for custom rewards; the environment is not changed.
 
     The answer is read from the last message, if that is the model's and calls no tool; never from a tool's result. Each
     result is a turn, that of a call which never reached the environment too: an answer after `max_turns` of them is

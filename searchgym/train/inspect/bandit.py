@@ -56,7 +56,7 @@ def _rates(options: OptimizerOptions) -> OptimizerOptions:
 
 
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
-    """Returns a recipe's method on the bandit: its estimator, loss and cuts, with rates that fit the small model."""
+    """Returns the recipe adapted to the bandit: same estimator, loss and batch sizes, rates for the small model."""
     critic = type(recipe.critic)()
     if recipe.has_critic:
         critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=_rates(recipe.critic.optimizer))

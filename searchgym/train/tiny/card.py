@@ -21,7 +21,8 @@ WORLDS: Final = {
     "full/validation": WorldSpec("full", size=100, seed=0, split="validation"),
     "full/test": WorldSpec("full", size=100, seed=0, split="test"),
 }
-"""Validation has unseen names, test unseen templates and names. The first is the one that the model is made for."""
+"""Worlds to score a model on: validation has unseen names, test unseen names and templates.
+The model is trained for the first one."""
 
 SUMMARY: Final = (
     "a reader of generated pages that searches badly: it was shown demonstrations of which most stop after one search"

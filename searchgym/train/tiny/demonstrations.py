@@ -155,7 +155,7 @@ class ScriptedSampler:
         return [self._next(request.ids.tobytes()) for request in requests]
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Refuses: there are no weights."""
+        """Always raises `UsageError`: a scripted sampler has no weights."""
         raise UsageError("a scripted sampler has no weights")
 
     def forget(self) -> None:

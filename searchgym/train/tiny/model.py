@@ -51,7 +51,7 @@ ROPE_THETA: Final = 10_000.0
 LEAD: Final = 6.0
 """Lead of the token that a head looks back to over its neighbours, in nats before the softmax."""
 SLOWEST: Final = 0.05
-"""Frequencies that the heads looking back use are above this, in radians per token."""
+"""Lower bound of the rotary frequencies that heads looking back use, in radians per token."""
 
 PIECE_COUNT: Final = 20_000
 """How often a piece of names is put before the tokenizer: more often than any pair of letters is in the texts."""

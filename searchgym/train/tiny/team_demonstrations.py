@@ -61,7 +61,7 @@ class QueuedSampler:
         return [Sampled(ids, np.zeros(len(ids), np.float32), "eos") for ids in replies]
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Refuses: there are no weights."""
+        """Always raises `UsageError`: a scripted sampler has no weights."""
         raise UsageError("a scripted sampler has no weights")
 
     def forget(self) -> None:

@@ -104,7 +104,7 @@ def batches(samples: Iterable[Sample], tokens: int) -> list[list[Sample]]:
 
 
 def stage_at(stages: Sequence[Stage], progress: float) -> int:
-    """Returns the number of the stage at a share of the run's tokens."""
+    """Returns the index of the stage that is active at a given share of the run's tokens."""
     ends = np.cumsum([stage.share for stage in stages]) / sum(stage.share for stage in stages)
     return min(int(np.searchsorted(ends, progress, side="right")), len(stages) - 1)
 
@@ -217,9 +217,9 @@ class Run:
         """Trains to the end; evaluates and saves on the way.
 
         Args:
-            examiner: Evaluates at even distances and at the end; None: never.
-            out: Where the model is saved after each evaluation, replaced each time; None: nowhere.
-            resume: Go on from the last save in `out`, to the same weights as without the stop.
+            examiner: Evaluates the model at even intervals and at the end; None: never.
+            out: Folder in which the model is saved after each evaluation, replacing the last save; None: not saved.
+            resume: Resume from the last save in `out`; the final weights are as without the interruption.
 
         Raises:
             TrainingError: The loss is not finite.
