@@ -1,9 +1,9 @@
-# Every target does its own set-up: a fresh clone needs Python 3.11 or newer, and nothing else.
+# Every target sets up what it needs: a fresh clone needs only Python 3.11 or newer.
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTHON ?= python3
 
-# The lock that is installed already, else the one for CPU. Another lock rebuilds the environment from nothing.
+# The lock that is already installed, else the CPU lock. Choosing another lock rebuilds the environment from scratch.
 LOCK   ?= $(or $(patsubst $(VENV)/.installed-%,requirements/%,$(wildcard $(VENV)/.installed-*)),requirements/cpu.txt)
 JOBS   ?= 2
 STAMP  := $(VENV)/.installed-$(notdir $(LOCK))
@@ -15,8 +15,8 @@ export SEARCHGYM_DATA := $(abspath ../shared/data)
 endif
 endif
 
-# A training by RECIPE, else by the target's own. MODEL goes over what the recipe says; so does ENV, with options that fit
-# any environment in the place of the recipe's; ARGS are further KEY=VALUE, which win.
+# Trains by RECIPE, or by the target's default recipe. MODEL and ENV override the recipe's values; ENV also replaces the
+# recipe's env_options by OPTIONS, which fit any environment. ARGS are further KEY=VALUE overrides, which win.
 TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),model=$(MODEL)) \
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
@@ -29,7 +29,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requirements/cuda.txt)
 
-demo: setup  ## train the shipped tiny model to search, with its scores before and after (minutes)
+demo: setup  ## train the shipped tiny model to search, and print its scores before and after (minutes)
 	$(VENV)/bin/searchgym demo
 
 tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
@@ -41,7 +41,7 @@ train-monolithic: setup  ## train the monolithic agent (MODEL= ENV= RECIPE= OUT=
 
 train-mask: DEFAULT := tiny-mask
 train-mask: OPTIONS := reward: f1, max_turns: 6, top_k: 5
-train-mask: setup  ## train the M-ASK team, a reward for each turn
+train-mask: setup  ## train the M-ASK team, with a reward for each turn
 	$(TRAIN)
 
 train-jade: DEFAULT := tiny-jade
@@ -57,18 +57,18 @@ train-praise: setup  ## train the monolithic agent with prefix answers
 # Small models gain nothing from a second thread: two processes with one each are faster.
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --durations=10
 
-test: setup  ## prove the behaviour, and each heavy part by one real test (minutes; JOBS=1: one process)
+test: setup  ## run the quick tests, with one real test of each heavy component (minutes; JOBS=1: one process)
 	$(PYTEST) -m 'smoke or not (slow or engine)'
 
-test-slow: setup  ## the tests of whole trainings, commands and documents
+test-slow: setup  ## run the tests of whole trainings, commands and documents
 	$(PYTEST) -m 'slow and not (smoke or engine)'
 
-test-engine: setup  ## the tests that start vLLM, Java, several ranks or sentence encoders
+test-engine: setup  ## run the tests that start vLLM, Java, several ranks or sentence encoders
 	$(PYTEST) -m 'engine and not smoke'
 
-test-all: test test-slow test-engine  ## every test that a CPU can run
+test-all: test test-slow test-engine  ## run every test that a CPU can run
 
-check: setup  ## formatting, lint and types
+check: setup  ## check formatting, lint and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright

@@ -1,4 +1,4 @@
-"""Names that a package hands on from its modules, imported when they are first asked for.
+"""Lazy re-exports: public names of a package that are imported from its modules at first use.
 
 A package imports its public names under ``TYPE_CHECKING``, for type checkers, lists them in ``__all__``, and ends with
 ``__getattr__, __dir__ = lazy(__name__, {...})``: importing the package loads nothing heavy.
@@ -13,19 +13,19 @@ from typing import Any
 
 
 def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the ``__getattr__`` and ``__dir__`` of a package.
+    """Returns ``__getattr__`` and ``__dir__`` functions that import a package's public names at first use.
 
     Args:
-        package: Its name.
-        modules: Module below the package to the names that it defines, separated by spaces.
+        package: Name of the package.
+        modules: Names to re-export, separated by spaces, by module below the package.
     """
-    where = {name: f"{package}.{module}" for module, names in modules.items() for name in names.split()}
+    origins = {name: f"{package}.{module}" for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
-        if name not in where:
+        if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(where[name]), name)
-        setattr(sys.modules[package], name, value)  # the next time this function is not asked
+        value = getattr(importlib.import_module(origins[name]), name)
+        setattr(sys.modules[package], name, value)  # later lookups find the attribute directly
         return value
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *where})
+    return get, lambda: sorted({*vars(sys.modules[package]), *origins})

@@ -1,4 +1,4 @@
-"""The version of the package, for records of what made a file."""
+"""Version of the package, which files record as their origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: thin, imports lazily, prints tables for people and one JSON object with ``--json``."""
+"""The ``searchgym`` command line. Commands import lazily and print tables, or one JSON object with ``--json``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ app.add_typer(world.world, name="world")
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """A gym and trainer for agentic search."""
     if version:
@@ -52,7 +52,7 @@ def root(
 
 def main() -> None:
     """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
-    if "" not in sys.path:  # as `python -m` does: --agent mine:Agent is found in the folder where one works
+    if "" not in sys.path:  # as `python -m` does, so that --agent mine:Agent finds mine.py in the working directory
         sys.path.insert(0, "")
     try:
         app(prog_name="searchgym")

@@ -1,4 +1,4 @@
-"""Commands on data: corpus, retrieval."""
+"""Commands for corpora and for scoring retrieval: ``corpus`` and ``retrieval``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from searchgym.corpora.files import BadLines
 from searchgym.errors import RunExistsError, ScoringError, UsageError
 from searchgym.records import Passage
 
-corpus = typer.Typer(help="Corpora: get, convert, chunk, inspect.", no_args_is_help=True)
+corpus = typer.Typer(help="Download, convert, chunk and inspect corpora.", no_args_is_help=True)
 
 SOURCE_HELP = "Corpus file, BEIR folder, folder of documents, or hf:OWNER/NAME:CONFIG/SPLIT."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE_HELP)]
-Format = Annotated[str | None, typer.Option("--format", help="Format of the corpus; found out otherwise.")]
-SkipBad = Annotated[int, typer.Option(help="Bad lines to leave out and report at most.")]
-Out = Annotated[Path, typer.Option(help="Where to write.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Format = Annotated[str | None, typer.Option("--format", help="Format of the corpus; detected by default.")]
+SkipBad = Annotated[int, typer.Option(help="Skip and report at most this many bad lines.")]
+Out = Annotated[Path, typer.Option(help="Output path.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")]
 
 
 def read(source: str, form: str | None, skip_bad: int) -> tuple[Iterable[Passage], BadLines]:
-    """Returns the passages of a source, and the record of its bad lines."""
+    """Opens a corpus; returns its passages and the record of its bad lines, filled while the passages are read."""
     from searchgym.corpora.documents import open_corpus
 
     bad = BadLines(skip_bad)
@@ -33,27 +33,29 @@ def read(source: str, form: str | None, skip_bad: int) -> tuple[Iterable[Passage
 
 
 def report(bad: BadLines) -> int:
-    """Prints the bad lines that were left out; returns how many."""
+    """Prints the bad lines that were skipped; returns their number."""
     for error in bad.errors:
         say(f"left out: {error}")
     return len(bad.errors)
 
 
 def refuse_existing(out: Path, overwrite: bool) -> None:
-    """Refuses to write over a file.
+    """Refuses to overwrite an output path unless asked to.
 
     Raises:
-        RunExistsError: The file is there.
+        RunExistsError: `out` exists and `overwrite` is False.
     """
     if out.exists() and not overwrite:
-        raise RunExistsError(f"{out} is there already: choose another --out or --overwrite it")
+        raise RunExistsError(f"{out} already exists: choose another --out or pass --overwrite")
 
 
 @corpus.command("get")
 def corpus_get(
-    name: Annotated[str, typer.Argument(help="Corpus card: wiki-18.")], overwrite: Overwrite = False, json: Json = False
+    name: Annotated[str, typer.Argument(help="Corpus card, such as wiki-18.")],
+    overwrite: Overwrite = False,
+    json: Json = False,
 ) -> None:
-    """Download a corpus by its card into the data folder and check it."""
+    """Download the corpus that a card describes into the data folder and verify it."""
     from searchgym.corpora.download import get_corpus
     from searchgym.envs.data import home
 
@@ -84,9 +86,9 @@ def corpus_convert(
 def corpus_chunk(
     source: Source,
     out: Out,
-    words: Annotated[int, typer.Option(help="Words per chunk at most.")] = 100,
-    overlap: Annotated[int, typer.Option(help="Words that a chunk shares with the one before.")] = 0,
-    by: Annotated[str, typer.Option(help="words, sentence or paragraph: where chunks may end.")] = "words",
+    words: Annotated[int, typer.Option(help="Maximum words per chunk.")] = 100,
+    overlap: Annotated[int, typer.Option(help="Words that a chunk shares with the previous chunk.")] = 0,
+    by: Annotated[str, typer.Option(help="Where chunks may end: words, sentence or paragraph.")] = "words",
     form: Format = None,
     skip_bad: SkipBad = 0,
     overwrite: Overwrite = False,
@@ -104,18 +106,18 @@ def corpus_chunk(
 
 @corpus.command("inspect")
 def corpus_inspect(source: Source, json: Json = False) -> None:
-    """Count and measure a corpus."""
+    """Print statistics of a corpus: number, length and duplication of passages."""
     from searchgym.corpora.documents import inspect_corpus
 
     emit(inspect_corpus(source), json, source)
 
 
 def retrieval(
-    questions: Annotated[Path | None, typer.Option(help="Questions whose texts are the queries.")] = None,
+    questions: Annotated[Path | None, typer.Option(help="Question file; question texts are the queries.")] = None,
     corpus: Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card to search.")] = None,
-    retriever: Annotated[str | None, typer.Option(help="Retriever card: how to search it.")] = None,
+    retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
     qrels: Annotated[
-        Path | None, typer.Option(help="TREC or BEIR qrels; gold titles of the questions otherwise.")
+        Path | None, typer.Option(help="TREC or BEIR qrels; by default, the questions' gold titles.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="TREC run to score, instead of searching.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 100,

@@ -1,6 +1,7 @@
-"""The demonstration: in minutes a small model that reads, and searches badly, learns to search; before and after.
+"""The ``demo`` command's work: train a small model that searches badly, and score it before and after.
 
-Held-out questions are those of ``searchgym/World-v0``: names that training never saw, the hop mix that its card fixes.
+The held-out questions are those of ``searchgym/World-v0``: their names never occur in training, and the card of the
+environment fixes the mix of hops.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from searchgym.train.tiny.exam import ReadingTest, by_hops
 ENV: Final = "searchgym/World-v0"
 FLOORS: Final = ("closed-book", "single-search")
 PARTS: Final = {"before", "after", "train", "summary.json", *FLOORS}
-"""What the demonstration's folder holds, and what a repetition replaces."""
+"""Names of the files and folders that a demonstration writes, and that a repetition replaces."""
 
 Say = Callable[[str], None]
 
@@ -46,28 +47,29 @@ def run_demo(
     report: Callable[[Row], None] | None = None,
     questions: int | None = None,
 ) -> dict[str, Any]:
-    """Evaluates a recipe's model on held-out questions, trains it, evaluates it again.
+    """Evaluates a recipe's model on held-out questions, trains it, and evaluates it again.
 
     Args:
-        recipe: Its environment is a generated world; its model is evaluated before.
-        out: Folder; an earlier demonstration in it is replaced.
-        say: Told what is going on.
-        report: Called with each row of training's metrics.
-        questions: Asked before and after: the first ones; all if None.
+        recipe: Recipe to train, on a generated world, with one model key.
+        out: Output folder; an earlier demonstration in it is replaced.
+        say: Called with a line of text at each stage.
+        report: Called with each row of training metrics.
+        questions: Number of held-out questions to ask, from the first on; all if None.
 
     Returns:
-        What ``summary.json`` holds: ``n``, ``em_before``, ``em_after``, ``seconds`` (of training) and more.
+        Content of ``summary.json``: ``n``, ``em_before``, ``em_after``, ``seconds`` (of training) and more.
 
     Raises:
-        RunExistsError: The folder holds something else, or is in use.
+        RunExistsError: The folder holds other files, or is in use.
+        UsageError: The recipe has several model keys.
     """
     if recipe.models:
         raise UsageError(
-            f"{recipe.name} has several model keys: the demonstration shows one; `searchgym train` has all"
+            f"{recipe.name} has several model keys, the demonstration trains only one: use `searchgym train`"
         )
     task, agent = load_task(find_env(ENV)), load_agent(recipe.agent)
     task = dataclasses.replace(task, questions=task.questions[:questions])
-    with _own_folder(out):
+    with _locked_folder(out):
         say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")
         scores = {floor: evaluate(task, load_agent(floor), out / floor) for floor in FLOORS}
         scores["before"] = evaluate_model(task, agent, dict.fromkeys(agent.roles, recipe.model), out / "before")
@@ -96,11 +98,11 @@ def run_demo(
 
 
 def reading_ceiling(task: Task, model: str) -> dict[str, float]:
-    """Returns EM by hops, and over ``"all"``, where the pages of each question are found for the model.
+    """Returns EM by number of hops, and over ``"all"``, when the model is given the gold pages of each question.
 
     Args:
-        task: Over a generated world.
-        model: Folder or name.
+        task: Task over a generated world.
+        model: Model folder or name.
     """
     assert task.card.world is not None
     sampler, tokenizer = load_sampler(model)
@@ -110,12 +112,12 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
 
 
 def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> dict[str, Any]:
-    """Returns the scores of greedy episodes with a model for each role; an evaluation in `out` that stopped goes on."""
+    """Returns the scores of greedy episodes with a model per role; resumes an unfinished evaluation in `out`."""
     return evaluate(task, agent, out, load_models(models, task.rules.protocol), EvalOptions(resume=out.exists()))
 
 
 def em_by_question(out: Path) -> dict[str, float]:
-    """Returns EM by question id of an evaluation."""
+    """Returns the EM of an evaluation's episodes, by question id."""
     return {episode.question_id: episode.scores["em"] for episode in read_episodes(out / "episodes.jsonl")}
 
 
@@ -124,9 +126,10 @@ def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[
     before, after = em_by_question(out / "before"), em_by_question(out / "after")
     summary: dict[str, Any] = {"n": len(before)}
     for name in ("before", "after"):
-        own = scores[name]
-        summary |= {f"em_{name}": own["em"], f"f1_{name}": own["f1"], f"title_recall_{name}": own["title_recall"][-1]}
-        summary |= {f"searches_{name}": own["searches"], f"answered_{name}": own["answered"]}
+        result = scores[name]
+        summary |= {f"em_{name}": result["em"], f"f1_{name}": result["f1"]}
+        summary |= {f"title_recall_{name}": result["title_recall"][-1]}
+        summary |= {f"searches_{name}": result["searches"], f"answered_{name}": result["answered"]}
     summary["gain"] = summary["em_after"] - summary["em_before"]
     summary["gain_ci95"] = bootstrap_ci([after[key] - before[key] for key in sorted(before)])
     summary["em_by_hops"] = {
@@ -141,10 +144,10 @@ def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[
 
 
 @contextmanager
-def _own_folder(out: Path) -> Iterator[None]:
-    """Holds the folder of a demonstration and empties it of an earlier one."""
+def _locked_folder(out: Path) -> Iterator[None]:
+    """Locks the output folder while the block runs, and removes an earlier demonstration from it."""
     if out.exists() and {path.name for path in out.iterdir()} - PARTS - {".lock"}:
-        raise RunExistsError(f"{out} holds something that is not a demonstration: choose another folder with --out")
+        raise RunExistsError(f"{out} holds files that no demonstration wrote: choose another folder with --out")
     with lock_folder(out):
         for path in out.iterdir():
             if path.is_dir():

@@ -1,4 +1,4 @@
-"""The command that evaluates an agent on an environment's questions."""
+"""The ``eval`` command: evaluates an agent on an environment's questions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def evaluate(
     *,
     env: EnvName,
-    agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), folder of one, or module:Class.")],
+    agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), agent folder, or module:Class.")],
     model: Annotated[
         list[str] | None,
-        typer.Option(help="[ROLE=]MODEL behind roles: a folder, a run's checkpoint, a name, or URL#NAME."),
+        typer.Option(help="[ROLE=]MODEL for one role or all: a folder, checkpoint, name, or URL#NAME."),
     ] = None,
     choice: TaskChoice,
     run: RunOptions,
@@ -63,7 +63,7 @@ def evaluate(
 
 
 def chosen_task(env: str, choice: TaskChoice) -> Task:
-    """Returns the task of an environment with the options and the number of questions that were chosen."""
+    """Returns the task of an environment, with the user's options and number of questions."""
     options = task_options(choice)
     if choice.skip_bad and choice.questions is not None:
         options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
@@ -72,15 +72,15 @@ def chosen_task(env: str, choice: TaskChoice) -> Task:
 
 
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
-    """Reads questions, leaving out bad rows and reporting them."""
+    """Reads questions, skipping and reporting bad rows."""
     from searchgym.cli.data import report
     from searchgym.corpora.files import BadLines
     from searchgym.corpora.hub import open_questions
 
     bad = BadLines(skip_bad)
-    found = open_questions(source, bad, aliases)
+    questions = open_questions(source, bad, aliases)
     report(bad)
-    return found
+    return questions
 
 
 def new_folder(task: Task, agent: str) -> Path:
@@ -107,15 +107,15 @@ def open_models(
             named = in_checkpoints(parse_models(specs, agent.roles), agent)
             how = Loading(loading.sampler, loading.dtype, requests, loading.max_context)
             models = load_models(named, task.rules.protocol, how)
-        for own in {id(own): own for own in models.values()}.values():
-            opened.callback(own.sampler.close)
+        for model in {id(model): model for model in models.values()}.values():  # roles may share a model
+            opened.callback(model.sampler.close)
         yield models
 
 
 def run_evaluation(
     task: Task, agent: LoadedAgent, out: Path, models: Mapping[str, Model], options: EvalOptions
 ) -> Scores:
-    """Evaluates with a bar on standard error; what stops it leaves finished episodes and the way on."""
+    """Evaluates with a progress bar on standard error; when interrupted, prints how to resume."""
     from searchgym.eval import runner
 
     say(f"run folder: {out}")
@@ -131,21 +131,19 @@ def run_evaluation(
         say(f"stopped by the error below: finished episodes are kept in {out}; --out {out} --resume goes on")
         raise
     if scores["retriever_errors"]:
-        say(
-            f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume tries again"
-        )
+        say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
     return scores
 
 
 def print_scores(title: str, scores: Mapping[str, Any]) -> None:
-    """Prints scores with their intervals beside them."""
+    """Prints a table of scores with their confidence intervals."""
     rows = []
     for name, value in scores.items():
         interval = scores.get(f"{name}_ci95")
         if name == "title_recall" and value is not None:
             rows += [
-                (f"title_recall by turn {turn}", show(mean), " – ".join(map(show, own)))
-                for turn, (mean, own) in enumerate(zip(value, interval or [], strict=True), start=1)
+                (f"title_recall by turn {turn}", show(mean), " – ".join(map(show, bounds)))
+                for turn, (mean, bounds) in enumerate(zip(value, interval or [], strict=True), start=1)
             ]
         elif not name.endswith("_ci95"):
             rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))

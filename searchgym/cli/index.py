@@ -1,4 +1,4 @@
-"""Commands on indexes: build, convert, inspect, search."""
+"""The ``index`` commands: build, convert, inspect and search indexes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from searchgym.corpora.retrieval.cards import RetrieverCard
     from searchgym.corpora.retrieval.index.index import Manifest
 
-index = typer.Typer(help="Indexes: build, convert, inspect, search.", no_args_is_help=True)
-Card = Annotated[str, typer.Option("--retriever", help="Retriever card, by name or path: what to build.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Throw an interrupted build away.")]
-Force = Annotated[bool, typer.Option("--force", help="Build even if memory or disk seem too small.")]
+index = typer.Typer(help="Build, convert, inspect and search indexes.", no_args_is_help=True)
+Card = Annotated[str, typer.Option("--retriever", help="Retriever card (name or path) to build for.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Discard an interrupted build and start anew.")]
+Force = Annotated[bool, typer.Option("--force", help="Build even if memory or disk space seems too small.")]
 
 
 @index.command("build")
@@ -36,7 +36,7 @@ def index_build(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Build an index folder; an interrupted build goes on where it was."""
+    """Build an index folder; an interrupted build resumes where it stopped."""
     from searchgym.corpora.retrieval.cards import find_retriever
     from searchgym.corpora.retrieval.index.build import build_index, check_free
     from searchgym.corpora.retrieval.index.size import estimate
@@ -60,12 +60,12 @@ def index_convert(
     ],
     out: Out,
     retriever: Card,
-    corpus: Annotated[str | None, typer.Option(help="The corpus of a FAISS file or Lucene index.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Corpus of the FAISS file or Lucene index.")] = None,
     overwrite: Overwrite = False,
     restart: Restart = False,
     json: Json = False,
 ) -> None:
-    """Make an index folder of vectors or a Lucene index that are there, without encoding or indexing again."""
+    """Convert existing vectors or a Lucene index to an index folder, without encoding or indexing again."""
     from searchgym.corpora.retrieval.foreign.convert import convert_index
 
     started = time.perf_counter()
@@ -92,8 +92,8 @@ def index_inspect(
 def index_search(
     folder: Annotated[Path, typer.Argument(help="Index folder, or a corpus file.")],
     query: Annotated[str, typer.Argument(help="Query text.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits at most.")] = 5,
-    retriever: Annotated[str | None, typer.Option(help="Retriever card: how to search it.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Maximum number of hits.")] = 5,
+    retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
     json: Json = False,
 ) -> None:
     """Search an index."""
@@ -110,14 +110,14 @@ def index_search(
 
 
 def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
-    """Returns a card with another k1 and b, where it has them."""
+    """Returns the card with `k1` and `b` replaced where they are given."""
     from searchgym.corpora.retrieval.cards import BM25Card, LuceneCard, find_retriever, plain
 
     given = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
     if not given:
         return card
     if not isinstance(card, (BM25Card, LuceneCard)):
-        raise UsageError("--k1 and --b are for cards of kind bm25 and lucene: write a card for others")
+        raise UsageError("--k1 and --b only apply to retriever cards of kind bm25 or lucene")
     return find_retriever(plain(card) | given)
 
 
@@ -134,10 +134,10 @@ def _summary(manifest: Manifest, started: float, out: Path) -> dict[str, Any]:
 
 
 def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force: bool) -> None:
-    """Says what a build takes, and refuses what the machine has not.
+    """Prints the memory and disk space that a build needs, and refuses a build that does not fit.
 
     Raises:
-        UsageError: There is too little memory or disk, and `force` is False.
+        UsageError: Memory or disk space is too small, and `force` is False.
     """
     from searchgym.cli.doctor.machine import free_disk, memory
     from searchgym.corpora.retrieval.index.build import building_folder
@@ -149,11 +149,10 @@ def _check_room(card: RetrieverCard, passages: int, size: int, out: Path, force:
     free = {"memory": memory()[1], "disk": None if disk is None else disk + begun}
     short = []
     for name, amount in zip(("memory", "disk"), needed, strict=True):
-        there = free[name]
-        say(
-            f"{name}: about {amount / 2**30:.2f} GiB, free {'unknown' if there is None else f'{there / 2**30:.2f} GiB'}"
-        )
-        if there is not None and there < amount:
+        available = free[name]
+        shown = "unknown" if available is None else f"{available / 2**30:.2f} GiB"
+        say(f"{name}: about {amount / 2**30:.2f} GiB, free {shown}")
+        if available is not None and available < amount:
             short.append(name)
     if short and not force:
         raise UsageError(

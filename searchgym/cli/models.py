@@ -1,4 +1,4 @@
-"""Commands for models: a server that samples for a training, and a checkpoint as one plain model."""
+"""The ``engine`` and ``export`` commands: serve a model for training, and write a checkpoint as one plain model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def engine(
     recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
-    at: Annotated[str, typer.Option(help="Where it shall listen.")] = "http://127.0.0.1:8000",
+    at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
 ) -> None:
-    """Serve a recipe's model by vLLM, for a training with rollout.vllm.servers; open to all who reach the address."""
+    """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers; there is no access control."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
         from searchgym.rollout.loading import model_folder
@@ -41,7 +41,7 @@ def engine(
             probe.bind((host, int(port or 8000)))
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"--at {at}: cannot listen there ({error}); another program may, give another port"
+                f"--at {at}: cannot listen ({error}); if another program uses the port, give another"
             ) from error
     command, environment = serve_command(
         model_folder(loaded.model),
@@ -53,36 +53,36 @@ def engine(
         rank=max(1, loaded.lora.rank),
     )
     say(" ".join(command))
-    os.execve(command[0], command, os.environ | environment)  # no shell
+    os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a folder with an adapter.")],
-    out: Annotated[Path, typer.Argument(help="A folder that is not there.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint, or folder with an adapter.")],
+    out: Annotated[Path, typer.Argument(help="Output folder; must not exist.")],
     json: Json = False,
 ) -> None:
-    """Write a checkpoint as one plain model in Hugging Face format: an adapter is merged into its base."""
+    """Write a checkpoint as one plain model in Hugging Face format; an adapter is merged into its base model."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import RunExistsError
         from searchgym.rollout.loading import load_model
 
         if out.exists():
-            raise RunExistsError(f"{out} is there already: give another folder")
+            raise RunExistsError(f"{out} already exists: give another folder")
         model, tokenizer = load_model(checkpoint, dtype_of(checkpoint))
-        part = out.with_name(f"{out.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
+        building = out.with_name(f"{out.name}.part")  # renamed when complete: `out` never holds half a model
+        shutil.rmtree(building, ignore_errors=True)
         try:
-            model.save_pretrained(part)
-            tokenizer.save_pretrained(part)
-            part.replace(out)
+            model.save_pretrained(building)
+            tokenizer.save_pretrained(building)
+            building.replace(out)
         except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(building, ignore_errors=True)
             raise
     emit({"checkpoint": str(checkpoint), "out": str(out)}, json, "export")
 
 
 def dtype_of(folder: Path) -> Dtype:
-    """Returns the type of a checkpoint's weights, as its configuration says; an adapter's base decides."""
+    """Returns the data type of a checkpoint's weights from its configuration, or from an adapter's base model."""
     from searchgym.rollout.loading import adapter_base, is_adapter, model_config, model_folder
 
     folder = model_folder(folder)

@@ -1,4 +1,4 @@
-"""Options that commands share, in records: a command takes the record, and typer sees one parameter per field."""
+"""Options that several commands share, as dataclasses: typer sees each field as a parameter of the command."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Annotated, Any
 import typer
 
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
-MaxTurns = Annotated[int | None, typer.Option(help="Actions per episode, the answer included.")]
+MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random in the run.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Questions, and where their passages are searched."""
+    """Command-line options that select the questions and the corpus to search."""
 
     questions: Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")] = None
     corpus: Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")] = None
-    retriever: Annotated[str | None, typer.Option(help="Retriever card, or the URL of a server.")] = None
-    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the retrieval server is ready.")] = 0.0
+    retriever: Annotated[str | None, typer.Option(help="Retriever card, or URL of a retrieval server.")] = None
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the retrieval server to be ready.")] = 0.0
     distractors: Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")] = (
         False
     )
@@ -32,44 +32,42 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TaskChoice(Source):
-    """An environment's options, and how many of its questions are asked."""
+    """Command-line options of an environment, and the number of questions to ask."""
 
     aliases: Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")] = None
     reward: Annotated[str | None, typer.Option(help="em, f1 or module:function.")] = None
     protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None
     top_k: TopK = None
     max_turns: MaxTurns = None
-    skip_bad: Annotated[int, typer.Option(help="Bad rows of --questions to leave out and report at most.")] = 0
+    skip_bad: Annotated[int, typer.Option(help="Skip and report at most this many bad rows of --questions.")] = 0
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """A run of an evaluation: its folder and its numbers."""
+    """Command-line options of an evaluation run: its folder, sampling and concurrency."""
 
-    out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/eval/ otherwise.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --out.")] = False
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/eval/.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the models' sampling; 0 is greedy.")] = 0.0
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     seed: Seed = 0
-    concurrency: Annotated[int, typer.Option(help="Episodes under way at once; changes no score.")] = 64
+    concurrency: Annotated[int, typer.Option(help="Episodes that run at once; does not affect scores.")] = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How models are loaded."""
+    """Command-line options for loading models."""
 
-    sampler: Annotated[str, typer.Option(help="transformers, vllm, or auto: vllm where it is installed.")] = (
-        "transformers"
-    )
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what the models compute in.")] = "float32"
+    sampler: Annotated[str, typer.Option(help="transformers, vllm, or auto (vllm if installed).")] = "transformers"
+    dtype: Annotated[str, typer.Option(help="Data type of the models: float32 or bfloat16.")] = "float32"
     max_context: Annotated[
-        int | None, typer.Option(help="With vLLM: tokens of the longest request and response; the model's own limit.")
+        int | None, typer.Option(help="With vLLM: maximum tokens of request and response; default: the model's limit.")
     ] = None
 
 
 def takes_records(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes a command of a function whose parameters include records: typer sees their fields in their order."""
+    """Decorates a command that takes option records, so that typer sees one parameter per field of each record."""
     hints = typing.get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
 

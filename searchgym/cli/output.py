@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON object for programs, progress on standard error."""
+"""Output of commands: tables for people, one JSON object for programs, progress on standard error."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON objec
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that would steer a terminal: pages may hold them."""
+"""Control characters, which retrieved pages may contain and which would steer the terminal."""
 
 
 def say(text: str) -> None:
-    """Prints a line for people on standard error."""
+    """Prints a line on standard error, without control characters."""
     print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr)  # noqa: T201
 
 
 def show(value: Any) -> str:
-    """Formats a value of a table: n/a for None, four decimals for floats."""
+    """Formats a value for a table: n/a for None, four decimals for floats."""
     if value is None:
         return "n/a"
     if isinstance(value, float):
@@ -38,7 +38,7 @@ def show(value: Any) -> str:
 
 
 def emit(content: Mapping[str, Any], as_json: bool, title: str = "") -> None:
-    """Prints names and values: a table of two columns, or the object as JSON."""
+    """Prints a mapping as a table of two columns, or as a JSON object."""
     if as_json:
         print(json.dumps(content, ensure_ascii=False))  # noqa: T201
     else:
@@ -46,7 +46,7 @@ def emit(content: Mapping[str, Any], as_json: bool, title: str = "") -> None:
 
 
 def emit_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, name: str, title: str = "") -> None:
-    """Prints rows with the same keys: a table, or ``{name: [row, ...]}`` as JSON."""
+    """Prints rows with the same keys as a table, or as a JSON object ``{name: [row, ...]}``."""
     if as_json:
         print(json.dumps({name: list(rows)}, ensure_ascii=False))  # noqa: T201
     else:
@@ -55,28 +55,28 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, name: str, title
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Prints a table on standard output: as wide as it needs in a pipe; a name or number is never cut in two."""
+    """Prints a table on standard output, as wide as it needs if piped; names and numbers are never wrapped."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(title=title or None, show_header=any(head), title_justify="left")
+    grid = Table(title=title or None, show_header=any(head), title_justify="left")
     for number, name in enumerate(head):
         cells = [row[number] for row in rows]
         numbers = all(cell.replace(" ", "").replace(".", "").replace("n/a", "0").isdigit() for cell in cells)
-        drawn.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
+        grid.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
     for row in rows:
-        drawn.add_row(*(Text(CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell)) for cell in row))
+        grid.add_row(*(Text(CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell)) for cell in row))
     wide = Console(width=100_000)
-    needed = Measurement.get(wide, wide.options, drawn)
+    needed = Measurement.get(wide, wide.options, grid)
     width = max(Console().width, needed.minimum) if sys.stdout.isatty() else needed.maximum
-    Console(width=width, soft_wrap=True).print(drawn, crop=False)
+    Console(width=width, soft_wrap=True).print(grid, crop=False)
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Shows a bar on standard error while the block runs, if that is a terminal; gives ``advance(done, total)``."""
+    """Shows a progress bar while the block runs, if standard error is a terminal; yields ``advance(done, total)``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -88,18 +88,18 @@ def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 EVERY = 30.0
-"""Seconds between two lines about a stage, where no bar can be shown."""
+"""Seconds between two progress lines where standard error is not a terminal."""
 
 
 @contextmanager
 def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows stages of a long work on standard error: a bar each in a terminal, else a line now and then.
+    """Shows the progress of a long task by stage on standard error: bars in a terminal, else occasional lines.
 
     Args:
-        expected: The whole of a stage that does not know its own.
+        expected: Total assumed for stages that report no total.
 
     Yields:
-        ``report(stage, done, whole)``; whole is 0 where it is not known.
+        ``report(stage, done, whole)``, to be called with a total of 0 if it is unknown.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -125,7 +125,7 @@ def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
 
 
 class _Lines:
-    """Says how far a stage is, not too often."""
+    """Prints progress lines, at most one per `EVERY` seconds."""
 
     def __init__(self) -> None:
         self._stage, self._first, self._began, self._said = "", 0, 0.0, 0.0
@@ -137,6 +137,6 @@ class _Lines:
             return
         if now - self._said >= EVERY:
             self._said = now
-            rate = (done - self._first) / max(now - self._began, 1e-9)  # a stage may go on where it was
+            rate = (done - self._first) / max(now - self._began, 1e-9)  # a resumed stage does not start at 0
             left = (whole - done) / rate if rate else 0.0
             say(f"{stage}: {done} of {whole}, {rate:.0f}/s, {left:.0f} s left")

@@ -1,4 +1,4 @@
-"""A person plays an episode in the terminal."""
+"""An interactive episode in the terminal, for the ``play`` command."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from searchgym.cli.output import say
 from searchgym.envs.single import SearchEnv
 from searchgym.records import Answer, Search
 
-HELP = "s QUERY searches, a ANSWER answers, q leaves; a line that begins with < goes to the environment as it is."
+HELP = "s QUERY searches, a ANSWER answers, q quits; a line that begins with < goes to the environment unchanged."
 
 
 def play_episode(env: SearchEnv, question_id: str | None, seed: int | None) -> dict[str, Any] | None:
-    """Runs one episode on standard input; the conversation goes to standard error.
+    """Plays one episode with actions from standard input; prints the conversation on standard error.
+
+    Args:
+        env: Environment to play.
+        question_id: Question to ask; a random one if None.
+        seed: Seed of the random choice.
 
     Returns:
-        What the episode came to, or None if the player left.
+        Question id, reward, scores and gold answers; None if the player quit.
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (line editing for input())
@@ -45,7 +50,7 @@ def play_episode(env: SearchEnv, question_id: str | None, seed: int | None) -> d
 
 
 def read_line(env: SearchEnv, line: str) -> str | None:
-    """Returns the action text behind what a player typed, or None if it is none."""
+    """Returns the action text for a line that the player typed, or None if the line is no command."""
     protocol = env.task.rules.protocol
     command, _, rest = line.partition(" ")
     if line.startswith("<"):

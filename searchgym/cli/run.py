@@ -1,4 +1,4 @@
-"""Commands that show and run environments: list, play."""
+"""The ``list`` and ``play`` commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id, shor
 
 
 def task_options(given: Source) -> TaskOptions:
-    """Returns the fields of a record that are options of an environment and were given."""
+    """Returns the environment options that the user gave, out of a record of command-line options."""
     from searchgym.envs.task import TaskOptions
 
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
@@ -29,12 +29,15 @@ def task_options(given: Source) -> TaskOptions:
 
 
 def load(name: str, options: TaskOptions, wait: float = 0.0) -> Task:
-    """Returns the task of an environment id with a user's options over the id's own.
+    """Returns the task of an environment; the user's options override those registered with the id.
 
     Args:
-        name: The id.
-        options: The user's.
+        name: Environment id, short name or YAML card.
+        options: The user's options.
         wait: Seconds to wait for a retrieval server.
+
+    Raises:
+        UsageError: `wait` is given, but the retriever is no server.
     """
     from searchgym.corpora.retrieval.remote.client import HttpRetriever
     from searchgym.envs.registration import env_options, find_env
@@ -44,7 +47,7 @@ def load(name: str, options: TaskOptions, wait: float = 0.0) -> Task:
     task = load_task(find_env(name), **whole)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):
-            raise UsageError("--wait is for a retrieval server: give its --retriever URL")
+            raise UsageError("--wait needs a retrieval server: give its URL as --retriever")
         task.retriever.wait(wait)
     return task
 
@@ -53,7 +56,7 @@ def list_cards(
     kind: Annotated[str, typer.Argument(help="envs, agents, corpora, retrievers or encoders.")] = "envs",
     json: Json = False,
 ) -> None:
-    """List what there is: environments, agents, corpora, retrievers or encoders."""
+    """List available environments, agents, corpora, retrievers or encoders."""
     from searchgym.envs.registration import registered
 
     rows: list[dict[str, Any]]
@@ -76,8 +79,8 @@ def list_cards(
     elif kind == "retrievers":
         from searchgym.corpora.retrieval.cards import find_retriever
 
-        found = {name: find_retriever(name) for name in cards_of("retrievers")}
-        rows = [{"name": n, "kind": c.kind, "summary": c.summary} for n, c in found.items()]
+        retrievers = {name: find_retriever(name) for name in cards_of("retrievers")}
+        rows = [{"name": n, "kind": c.kind, "summary": c.summary} for n, c in retrievers.items()]
     elif kind == "encoders":
         encoders = [load_card(EncoderCard, path) for path in cards_of("encoders").values()]
         rows = [{"name": c.name, "dimension": c.dimension, "licence": c.licence, "model": c.model} for c in encoders]
@@ -91,10 +94,10 @@ def play(
     *,
     env: EnvName,
     source: Source,
-    question: Annotated[str | None, typer.Option(help="Question id; one is drawn otherwise.")] = None,
+    question: Annotated[str | None, typer.Option(help="Question id; a random one by default.")] = None,
     top_k: TopK = None,
     max_turns: MaxTurns = None,
-    seed: Annotated[int | None, typer.Option(help="Seed that draws the question.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random choice of question.")] = None,
     json: Json = False,
 ) -> None:
     """Play an episode yourself in the terminal."""

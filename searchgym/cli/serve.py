@@ -1,4 +1,4 @@
-"""``searchgym serve``: an index behind HTTP."""
+"""The ``serve`` command: a retriever behind HTTP."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 def serve(
     index: Annotated[
-        str | None, typer.Argument(help="Index folder, corpus file, or the name of a corpus card.", show_default=False)
+        str | None, typer.Argument(help="Index folder, corpus file, or name of a corpus card.", show_default=False)
     ] = None,
-    retriever: Annotated[str | None, typer.Option(help="Retriever card: how to search it.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines too.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")] = 8000,
-    calls: Annotated[int, typer.Option(min=1, help="Calls of the retriever under way at once.")] = 1,
-    max_queries: Annotated[int, typer.Option(min=1, help="Queries of one request at most.")] = 1024,
-    max_k: Annotated[int, typer.Option(min=1, help="Passages per query at most.")] = 100,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of one request at most.")] = 8 * 2**20,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Queries that wait at most; 503 to more.")] = 8192,
-    grace: Annotated[int, typer.Option(min=0, help="Seconds to finish what was accepted, at the end.")] = 30,
+    retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")] = 8000,
+    calls: Annotated[int, typer.Option(min=1, help="Retriever calls that run at once.")] = 1,
+    max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024,
+    max_k: Annotated[int, typer.Option(min=1, help="Maximum passages per query.")] = 100,
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request body.")] = 8 * 2**20,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Maximum queries in the queue; further ones get status 503.")
+    ] = 8192,
+    grace: Annotated[int, typer.Option(min=0, help="Seconds to finish accepted requests at shutdown.")] = 30,
 ) -> None:
     """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics."""
     try:
@@ -69,7 +71,7 @@ def serve(
 
 
 def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Retriever]:
-    """Returns what opens a retriever, after a look at the arguments."""
+    """Returns a function that loads the retriever; wrong arguments are refused before anything is loaded."""
     from searchgym.corpora.retrieval.cards import find_retriever, stands_outside
     from searchgym.corpora.retrieval.wrappers.compose import open_outside
     from searchgym.envs.data import find_corpus, load_corpus
@@ -84,8 +86,8 @@ def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Re
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound: a port that is taken is refused before anything is loaded."""
+    """Returns a bound socket; a port in use is refused before anything is loaded."""
     try:
         return socket.create_server((host, port), backlog=2048, reuse_port=False)
     except OSError as error:
-        raise UsageError(f"cannot listen at {host}:{port} ({error}): give another --port") from error
+        raise UsageError(f"cannot listen on {host}:{port} ({error}): give another --port") from error

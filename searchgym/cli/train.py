@@ -1,4 +1,4 @@
-"""The command that trains."""
+"""The ``train``, ``selfcheck``, ``demo`` and ``show`` commands."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ if TYPE_CHECKING:
 def train(
     recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/train/ otherwise.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only compute the memory it needs; status 2 if too much.")
-    ] = False,
-    gpus: Annotated[int | None, typer.Option(min=0, help="Plan for so many GPUs, not for this machine's.")] = None,
-    gpu_gib: Annotated[float, typer.Option(help="Memory of each of --gpus; those of 80 GB report 79.")] = 79.0,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/train/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only print the memory it needs; status 2 if too much.")] = False,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None,
+    gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0,
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Only explain an episode's rewards: one of the run in --out, or one drawn for it."
+            "--explain", help="Only explain the rewards of an episode: from the run in --out, or newly sampled."
         ),
     ] = False,
     episode: Annotated[str | None, typer.Option(help="Episode id, with --explain and --out.")] = None,
@@ -46,7 +44,7 @@ def train(
         from searchgym.train.run.assembly import train as run
 
         if resume and out is None:
-            raise UsageError("--resume needs --out: the folder of the run")
+            raise UsageError("--resume needs --out, the folder of the run")
         if episode is not None and not (explain and out is not None):
             raise UsageError("--episode names an episode of the run in --out, to --explain")
         loaded = load_recipe(recipe, overrides or [])
@@ -83,7 +81,7 @@ def train(
 
 
 def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: bool) -> None:
-    """Prints the calls of an episode, with the parts of their rewards and their advantages."""
+    """Prints the calls of an episode with the terms of their rewards and their advantages."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.train.inspect.explain import explain_new, explain_run
 
@@ -112,7 +110,11 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
 
 
 def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool) -> None:
-    """Prints what a recipe needs of each device; raises if that is more than there is."""
+    """Prints the memory that a recipe needs on each device.
+
+    Raises:
+        UsageError: A device has less memory than the recipe needs.
+    """
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
         from searchgym.train.inspect.plan import PHASES, check_plan, memory_here, plan
@@ -125,20 +127,20 @@ def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool)
         phases = PHASES if recipe.has_critic else PHASES[:2]
         table(("device", "GiB of", *phases), list(_plan_rows(parts, phases)), f"{recipe.name}: plan")
     if misfits := check_plan(parts, memory):
-        raise UsageError(f"it does not fit: {'; '.join(misfits)}")
+        raise UsageError(f"the training does not fit: {'; '.join(misfits)}")
 
 
 def _plan_rows(parts: Sequence[Part], phases: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the parts of each device by phase, and their sums; devices that hold the same are one."""
+    """Yields table rows: the memory items of each device by phase, then their sums. Equal devices share rows."""
     alike: dict[tuple[Part, ...], list[str]] = {}
     for device in dict.fromkeys(part.device for part in parts):
-        own = tuple(dataclasses.replace(part, device="") for part in parts if part.device == device)
-        alike.setdefault(own, []).append(device)
-    for own, devices in alike.items():
+        items = tuple(dataclasses.replace(part, device="") for part in parts if part.device == device)
+        alike.setdefault(items, []).append(device)
+    for items, devices in alike.items():
         name = devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}, each"
-        for part in own:
+        for part in items:
             yield [name, part.what, *(f"{part.gib:.2f}" if phase in part.phases else "" for phase in phases)]
-        sums = (sum(part.gib for part in own if phase in part.phases) for phase in phases)
+        sums = (sum(part.gib for part in items if phase in part.phases) for phase in phases)
         yield [name, "all", *(f"{total:.2f}" for total in sums)]
 
 
@@ -170,7 +172,7 @@ def demo(
     questions: Annotated[int | None, typer.Option(min=1, help="Ask only the first N held-out questions.")] = None,
     json: Json = False,
 ) -> None:
-    """Train the shipped tiny model to search, with its scores before and after."""
+    """Train the shipped tiny model to search, and print its scores before and after."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import run_demo
         from searchgym.train.recipe.load import load_recipe
@@ -182,16 +184,20 @@ def demo(
     hops = summary["em_by_hops"]
     columns = list(hops["before"])
     head = ("EM", *(name if name == "all" else f"{name} hops" for name in columns))
-    table(head, [(name, *(show(own[hop]) for hop in columns)) for name, own in hops.items()], "held-out questions")
+    table(
+        head, [(name, *(show(scores[hop]) for hop in columns)) for name, scores in hops.items()], "held-out questions"
+    )
     shown = {name: value for name, value in summary.items() if name != "em_by_hops"}
     emit(shown, False, f"{summary['recipe']}, {summary['n']} questions")
 
 
 def show_episode(
-    episodes: Annotated[Path, typer.Argument(help="episodes.jsonl of a run, or its folder.")],
+    episodes: Annotated[Path, typer.Argument(help="Run folder, or its episodes.jsonl.")],
     model: Annotated[Path, typer.Option(help="Model folder whose tokenizer wrote the tokens.")],
-    episode: Annotated[str | None, typer.Option(help="Episode id; the first with tokens otherwise.")] = None,
-    colour: Annotated[bool, typer.Option("--colour/--no-colour", help="Colours; brackets without.")] = True,
+    episode: Annotated[str | None, typer.Option(help="Episode id; by default the first with tokens.")] = None,
+    colour: Annotated[
+        bool, typer.Option("--colour/--no-colour", help="Mark trained tokens by colour or by brackets.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Show an episode token by token: mask, log-prob, reward, advantage."""
@@ -204,12 +210,12 @@ def show_episode(
 
         path = episodes / "episodes.jsonl" if episodes.is_dir() else episodes
         tokenizer = load_tokenizer(model)
-    found = {e.id: e for e in read_episodes(path) if e.calls}
-    if not found:
-        raise DataError("no episode in it has tokens of a model", path)
-    if episode is not None and episode not in found:
-        raise UnknownNameError("episode", episode, found)
-    chosen = found[episode] if episode is not None else next(iter(found.values()))
+    with_calls = {e.id: e for e in read_episodes(path) if e.calls}
+    if not with_calls:
+        raise DataError("no episode has tokens of a model", path)
+    if episode is not None and episode not in with_calls:
+        raise UnknownNameError("episode", episode, with_calls)
+    chosen = with_calls[episode] if episode is not None else next(iter(with_calls.values()))
     sidecar = path.with_suffix(".advantages.jsonl")
     advantages = read_advantages(sidecar) if sidecar.exists() else None
 
@@ -224,6 +230,6 @@ def show_episode(
 
 
 def report_row(row: dict[str, float]) -> None:
-    """Says the few numbers of a step that one watches."""
+    """Prints the main metrics of a training step on standard error."""
     names = ("step", "rollout/reward", "rollout/em", "rollout/searches", "validation/em", "learner/loss", "time/draw")
     say("  ".join(f"{name} {show(row[name])}" for name in names if name in row))

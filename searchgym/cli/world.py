@@ -1,4 +1,4 @@
-"""Commands on generated worlds."""
+"""The ``world`` command: builds generated worlds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def group() -> None:
 
 @world.command("build")
 def world_build(
-    out: Annotated[Path, typer.Option(help="Folder to make.")],
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
-    level: Annotated[str, typer.Option(help="simple or full.")] = "simple",
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")] = 0,
+    level: Annotated[str, typer.Option(help="Kind of language: simple or full.")] = "simple",
     size: Annotated[int, typer.Option(help="Number of questions.")] = 500,
-    split: Annotated[str, typer.Option(help="train, validation, test or transfer.")] = "train",
-    hops: Annotated[str, typer.Option(help="Pages that questions need: some of 1, 2, 3, 4.")] = "1,2,3,4",
-    strata: Annotated[str, typer.Option(help="full only: some of 1, 2-5, 6-20, reformulation; all if empty.")] = "",
+    split: Annotated[str, typer.Option(help="Split: train, validation, test or transfer.")] = "train",
+    hops: Annotated[str, typer.Option(help="Numbers of pages that questions need, out of 1,2,3,4.")] = "1,2,3,4",
+    strata: Annotated[
+        str, typer.Option(help="Only for level full: some of 1, 2-5, 6-20, reformulation; all if empty.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
@@ -37,13 +39,13 @@ def world_build(
     from searchgym.errors import UsageError
 
     try:
-        asked = tuple(int(hop) for hop in hops.split(","))
+        hop_counts = tuple(int(hop) for hop in hops.split(","))
     except ValueError:
         raise UsageError(f"--hops must be numbers such as 1,2, got {hops!r}") from None
     check_free(out)
     started = time.perf_counter()
     ranks = tuple(strata.split(",")) if strata else ()
-    built = build_world(WorldSpec(level, size, seed, split, asked, ranks))  # type: ignore[arg-type]  # it checks
+    built = build_world(WorldSpec(level, size, seed, split, hop_counts, ranks))  # type: ignore[arg-type]  # WorldSpec checks the names
     written = write_world(built, out)
     report = read_json(written / "report.json")
     summary = {"seconds": round(time.perf_counter() - started, 3), "out": str(out)}

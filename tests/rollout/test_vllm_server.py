@@ -112,7 +112,7 @@ def test_a_port_that_is_taken(server):
     command = [sys.executable, "-m", "searchgym", "engine", "tiny-grpo", "--at", server[0]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"--at {server[0]}: cannot listen there" in done.stderr
+    assert f"--at {server[0]}: cannot listen" in done.stderr
 
 
 # -- others --------------------------------------------------------------------------------------------------------

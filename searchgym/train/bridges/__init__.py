@@ -1,4 +1,4 @@
-"""Bridges to other trainers, which train on these environments with loops of their own."""
+"""Bridges that let other training libraries train in SearchGym environments."""
 
 from typing import TYPE_CHECKING
 

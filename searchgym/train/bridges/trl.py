@@ -1,4 +1,4 @@
-"""The bridge to TRL: its GRPOTrainer trains in our environments.
+"""Bridge to TRL: its GRPOTrainer trains in SearchGym environments.
 
 ::
 
@@ -57,16 +57,16 @@ NOT_READ: Final = (
 
 
 class TrlEnvironment:
-    """One episode, as TRL wants an environment: its public methods but `reset` are the model's tools.
+    """One episode in the form that TRL expects: all public methods except `reset` are tools of the model.
 
     Args:
-        task: The environment; shared, with its retriever, by all episodes.
+        task: Task of the environment, which all episodes share.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.state: State | None = None
-        """What the episode has come to; the answer is not in it, see `final_state`."""
+        """State of the episode without its answer, which `final_state` adds; None before `reset`."""
 
     def reset(self, question_id: str | None = None, **row: object) -> None:
         """Starts an episode; TRL calls it with a row of `EnvironmentFactory.dataset`.
@@ -224,7 +224,7 @@ def outcome(
 
 
 def final_state(environment: TrlEnvironment, completion: Sequence[Message]) -> State:
-    """Returns an episode's last state, for rewards of one's own; the environment is left as it is.
+    """Returns the final state of an episode, for custom rewards; the environment is not changed.
 
     The answer is read from the last message, if that is the model's and calls no tool; never from a tool's result. Each
     result is a turn, that of a call which never reached the environment too: an answer after `max_turns` of them is

@@ -17,7 +17,7 @@ TAGS: Final = get_protocol("tags")
 IF_TOOLS: Final = (
     "{% if messages | selectattr('tool_calls') | list or messages | selectattr('role', 'equalto', 'tool') | list %}"
 )
-"""Begins a prepared chat template; any other conversation goes to the tokenizer's own."""
+"""First part of the chat template: conversations without tools fall through to the tokenizer's own template."""
 
 TOOLS_IN_TAGS: Final = (
     "{% for message in messages %}{{ message['content'] or '' }}"
@@ -25,8 +25,8 @@ TOOLS_IN_TAGS: Final = (
     "{% if called['name'] == 'search' %}<search>{{ called['arguments']['query'] }}</search>"
     "{% else %}<tool_call>{{ called | tojson }}</tool_call>{% endif %}{% endfor %}{% endfor %}"
 )
-"""How a conversation with tools is written. TRL renders one only to see what a result adds, from the last end-of-turn
-before it on. Here that is the result alone: with tags the model goes on in its own turn, so none is written."""
+"""Template part that renders conversations with tools. TRL uses it to see what a tool result adds after the
+last end-of-turn token. With tags the model continues in its own turn, so the result alone is rendered."""
 
 RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},
@@ -42,12 +42,12 @@ RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
         "content": {"content_args": {"strip": False}},
     },
 }
-"""How TRL reads a response: ``<search>query</search>`` is a call of the tool, all else is content."""
+"""Rules by which TRL parses a response: ``<search>query</search>`` is a call of the tool, all else is content."""
 
 
 @contextlib.contextmanager
 def use_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Lets a trainer that is made in the block speak the ``tags`` grammar with a model that knows no tool calls.
+    """Lets a trainer created inside the block use the ``tags`` grammar with a model whose chat template has no tools.
 
     The tokenizer gets a chat template that can also write tools, as tags, and the template by which TRL reads tool
     calls; both stay. The closing tags of actions become ends of generation: TRL copies them when the trainer is made,

@@ -1,1 +1,1 @@
-"""What a person asks of a recipe or a run: a plan, a self-check, an explanation, an episode token by token."""
+"""Tools to inspect a recipe or run: memory plan, self-check, reward explanation, token view of an episode."""

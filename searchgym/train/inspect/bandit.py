@@ -1,4 +1,4 @@
-"""A bandit in place of a search: what a trainer must learn in seconds, or something in it is wrong.
+"""A bandit task instead of search: a working trainer learns it in seconds.
 
 One token names the question, the model's one token is the arm, and one arm per question is right.
 """
@@ -56,7 +56,7 @@ def _rates(options: OptimizerOptions) -> OptimizerOptions:
 
 
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
-    """Returns a recipe's method on the bandit: its estimator, loss and cuts, with rates that fit the small model."""
+    """Returns the recipe adapted to the bandit: same estimator, loss and batch sizes, rates for the small model."""
     critic = type(recipe.critic)()
     if recipe.has_critic:
         critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=_rates(recipe.critic.optimizer))
@@ -88,11 +88,13 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
 
 
 class BanditRollout:
-    """Tokens 0 to 9 are arms, token 10 + i is question i. Every draw is decided by (step, question, attempt).
+    """Samples bandit episodes from a model: tokens 0 to 9 are arms, token 10 + i is question i.
+
+    Each sample is seeded by (step, question, attempt).
 
     Args:
-        model: Sampled from as it is at each call.
-        reward: Of a question and an arm; 1 for the right arm if not given.
+        model: Language model, sampled with its current weights.
+        reward: Function of a question and an arm; by default 1 for the right arm, else 0.
     """
 
     def __init__(self, model: Any, reward: Callable[[Question, int], float] | None = None) -> None:
@@ -100,7 +102,7 @@ class BanditRollout:
         self.version = 0
 
     def publish(self, version: int) -> None:
-        """Records the version of the weights."""
+        """Records the version of the weights, which later episodes carry."""
         self.version = version
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:

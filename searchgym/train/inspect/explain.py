@@ -1,4 +1,4 @@
-"""Why a call was rewarded as it was: role, weights, tokens, the parts of its reward, its advantage."""
+"""Explanation of rewards: for each call its role, model key, tokens, reward terms and advantage."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ Advantages = Mapping[str, npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCall:
-    """One call of an episode."""
+    """One call of an episode with the terms of its reward."""
 
     role: str
     model_key: str
     turn: int
     legal: bool
     tokens: int
-    """Trained; 0 where the key is frozen, or the sequence left the batch."""
+    """Number of trained tokens; 0 if the model key is frozen or the sequence was dropped from the batch."""
     parts: dict[str, float]
-    """What each term of the credit gives it."""
+    """Reward by credit term."""
     reward: float
-    """Their sum."""
+    """Reward of the call: the sum over `parts`."""
     advantage: float | None
-    """Mean over its tokens; None where it is not trained."""
+    """Mean advantage over the call's tokens; None if the call is not trained."""
     text: str
 
 
 def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list[ExplainedCall]]:
-    """Explains an episode that a training wrote, by its own recipe, with the advantages that it was trained by.
+    """Explains an episode saved by a training run, with the run's recipe and recorded advantages.
 
     Args:
-        run: Its folder.
-        episode_id: One of its episodes; the first with an advantage if not given.
+        run: Folder of the run.
+        episode_id: Episode to explain; by default the first with a nonzero advantage.
 
     Raises:
-        UnknownNameError: No such episode.
+        UnknownNameError: The run has no such episode.
         DataError: The run wrote no episodes.
     """
     path = run / "episodes.jsonl"
@@ -69,7 +69,7 @@ def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list
 
 
 def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
-    """Explains an episode of a step that is drawn for it, by the models as the recipe begins with them."""
+    """Samples a small step with the recipe's initial models and explains one of its episodes."""
     small = replace(recipe, rollout=replace(recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0))
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
         parts = assemble(small, Path(folder))

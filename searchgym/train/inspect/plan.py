@@ -1,4 +1,4 @@
-"""What a recipe needs of each device's memory, computed without weights: the model is made on the meta device.
+"""Estimate of the memory that a recipe needs on each device, without loading weights (models on the meta device).
 
 Estimates, for decoders whose layers are attention and a gated MLP. Counted are weights, gradients, the optimizer's
 state, saved activations, logits, keys and values, what CUDA keeps for each process; not the allocator's waste and
@@ -28,50 +28,50 @@ from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.samplers import sharing
 
 CONTEXT: Final = 0.6
-"""GiB of a GPU that CUDA keeps for a process."""
+"""GiB that the CUDA context of a process takes on a GPU."""
 GPU_GIB: Final = 79.0
 """Memory that a GPU of 80 GB reports."""
 BUCKET: Final = 5e8
 """Gradients that DeepSpeed reduces at once, unless told otherwise."""
 PHASES: Final = ("draw", "policy", "critic")
-"""While episodes are run, while the policy is updated, while the critic is."""
+"""Phases of a step: episodes are sampled, the policy is updated, the critic is updated."""
 LIVE_LOGITS: Final = 3
 """Copies of a micro-batch's logits in float32 at once: as they are used, their log-softmax, their gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that takes memory."""
+    """One item that takes memory on a device."""
 
     device: str
     """``cpu``, or ``cuda:0`` and so on."""
     what: str
     gib: float
     phases: tuple[str, ...] = PHASES
-    """When it is there."""
+    """Phases in which the memory is in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model."""
+    """Sizes of a decoder-only language model."""
 
     parameters: int
     hidden: int
     intermediate: int
     layers: int
     kv_width: int
-    """Heads of keys times width of a head."""
+    """Number of key-value heads times the width of a head."""
     vocabulary: int
     tied: bool
-    """Whether the head is the embedding."""
+    """Whether the output head shares the embedding's weights."""
 
 
 def model_shape(name: str) -> Shape:
     """Returns the sizes of a model, from its configuration alone.
 
     Raises:
-        DataMissingError: There is no such model.
-        UsageError: It is not of a form that can be planned.
+        DataMissingError: The model does not exist.
+        UsageError: The model's architecture cannot be planned.
     """
     from transformers import AutoModelForCausalLM
 
@@ -96,15 +96,15 @@ def model_shape(name: str) -> Shape:
 
 
 def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> list[Part]:
-    """Returns what takes memory on each device.
+    """Returns the items that take memory on each device.
 
     Args:
-        recipe: Its models' configurations are read.
-        gpus: Plan for a machine with this many GPUs; for this one if not given.
-        gpu_gib: Memory of each of `gpus`.
+        recipe: Recipe to plan; only the configurations of its models are read.
+        gpus: Number of GPUs to plan for; this machine's if None.
+        gpu_gib: GiB of memory of each of `gpus`.
 
     Raises:
-        SearchGymError: See `model_shape`; fewer GPUs than are asked for, or an engine too small for its model.
+        SearchGymError: See `model_shape`; also if GPUs are missing, or vLLM's share is too small for the model.
     """
     learner = recipe.learner
     keys = keys_of(recipe, load_agent(recipe.agent).roles, recipe.agent)
@@ -163,11 +163,11 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
 
 
 def check_plan(parts: Sequence[Part], memory: Mapping[str, float]) -> list[str]:
-    """Returns what does not fit, a line per device and phase.
+    """Returns a message for each device and phase that needs more memory than the device has.
 
     Args:
-        parts: See `plan`.
-        memory: GiB of each device.
+        parts: Items as `plan` returns them.
+        memory: GiB by device.
     """
     found = []
     for device in dict.fromkeys(part.device for part in parts):
@@ -179,7 +179,7 @@ def check_plan(parts: Sequence[Part], memory: Mapping[str, float]) -> list[str]:
 
 
 def memory_here() -> dict[str, float]:
-    """Returns the GiB of this machine's devices: of a GPU all, of the machine what is free."""
+    """Returns GiB by device of this machine: total memory of GPUs, available memory of ``cpu``."""
     found = {f"cuda:{i}": torch.cuda.mem_get_info(i)[1] / GIB for i in range(torch.cuda.device_count())}
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

@@ -1,4 +1,4 @@
-"""Checks of a recipe that take minutes and find what silently ruins trainings that take days.
+"""Self-check of a recipe: finds in minutes the faults that silently ruin trainings of days.
 
 A few episodes are sampled by the recipe's own parts, and every promise on the way from a sampled token to a gradient is
 looked at where it can be broken; then the recipe's method must learn a bandit, and resume to the same bits.
@@ -42,25 +42,25 @@ BANDIT_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     ok: bool
     said: str
-    """What was seen."""
+    """Description of what the check measured."""
 
 
 class Recording:
-    """A sampler that keeps what was asked and answered.
+    """A sampler that wraps another one and counts its requests and replies.
 
     Args:
-        sampler: Answers.
+        sampler: Sampler that answers the requests.
     """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler, self.max_context = sampler, sampler.max_context
         self.answered: Counter[tuple[bytes, bytes]] = Counter()
-        """Ids before and ids sampled."""
+        """Counts of (prompt ids, sampled ids), each as int32 bytes."""
 
     @property
     def version(self) -> int:
@@ -68,31 +68,31 @@ class Recording:
         return self._sampler.version
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Samples."""
+        """Samples with the wrapped sampler and records requests and replies."""
         replies = self._sampler.sample(requests)
         self.answered.update((r.ids.tobytes(), reply.ids.tobytes()) for r, reply in zip(requests, replies, strict=True))
         return replies
 
     def update(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Passes weights on."""
+        """Passes new weights to the wrapped sampler."""
         self._sampler.update(state, version)
 
     def forget(self) -> None:
-        """Passes it on."""
+        """Clears the wrapped sampler's cache."""
         self._sampler.forget()
 
     def close(self) -> None:
-        """Passes it on."""
+        """Closes the wrapped sampler."""
         self._sampler.close()
 
 
 def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda text: None) -> list[Check]:
-    """Checks a recipe.
+    """Runs all checks on a recipe: a few sampled episodes, updates on them, a bandit, a resume.
 
     Args:
-        recipe: Of ``method: policy``, ``rejection`` or ``supervised``; its model is loaded, a few episodes are run.
-        out: A folder for what the checks write; it must be empty or absent.
-        say: Told what is going on.
+        recipe: Recipe to check; its models are loaded.
+        out: Folder for files that the checks write; must be empty or absent.
+        say: Called with a line of text at each stage.
 
     Raises:
         SearchGymError: The recipe's parts cannot be loaded.
@@ -173,7 +173,7 @@ def _trained(samples: Sequence[Sample], parts: Assembly) -> list[Sample]:
 
 
 def check_tokens(answered: Counter[tuple[bytes, bytes]], episodes: Sequence[Episode], samples: list[Sample]) -> Check:
-    """Compares what the sampler answered with what samples hold after the same tokens."""
+    """Checks that the training samples hold exactly the tokens that the sampler returned."""
     held = Counter((s.ids[: c.start].tobytes(), s.ids[c.start : c.end].tobytes()) for s in samples for c in s.calls)
     by_episode = {e.id: [s for s in samples if s.episode_id == e.id] for e in episodes}
     changed = (held - answered).total() + sum(retokenisation_mismatches(by_episode[e.id], e) for e in episodes)
@@ -183,7 +183,7 @@ def check_tokens(answered: Counter[tuple[bytes, bytes]], episodes: Sequence[Epis
 
 
 def check_masks(samples: Sequence[Sample], answered: Counter[tuple[bytes, bytes]]) -> Check:
-    """Compares the trained tokens with those that were sampled: no other, none missing."""
+    """Checks that the loss mask covers exactly the sampled tokens."""
     wrong = 0
     for sample in samples:
         calls = np.zeros(len(sample.ids), np.bool_)
@@ -197,7 +197,7 @@ def check_masks(samples: Sequence[Sample], answered: Counter[tuple[bytes, bytes]
 
 
 def check_groups(samples: Sequence[Sample], attempts: int) -> Check:
-    """Looks whether a group is the attempts at one question."""
+    """Checks that each group consists of all attempts at one question."""
     groups: dict[str, set[tuple[str, str]]] = {}
     for sample in samples:
         groups.setdefault(sample.group_uid or "", set()).add((sample.question_id, sample.episode_id))

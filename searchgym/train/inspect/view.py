@@ -1,4 +1,4 @@
-"""A text view of an episode, token by token: who wrote it, whether it is trained on, and with which advantage."""
+"""Text view of an episode, token by token: origin, loss mask, log-prob, reward and advantage."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Token:
 
     context: int
     position: int
-    """In its context, counted from the root."""
+    """Position in the context, counted from its root."""
     id: int
     text: str
     kind: SpanKind
     trained: bool
-    """The loss mask: True exactly for what a model wrote."""
+    """Value of the loss mask: True exactly for tokens that a model wrote."""
     logp: float | None
-    """Under the sampler; None for what no model wrote."""
+    """Log-prob under the sampler, in nats; None for tokens that no model wrote."""
     reward: float
-    """Placed on this token."""
+    """Reward placed on this token."""
     advantage: float | None
-    """None where training recorded none."""
+    """Advantage of the token; None if training recorded none."""
     call: int | None
-    """Index in `Episode.calls`."""
+    """Index of the token's call in `Episode.calls`; None outside calls."""
 
 
 def tokens_of(
@@ -44,9 +44,9 @@ def tokens_of(
     """Returns every token of an episode's contexts that hold calls, in the order of the contexts.
 
     Args:
-        episode: With contexts and calls.
-        decode: Token ids to text.
-        advantages: By call id (``"<episode id>/<call>"``), as `read_advantages` gives them.
+        episode: Episode with contexts and calls.
+        decode: Function from token ids to text.
+        advantages: Advantages by call id (``"<episode id>/<call>"``), as `read_advantages` gives them.
     """
     found: list[Token] = []
     for sample in samples_from(episode):
@@ -78,7 +78,7 @@ def tokens_of(
 
 
 def draw(episode: Episode, tokens: Iterable[Token], decode: Callable[[Iterable[int]], str], colour: bool) -> str:
-    """Returns the view as text.
+    """Returns the text view of an episode, with ANSI colours or brackets.
 
     Prompts are dim and observations blue; trained tokens are green with a positive advantage, red with a negative one,
     yellow with none. Without colour trained tokens stand in ``⟦ ⟧``. After each call: log-prob, reward, advantage.

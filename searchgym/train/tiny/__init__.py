@@ -1,1 +1,1 @@
-"""The shipped tiny models: how they are trained and examined."""
+"""Training and evaluation of the shipped tiny models."""

@@ -1,4 +1,4 @@
-"""The card of a trained tiny model: how it was made, and what it reads and finds on worlds that it has not seen."""
+"""Card of a trained tiny model: how it was trained, and its scores on unseen worlds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ WORLDS: Final = {
     "full/validation": WorldSpec("full", size=100, seed=0, split="validation"),
     "full/test": WorldSpec("full", size=100, seed=0, split="test"),
 }
-"""Validation has unseen names, test unseen templates and names. The first is the one that the model is made for."""
+"""Worlds to score a model on: validation has unseen names, test unseen names and templates.
+The model is trained for the first one."""
 
 SUMMARY: Final = (
     "a reader of generated pages that searches badly: it was shown demonstrations of which most stop after one search"
@@ -36,8 +37,8 @@ def write_card(folder: Path, command: str) -> dict[str, Any]:
     """Examines a trained model as it was saved and writes ``card.yaml`` beside it.
 
     Args:
-        folder: What `searchgym.train.tiny.training` wrote, with ``summary.json``.
-        command: That makes it again.
+        folder: Model folder written by `searchgym.train.tiny.training`, with ``summary.json``.
+        command: Command line that reproduces the model.
 
     Returns:
         The card as plain data.

@@ -1,4 +1,4 @@
-"""Demonstrations: what a model is shown before it learns on its own, made from generated worlds.
+"""Demonstrations from generated worlds, for supervised training before reinforcement learning.
 
 An episode is run by the engine itself: the model's part is written from a question's decomposition, observations are
 the retriever's. Some multi-hop episodes stop early: fluent, and a poor strategy, which leaves reinforcement learning
@@ -48,20 +48,20 @@ _TEMPLATES: Final = SPLITS["train"].templates
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """What a model should have said to one question, turn by turn."""
+    """Target responses of a model to one question, turn by turn."""
 
     question: Question
     turns: tuple[str, ...]
-    """Searches, then an answer."""
+    """Response texts: searches, then an answer."""
     early: bool
-    """True if it answers before it has seen all gold pages."""
+    """Whether the answer comes before all gold pages were seen."""
 
 
 def world_task(world: World, top_k: int | None = None) -> Task:
     """Returns a world's questions as the task of ``searchgym/World-v0``, over its own pages.
 
     Args:
-        world: Any world.
+        world: World whose questions and pages are used.
         top_k: Pages per query; the card's if None.
     """
     card = load_card(EnvCard, find_card("envs", "world"))
@@ -100,7 +100,7 @@ def demonstrate(question: Question, quotes: Sequence[str], early: bool = False) 
 
 
 def gold_sentences(question: Question, pages: Mapping[str, Passage]) -> list[str]:
-    """Returns what each gold page says of the question: the sentences that its supporting facts name, as one text.
+    """Returns, for each gold page, the sentences that the question's supporting facts name, as one text.
 
     Args:
         question: Of a world.
@@ -110,7 +110,7 @@ def gold_sentences(question: Question, pages: Mapping[str, Passage]) -> list[str
     for fact in question.supporting_facts or ():
         sentences = re.split(r"(?<=\.) ", pages[fact.title].text)
         said.setdefault(fact.title, []).append(sentences[fact.sentence or 0])
-    return [" ".join(own) for own in said.values()]
+    return [" ".join(sentences) for sentences in said.values()]
 
 
 def demonstrate_all(world: World, early_stops: float, rng: random.Random) -> list[Demonstration]:
@@ -128,7 +128,7 @@ def _thought(*parts: str) -> str:
 
 
 def _filled(question: str, answers: Sequence[str]) -> str:
-    """Returns a hop's question with earlier answers in the place of ``#n``."""
+    """Returns a hop's question with earlier answers instead of ``#n``."""
     for number, answer in enumerate(answers, start=1):
         question = question.replace(f"#{number}", answer)
     return question
@@ -138,7 +138,7 @@ def _filled(question: str, answers: Sequence[str]) -> str:
 
 
 class ScriptedSampler:
-    """A sampler that writes what it was given: an episode is known by its prompt, its turns come in order.
+    """A sampler that replays given turns in order; it recognises an episode by its prompt.
 
     Args:
         scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
@@ -155,14 +155,14 @@ class ScriptedSampler:
         return [self._next(request.ids.tobytes()) for request in requests]
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Refuses: there are no weights."""
+        """Always raises `UsageError`: a scripted sampler has no weights."""
         raise UsageError("a scripted sampler has no weights")
 
     def forget(self) -> None:
         """Does nothing: a reply depends on its own episode alone."""
 
     def close(self) -> None:
-        """See `Sampler`: there is nothing to end."""
+        """Does nothing: there are no resources to free."""
 
     def _next(self, seen: bytes) -> Sampled:
         prompts = (seen[:length] for length in self._lengths)
@@ -176,9 +176,9 @@ def play(
     """Runs demonstrations as episodes of the monolithic agent.
 
     Args:
-        task: Over the questions' world.
+        task: Task over the questions' world.
         demonstrations: One per question at most.
-        form: Of the model that will learn from them; its protocol is that of the task.
+        form: Token format of the model that will learn from them; same protocol as the task.
         agent_name: ``praise`` where the turns hold prefix answers; see `with_prefixes`.
 
     Returns:
@@ -191,15 +191,15 @@ def play(
         raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
     agent = load_agent(agent_name)
     scripts = {
-        first_prompt(agent, form, own.question).tobytes(): [_text_ids(turn, form) for turn in own.turns]
-        for own in demonstrations
+        first_prompt(agent, form, shown.question).tobytes(): [_text_ids(turn, form) for turn in shown.turns]
+        for shown in demonstrations
     }
     if len(scripts) < len(demonstrations):
         raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
     model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
     episodes: dict[str, Episode] = {}
     engine = Engine(task, agent, dict.fromkeys(agent.roles, model), training=True)
-    questions = [own.question for own in demonstrations]
+    questions = [shown.question for shown in demonstrations]
     asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
     return [episodes[question.id] for question in questions]
 
@@ -225,13 +225,13 @@ def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> n
 
 
 def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
-    """Returns a lesson in reading: an observation of some pages, then every fact on them asked for and answered.
+    """Returns a reading exercise: an observation of some pages, then every fact on them asked for and answered.
 
     Args:
         world: A `simple` world of the split ``train``.
         pages: Pages shown, half of the time such as one search finds together.
         form: Of the model.
-        rng: Draws pages, order and wordings.
+        rng: Random generator for pages, order and wordings.
         strange_names: Probability that every name is replaced by a string of letters drawn at random, which can be
             copied and not guessed.
 
@@ -266,12 +266,12 @@ def _pages(world: World, count: int, rng: random.Random) -> list[Passage]:
 
 
 def opening(demonstration: Demonstration, form: TokenFormat, rng: random.Random, strange_names: float = 0.0) -> Sample:
-    """Returns a lesson in beginning: a question and the first turn of its demonstration, which no page precedes.
+    """Returns a sample with a question and the first turn of its demonstration.
 
     Args:
-        demonstration: Of a question with evidences.
-        form: Of the model.
-        rng: Draws names.
+        demonstration: Demonstration of a question with evidences.
+        form: Token format of the model.
+        rng: Random generator for names.
         strange_names: As in `exercise`.
 
     Returns:
@@ -329,8 +329,8 @@ def worlds(seed: int, size: int) -> Iterator[World]:
     """Yields training worlds without end, each with its own facts.
 
     Args:
-        seed: Of the stream; streams of different seeds below 1,000 share no world among their first million.
-        size: Questions of a world.
+        seed: Seed of the stream; streams of different seeds below 1,000 share no world among their first million.
+        size: Number of questions per world.
     """
     number = 0
     while True:

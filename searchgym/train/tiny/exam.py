@@ -1,4 +1,4 @@
-"""What the tiny model can do on worlds that its training has not seen: reading, and its own search."""
+"""Evaluation of the tiny model on unseen worlds: reading given pages, and searching on its own."""
 
 from __future__ import annotations
 
@@ -41,26 +41,27 @@ from searchgym.train.tiny.team_demonstrations import TEAMS
 EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 
 LAST_TURN: Final = 128
-"""Tokens of a last turn at most: it asks, recalls four facts and answers."""
+"""Maximum tokens of the last turn, which asks, recalls up to four facts and answers."""
 
 TEAM_QUESTIONS: Final = 100
-"""Asked of each team."""
+"""Number of questions that each team is asked."""
 
 Scores = dict[str, float]
 
 
 def model_copy(model: PreTrainedModel) -> Any:
-    """Returns a model of its own with the same weights, in evaluation mode."""
+    """Returns a copy of a model, in evaluation mode."""
     copy = cast(Any, type(model))(model.config).to(model.device).eval()
     copy.load_state_dict(model.state_dict())
     return copy
 
 
 class ReadingTest:
-    """A world whose questions are read with the gold pages given: all turns but the last are a demonstration's.
+    """Test of reading: a model writes only the last turn of demonstrations, with the gold pages in context.
 
     Args:
-        world: Any. A question that reads a page twice is left out: a demonstration searches once per gold page.
+        world: World to test on. Questions that read a page twice are left out:
+            a demonstration searches once per gold page.
         form: Token format of the models that are tested.
     """
 
@@ -87,9 +88,9 @@ class Examiner:
     """Measures reading and searching on worlds that training has not seen.
 
     Args:
-        specs: Worlds by the name that their scores get.
-        tokenizer: The model's.
-        form: Its token format.
+        specs: Worlds to test on, by the name of their scores.
+        tokenizer: Tokenizer of the model.
+        form: Token format of the model.
     """
 
     def __init__(self, specs: Mapping[str, WorldSpec], tokenizer: PreTrainedTokenizerBase, form: TokenFormat) -> None:
@@ -106,7 +107,7 @@ class Examiner:
         answers in exercises by pages shown.
 
         Args:
-            model: In any state of training.
+            model: Model to evaluate.
             search: False leaves ``search`` out: a model that was shown no episode yet only fills its turns.
 
         Returns:
@@ -132,12 +133,12 @@ class Examiner:
 def examine_teams(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, form: TokenFormat, spec: WorldSpec
 ) -> dict[str, Any]:
-    """Returns what each shipped agent earns with a model behind every role, and how much of its output is legal.
+    """Returns EM and the share of legal calls of each shipped agent with a model behind every role.
 
     Args:
-        model: Any.
-        tokenizer: The model's.
-        form: Its token format.
+        model: Model to evaluate.
+        tokenizer: Tokenizer of the model.
+        form: Token format of the model.
         spec: World whose first questions are asked, once each, at temperature 1.
 
     Returns:
@@ -159,11 +160,11 @@ def examine_teams(
 
 
 def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
-    """Returns the share of answers of which every token is the model's first choice after the right ones before it.
+    """Returns the share of answers whose every token is the model's top choice under teacher forcing.
 
     Args:
-        model: Any.
-        samples: With an answer at each run of trained tokens.
+        model: Model to evaluate.
+        samples: Samples in which each run of trained tokens is an answer.
     """
     right: list[bool] = []
     for sample in samples:
@@ -177,7 +178,7 @@ def answered(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
 
 
 def by_hops(scored: Iterable[tuple[Question, float]]) -> Scores:
-    """Returns the mean score by number of hops, and over ``"all"``."""
+    """Returns the mean score by number of hops, and over all questions (``"all"``)."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for question, score in scored:
         values[str(question.metadata["hops"])].append(score)

@@ -29,14 +29,14 @@ from searchgym.protocol import get_protocol
 from searchgym.train.tiny.demonstrations import AGENT
 
 WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
-"""What no token reaches across: a word or two digits with the blank before them; punctuation; blanks."""
+"""Pattern of pre-tokens, which no token crosses: a word or two digits with a leading blank, punctuation, blanks."""
 
 TAGS: Final = tuple(
     f"<{slash}{tag}>"
     for tag in ("think", "search", "information", "answer", "tool_call", "tool_response")
     for slash in ("", "/")
 )
-"""Ordinary tokens of their own: text that spells one is one."""
+"""Tags that are single, non-special tokens: text that spells a tag becomes that token."""
 
 TEAM_TAGS: Final = (
     "<end>",
@@ -44,14 +44,14 @@ TEAM_TAGS: Final = (
       for slash in ("", "/")),
     *(f"<{slash}{tag}{number}>" for number in range(1, 8) for tag in "qa" for slash in ("", "/")),
 )  # fmt: skip
-"""The same of teams."""
+"""Further tags that are single tokens, for the roles of teams."""
 
 ROPE_THETA: Final = 10_000.0
 """Base of the rotary embedding."""
 LEAD: Final = 6.0
 """Lead of the token that a head looks back to over its neighbours, in nats before the softmax."""
 SLOWEST: Final = 0.05
-"""Frequencies that the heads looking back use are above this, in radians per token."""
+"""Lower bound of the rotary frequencies that heads looking back use, in radians per token."""
 
 PIECE_COUNT: Final = 20_000
 """How often a piece of names is put before the tokenizer: more often than any pair of letters is in the texts."""
@@ -63,20 +63,20 @@ TEMPLATE: Final = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""Qwen2's form, without its default system prompt."""
+"""Chat template of Qwen2, without its default system prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One part of the curriculum."""
+    """One stage of the curriculum."""
 
     share: float
-    """Of the run's tokens, relative to the other stages'."""
+    """Share of the run's tokens, relative to the other stages."""
     lesson: Literal["exercise", "single", "episode", "teams"]
     """Pages with all their facts; demonstrations of single facts; demonstrations of all questions; the same by every
     role of every team."""
     pages: int = 1
-    """Pages of an exercise."""
+    """Number of pages per exercise. Default: 1."""
     review: bool = False
     """Whether exercises on the world's pages and openings of its multi-hop questions are mixed in, to practise both."""
     strange_names: float = 0.5
@@ -92,26 +92,26 @@ STAGES: Final = (
     Stage(share=6.3, lesson="episode", pages=3, review=True),
     Stage(share=5.5, lesson="episode", pages=3, review=True, early_stops=0.65),
 )
-"""Shares are millions of tokens of the default run."""
+"""Curriculum of the tiny model; shares are millions of tokens of the default run."""
 
 
 TEAM_STAGES: Final = (
     Stage(share=4.0, lesson="teams", pages=3, review=True),
     Stage(share=5.0, lesson="teams", pages=3, review=True, early_stops=0.5),
 )
-"""The same of a model that begins as the tiny one."""
+"""Curriculum of the model for teams, which starts from the tiny one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinySettings:
-    """Every number of a run."""
+    """Settings of a training run of the tiny model."""
 
     seed: int = 0
     tokens: int = 19_000_000
     """Tokens read in training, padding apart."""
     stages: tuple[Stage, ...] = STAGES
     world_size: int = 60
-    """Questions of a training world: about 110 pages."""
+    """Questions per training world, which has about 110 pages."""
     vocabulary: int = 2048
     tokenizer_worlds: int = 40
     hidden: int = 256
@@ -120,11 +120,11 @@ class TinySettings:
     intermediate: int = 704
     positions: int = 8192
     batch_tokens: int = 2048
-    """Tokens of an update."""
+    """Minimum tokens per update."""
     matrix_lr: float = 0.01
-    """Of Muon, for the matrices of the layers."""
+    """Learning rate of Muon, for the matrices of the layers."""
     other_lr: float = 2e-3
-    """Of AdamW, for embeddings, biases and norms."""
+    """Learning rate of AdamW, for embeddings, biases and norms."""
     weight_decay: float = 0.01
     warmup: float = 0.01
     """Share of the tokens over which the rates rise."""
@@ -132,17 +132,17 @@ class TinySettings:
     """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
     max_grad_norm: float = 1.0
     evaluations: int = 2
-    """Evaluations over the run; the last one at its end."""
+    """Number of evaluations, evenly spaced; the last is at the end."""
     evaluation_questions: int = 100
     device: str = "cpu"
     autocast: bool = True
-    """Matrix products in bfloat16."""
+    """Whether matrix products are computed in bfloat16."""
     start: str | None = None
-    """Model that it begins as, but for tokens of its own."""
+    """Model whose weights initialise this one; None: random weights."""
     agents: tuple[str, ...] = (AGENT,)
-    """Agents whose prompts the tokenizer knows."""
+    """Agents whose prompts the tokenizer is trained on."""
     tags: tuple[str, ...] = TAGS
-    """Tokens of their own."""
+    """Tags that are single tokens."""
 
 
 def team_settings() -> TinySettings:

@@ -1,4 +1,4 @@
-"""Demonstrations of teams: what an oracle would say in every role, played through the workflows themselves."""
+"""Demonstrations of teams: an oracle replies in every role, and the real workflows run on its replies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MIXTURE: Final = {"praise": 0.3, "m-ask": 0.3, "jade": 0.25, "ircot": 0.1, "m-as
 
 
 class QueuedSampler:
-    """A sampler that says what was put behind a prompt, in the order in which it was put there."""
+    """A sampler that returns replies queued for each prompt, first in, first out."""
 
     max_context, version = 2**31 - 1, 0
 
@@ -47,23 +47,28 @@ class QueuedSampler:
         self._queues: dict[bytes, deque[npt.NDArray[np.int32]]] = {}
 
     def put(self, prompt: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]) -> None:
-        """Has the next request with this prompt be answered by these ids."""
+        """Queues a reply for a prompt.
+
+        Args:
+            prompt: Token ids of the prompt.
+            ids: Token ids of the reply.
+        """
         self._queues.setdefault(prompt.tobytes(), deque()).append(ids)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns what was put there."""
+        """Returns the next queued reply of each request's prompt."""
         replies = [self._queues[request.ids.tobytes()].popleft() for request in requests]
         return [Sampled(ids, np.zeros(len(ids), np.float32), "eos") for ids in replies]
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Refuses: there are no weights."""
+        """Always raises `UsageError`: a scripted sampler has no weights."""
         raise UsageError("a scripted sampler has no weights")
 
     def forget(self) -> None:
         """Does nothing: a reply depends on its own prompt alone."""
 
     def close(self) -> None:
-        """See `Sampler`: there is nothing to end."""
+        """Does nothing: there are no resources to free."""
 
 
 class _Told:
@@ -105,9 +110,9 @@ def play_team(name: str, task: Task, oracles: Mapping[str, OracleRoles], form: T
 
     Args:
         name: One of `TEAMS`.
-        task: With the questions.
-        oracles: By question id.
-        form: Of the model that will learn from the episodes.
+        task: Task that holds the questions.
+        oracles: Oracles by question id.
+        form: Token format of the model that will learn from the episodes.
 
     Returns:
         One episode per oracle, in their order.

@@ -1,4 +1,4 @@
-"""The tiny model from scratch: tokenizer, model, reader, strategy.
+"""Training of the tiny models from scratch: tokenizer, weights, reading, search strategy.
 
     python -m searchgym.train.tiny --out runs/tiny
     python -m searchgym.train.tiny --teams --out runs/tiny-teams
@@ -55,20 +55,20 @@ from searchgym.train.tiny.model import (
 from searchgym.train.tiny.team_demonstrations import team_samples
 
 STATE: Final = "unfinished.pt"
-"""Beside a model that is not trained to its end: what resuming needs."""
+"""Name of the file in the model folder that holds the state of an unfinished training, for resuming."""
 
 # -- data ----------------------------------------------------------------------------------------------------------
 
 
 def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int, tokens: int) -> Iterator[list[Sample]]:
-    """Yields the samples of one update after the other, world by world.
+    """Yields the samples of each update, world by world.
 
     Args:
-        stage: What is taught.
+        stage: Stage of the curriculum.
         stream: Each world's samples are used once.
-        form: Of the model.
-        seed: Of the order.
-        tokens: Of an update, at least; what a world has left joins its last update.
+        form: Token format of the model.
+        seed: Seed of the order of updates.
+        tokens: Minimum tokens per update; a world's remainder joins its last update.
 
     Yields:
         Samples of similar lengths, so that little is padding; updates of a world come in random order.
@@ -104,7 +104,7 @@ def batches(samples: Iterable[Sample], tokens: int) -> list[list[Sample]]:
 
 
 def stage_at(stages: Sequence[Stage], progress: float) -> int:
-    """Returns the number of the stage at a share of the run's tokens."""
+    """Returns the index of the stage that is active at a given share of the run's tokens."""
     ends = np.cumsum([stage.share for stage in stages]) / sum(stage.share for stage in stages)
     return min(int(np.searchsorted(ends, progress, side="right")), len(stages) - 1)
 
@@ -113,7 +113,7 @@ def stage_at(stages: Sequence[Stage], progress: float) -> int:
 
 
 class Trainer:
-    """Maximum likelihood with Muon for the matrices of the layers and AdamW for the rest.
+    """Maximum-likelihood trainer, with Muon for the matrices of the layers and AdamW for the rest.
 
     Args:
         model: Trained in place.
@@ -137,15 +137,15 @@ class Trainer:
         return [optimizer.state_dict() for optimizer, _ in self._optimizers]
 
     def load_state(self, state: Sequence[dict[str, Any]]) -> None:
-        """Takes a state that `state` gave."""
+        """Restores the optimizers from a state that `state` returned."""
         for (optimizer, _), own in zip(self._optimizers, state, strict=True):
             optimizer.load_state_dict(own)
 
     def step(self, samples: Sequence[Sample], progress: float) -> tuple[float, int]:
-        """Makes one update.
+        """Performs one optimizer update.
 
         Args:
-            samples: With targets.
+            samples: Samples with trained tokens, the targets.
             progress: Share of the run's tokens read so far, for the rates.
 
         Returns:
@@ -172,7 +172,7 @@ class Trainer:
 
 
 def rate_scale(progress: float, settings: TinySettings) -> float:
-    """Returns what the learning rates are multiplied by: a linear rise, a plateau, a linear fall."""
+    """Returns the factor of the learning rates: linear warm-up, plateau, linear decay."""
     rise = min(1.0, progress / settings.warmup + 0.1) if settings.warmup else 1.0
     fall = min(1.0, (1 - progress) / settings.decay) if settings.decay else 1.0
     return min(rise, max(fall, 0.0))
@@ -180,16 +180,16 @@ def rate_scale(progress: float, settings: TinySettings) -> float:
 
 @dataclass(slots=True)
 class Run:
-    """A training under way, and what is reported of it."""
+    """A training run of a tiny model, with its progress and history."""
 
     settings: TinySettings
     tokenizer: PreTrainedTokenizerBase
     form: TokenFormat
     model: PreTrainedModel
     tokens: int = 0
-    """Read so far."""
+    """Tokens read so far."""
     seconds: float = 0.0
-    """Of training, evaluations apart."""
+    """Seconds of training, without evaluations."""
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -217,9 +217,9 @@ class Run:
         """Trains to the end; evaluates and saves on the way.
 
         Args:
-            examiner: Evaluates at even distances and at the end; None: never.
-            out: Where the model is saved after each evaluation, replaced each time; None: nowhere.
-            resume: Go on from the last save in `out`, to the same weights as without the stop.
+            examiner: Evaluates the model at even intervals and at the end; None: never.
+            out: Folder in which the model is saved after each evaluation, replacing the last save; None: not saved.
+            resume: Resume from the last save in `out`; the final weights are as without the interruption.
 
         Raises:
             TrainingError: The loss is not finite.
@@ -280,7 +280,7 @@ class Run:
         return int(state["tokens"])
 
     def summary(self) -> dict[str, Any]:
-        """Returns what was done, as plain data."""
+        """Returns settings, sizes, progress and history as plain data."""
         return {
             "settings": dataclasses.asdict(self.settings),
             "parameters": sum(p.numel() for p in self.model.parameters()),
