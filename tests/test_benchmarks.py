@@ -61,7 +61,7 @@ def test_structure():
     assert (result["circles_of_modules"], result["packages_that_import_each_other"]) == ([], [])
 
 
-@pytest.mark.slow
+@pytest.mark.engine
 def test_engines_of_retrieval():
     """On generated passages and vectors; pyserini's own searcher takes longer to import than all else."""
     text = ["--sizes", "200", "--queries", "16", "--engines", "bm25", "lucene"]

@@ -83,7 +83,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),
         checkpoint=replace(recipe.checkpoint, every=0),
         guard=type(recipe.guard)(),
-        log=replace(recipe.log, tensorboard=False, wandb=None),
+        log=replace(recipe.log, curve=False, tensorboard=False, wandb=None),
     )
 
 
