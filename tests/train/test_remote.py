@@ -89,7 +89,7 @@ def test_a_rank_that_stands_still_ends_all_by_the_deadline_with_stacks(recipe, t
         learner.learn(samples, 1)
     assert all(process.poll() is not None for process in others)
     stacks = stacks_file(tmp_path / "ranks", 0).read_text()
-    assert "trained.py" in stacks  # where the other rank waits
+    assert "trained_model.py" in stacks  # where the other rank waits
 
 
 @pytest.mark.engine
