@@ -1,4 +1,4 @@
-"""Evaluation: agents on questions, retrievers on qrels."""
+"""Evaluation of agents on questions and of retrievers on relevance judgements."""
 
 from typing import TYPE_CHECKING
 

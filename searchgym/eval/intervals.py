@@ -1,4 +1,4 @@
-"""Intervals of means: over questions by bootstrap, over seeds by Student's t."""
+"""Confidence intervals of means: by bootstrap over questions, by Student's t over seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 RESAMPLES = 1000
-"""Bootstrap resamples."""
+"""Number of bootstrap resamples."""
 
 
 def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> list[float]:
@@ -28,7 +28,7 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLE
 
 
 def t_interval(values: npt.ArrayLike) -> tuple[float, float]:
-    """Returns the 95 % interval of a mean by Student's t: for few values, such as differences over paired seeds.
+    """Returns the 95 % interval of a mean by Student's t, for few values such as differences over paired seeds.
 
     Needs scipy, of the ``train`` extra.
 

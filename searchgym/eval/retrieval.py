@@ -17,13 +17,13 @@ from searchgym.errors import DataError, DataMissingError, ScoringError
 from searchgym.records import Passage, Question, title_key
 
 Qrels = dict[str, dict[str, int]]
-"""Query id to passage id to relevance (> 0 is relevant)."""
+"""Relevance judgements: query id to passage id to relevance (above 0 is relevant)."""
 Run = dict[str, list[tuple[str, float]]]
-"""Query id to (passage id, score), best first."""
+"""Retrieval results: query id to (passage id, score) pairs, best first."""
 
 CUTOFFS = (1, 3, 5, 10, 20, 100)
 BATCH = 256
-"""Queries per retriever call."""
+"""Number of queries per retriever call."""
 
 
 def read_qrels(path: Path) -> Qrels:
@@ -112,7 +112,7 @@ def _number(text: str, what: str, path: Path, line: int) -> float:
 
 
 def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    """Writes rows of blank-separated fields at once."""
+    """Writes rows of blank-separated fields to a file, atomically."""
     with write_atomic(path) as file:
         for row in rows:
             if any(not field or len(field.split()) != 1 for field in row):
@@ -188,17 +188,17 @@ def evaluate_run(
 
 
 def recall(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """Share of the relevant passages among the first k hits."""
+    """Computes recall: the share of the relevant passages that are among the first k hits."""
     return sum(gain > 0 for gain in gains[:k]) / len(relevant)
 
 
 def reciprocal_rank(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """1 / rank of the first relevant hit among the first k, else 0."""
+    """Computes the reciprocal rank of the first relevant hit among the first k, 0 if there is none."""
     return next((1 / rank for rank, gain in enumerate(gains[:k], start=1) if gain > 0), 0.0)
 
 
 def ndcg(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """Discounted cumulative gain (linear gain, log2(rank + 1) discount) over that of the ideal order."""
+    """Computes nDCG: discounted cumulative gain (linear gain, log2(rank + 1) discount) over that of the ideal order."""
 
     def dcg(values: Sequence[int]) -> float:
         return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(values[:k], start=1))

@@ -33,18 +33,18 @@ from searchgym.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """How an evaluation is run."""
+    """Options of an evaluation: sampling, concurrency, and what happens to an existing run folder."""
 
     temperature: float = 0.0
-    """Of the models' sampling; 0 is greedy."""
+    """Sampling temperature of the models; 0 is greedy."""
     seed: int = 0
     """Seed of the agents' generators and of sampling."""
     concurrency: int = 64
-    """Episodes under way at once; changes no score."""
+    """Number of episodes that run at once; it changes no score."""
     resume: bool = False
-    """Go on with an unfinished run: finished questions are kept, retriever errors are tried again."""
+    """If true, continue an unfinished run: finished questions are kept, retriever errors are tried again."""
     overwrite: bool = False
-    """Delete a run that is already there."""
+    """If true, delete an existing run in the folder."""
 
 
 def evaluate(
@@ -99,7 +99,7 @@ def evaluate(
 def _run_episodes(
     engine: Engine, todo: Sequence[Question], path: Path, kept: int, progress: Callable[[int, int], None] | None
 ) -> None:
-    """Runs the questions that are left; each episode is on disk before the next one is counted."""
+    """Runs the remaining questions; each episode is written to disk before the next one is counted."""
     count = kept
     with EpisodeWriter(path) as writer:
 
@@ -114,7 +114,7 @@ def _run_episodes(
 
 
 def run_identity(engine: Engine) -> dict[str, Any]:
-    """Returns what makes two runs the same run: environment, agent, models, rules, data and versions."""
+    """Returns the identity of a run: environment, agent, models, rules, data and versions."""
     task, agent, rules = engine.task, engine.agent, engine.task.rules
     digest = hashlib.sha256()
     for question in sorted(task.questions, key=lambda q: q.id):
@@ -146,7 +146,7 @@ def run_identity(engine: Engine) -> dict[str, Any]:
 
 @contextmanager
 def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Makes the run folder, or checks that the run in it is the one to go on with; holds it until the block ends."""
+    """Creates the run folder, or checks that its run may be continued, and locks it until the block ends."""
     if resume and overwrite:
         raise UsageError("resume and overwrite exclude each other")
     record = out / "run.json"
@@ -163,7 +163,7 @@ def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite:
 
 
 def _check_record(out: Path, identity: dict[str, Any], resume: bool) -> None:
-    """Refuses to go on with a run that is not the same, or that nobody asked to go on with."""
+    """Refuses to continue a run with another identity, or one that the user did not ask to resume."""
     finished = (out / "scores.json").exists()
     if not resume:
         hint = "choose another --out or --overwrite it" if finished else "--resume goes on, --overwrite starts again"
@@ -188,6 +188,6 @@ def _drop_errors(path: Path) -> set[str]:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file at once."""
+    """Writes a JSON file atomically."""
     with write_atomic(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -1,4 +1,4 @@
-"""From the episodes of a run to its scores: micro-averages over question ids, with bootstrap intervals.
+"""Scores of a run: micro-averages of its episodes over question ids, with bootstrap intervals.
 
 What each metric is: ``docs/evaluation.md``.
 """
@@ -17,7 +17,7 @@ from searchgym.eval.intervals import bootstrap_ci
 from searchgym.records import Episode, Question, title_key
 
 Scores = dict[str, Any]
-"""Lower-case metric names to floats, lists of floats, or None where it does not apply."""
+"""Scores by lower-case metric name: floats, lists of floats, or None where a metric does not apply."""
 
 
 def score_episodes(task: Task, episodes: Sequence[Episode]) -> Scores:
@@ -57,7 +57,7 @@ def score_episodes(task: Task, episodes: Sequence[Episode]) -> Scores:
 
 
 def _columns(task: Task, episodes: Sequence[Episode]) -> dict[str, list[float] | None]:
-    """Returns one value per episode for each metric of ours; None if nobody produced what it needs."""
+    """Returns one value per episode for each metric of this project, or None if no episode has what it needs."""
     golds = [task.by_id[e.question_id].golds for e in episodes]
     texts = [None if e.answer is None else e.answer.text for e in episodes]
     return {

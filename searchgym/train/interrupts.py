@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for what must not be cut in two."""
+"""Delays Ctrl-C until a block that must not be interrupted has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _holding = False
 
 @contextmanager
 def interrupt_held_back() -> Iterator[None]:
-    """Holds the first Ctrl-C back until the block is done; the second one is raised at once.
+    """Delays the first Ctrl-C until the block has ended; a second one is raised at once.
 
     Where blocks lie in one another, the outermost one holds. In another thread than the main one, which is where Ctrl-C
     arrives, nothing is held; nor in a program that was told to ignore it (begun by a script with ``&``).

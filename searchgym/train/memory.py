@@ -1,4 +1,4 @@
-"""How much memory a phase of a step took at most."""
+"""Peak memory of a phase of a training step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 
 
 def uses_gpu() -> bool:
-    """Says whether this process uses a GPU; one that is there may be left to engines and ranks in other processes."""
+    """Returns whether this process uses a GPU; an available one may be left to engines and ranks in other processes."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def reset_peak() -> None:
-    """Begins to look for a new peak, where the system lets a process do that: Linux, CUDA."""
+    """Resets the peak-memory counter (Linux, CUDA)."""
     if uses_gpu():
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
@@ -31,7 +31,7 @@ def reset_peak() -> None:
 
 
 def peak_gib() -> float:
-    """Returns the most memory since `reset_peak`, in GiB.
+    """Returns the peak memory since `reset_peak`, in GiB.
 
     Of a GPU's allocations where this process uses one (the GPU with most), else of this process's resident memory:
     since the process began, where the system cannot reset it.

@@ -1,4 +1,4 @@
-"""Updates through DeepSpeed: ZeRO over the ranks of a process group, optimizer and weights in the machine's memory."""
+"""Weight updates by DeepSpeed: ZeRO over the ranks of a process group, with optional offload to main memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TAG = "deepspeed"
-"""Folder of DeepSpeed's own files in a checkpoint."""
+"""Name of the folder with DeepSpeed's files in a checkpoint."""
 NO_CUT = 1e30
-"""A norm that gradients do not reach."""
+"""Clipping norm that no gradient reaches, which turns DeepSpeed's clipping off."""
 
 
 class DeepSpeedUpdater(Updater):
-    """Updates a model that the ranks share.
+    """Updates a model whose state is sharded over the ranks.
 
     DeepSpeed averages gradients over the ranks; a loss that is a rank's share of a sum is multiplied by their number
     first. Where it counts micro-batches to find the end of an update, it is told not to: `apply` is the end.
@@ -48,15 +48,15 @@ class DeepSpeedUpdater(Updater):
         self.engine: Any = deepspeed.initialize(model=model, optimizer=self.optimizer, config=config)[0]
 
     def __call__(self, **inputs: Any) -> Any:
-        """Runs the model."""
+        """Runs the model's forward pass."""
         return self.engine(**inputs)
 
     def backward(self, loss: Tensor) -> None:
-        """Adds a loss's gradient to what is there; see `Updater`."""
+        """Accumulates the gradient of a loss; see `Updater`."""
         self.engine.backward(loss * dist.get_world_size())
 
     def clear(self) -> None:
-        """Forgets the gradients."""
+        """Discards the accumulated gradients."""
         self.engine.optimizer.zero_grad()
 
     def apply(self, step: int) -> dict[str, float]:
@@ -76,7 +76,7 @@ class DeepSpeedUpdater(Updater):
         return {"gradient_norm": norm, "learning_rate": rate, "updates": float(updated)}
 
     def _cut(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Clips the gradients just before an update, and takes them away if there is nothing in them."""
+        """Clips the gradients just before an update, and removes them if all are zero."""
         self._norm = float(
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm or math.inf)
         )
@@ -86,7 +86,7 @@ class DeepSpeedUpdater(Updater):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns the whole state of the model by name, copied, on the first rank; every rank must ask."""
+        """Returns a copy of the model's full state by name on the first rank; every rank must call this."""
         import deepspeed
 
         whole: dict[int, Tensor] = {}  # by identity: what is tied stays tied
@@ -99,7 +99,7 @@ class DeepSpeedUpdater(Updater):
         return {name: whole[id(tensor)] for name, tensor in state.items()}
 
     def save(self, folder: Path) -> None:
-        """Writes the model in Hugging Face format, and DeepSpeed's own state; every rank must ask."""
+        """Writes the model in Hugging Face format and DeepSpeed's own state; every rank must call this."""
         weights = self.weights()
         if dist.get_rank() == 0:
             self.model.save_pretrained(folder, state_dict=weights)
@@ -107,7 +107,7 @@ class DeepSpeedUpdater(Updater):
         dist.barrier()
 
     def load(self, folder: Path) -> None:
-        """Takes over what `save` wrote with the same options and as many ranks."""
+        """Loads what `save` wrote with the same options and the same number of ranks."""
         path, state = self.engine.load_checkpoint(str(folder), tag=TAG)
         if path is None:
             raise TrainingError(f"{folder} holds no state of DeepSpeed: it was saved by another learner.backend")
@@ -122,7 +122,7 @@ class DeepSpeedUpdater(Updater):
             raise TrainingError("the model holds a weight that is not finite")
 
     def _own(self) -> list[Tensor]:
-        """Returns this rank's part of the weights."""
+        """Returns this rank's shard of the weights."""
         return [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
 
 

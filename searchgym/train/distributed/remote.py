@@ -1,4 +1,4 @@
-"""A learner of several processes: every call goes to all ranks, and none of them can hang or die unnoticed."""
+"""A learner in several processes: every call goes to all ranks, and a rank that hangs or dies is noticed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.recipe import Recipe
 
 GRACE: Final = 2.0
-"""Seconds that ranks have to write their stacks."""
+"""Seconds that ranks get to write their stacks."""
 APART: Final = 10.0
-"""Seconds that a rank has to answer once another has failed, for which it may wait; and to say who it is."""
+"""Seconds that a rank gets to answer after another rank has failed, and to identify itself when it connects."""
 
 
 class RemoteLearner:
-    """`Learner` over processes that it starts on this machine, or that join it from several (``learner.listen``).
+    """A `Learner` in processes that it starts on this machine, or that join from several machines (``learner.listen``).
 
     Args:
         recipe: With ``learner.ranks``.
@@ -56,7 +56,7 @@ class RemoteLearner:
         self._lock = threading.Lock()
 
     def _begin(self) -> None:
-        """Starts the ranks, or waits for them, and makes their learner, at the first call."""
+        """On the first call, starts the ranks or waits for them and creates their learner."""
         options = self._recipe.learner
         world, rendezvous = options.ranks, "env://"  # which torchrun has set up
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class RemoteLearner:
             raise
 
     def _start(self, world: int) -> None:
-        """Starts the ranks, each at the end of a pipe."""
+        """Starts the ranks, each connected by a pipe."""
         threads = str(max(1, (os.cpu_count() or 1) // world))
         for rank in range(world):
             own, theirs = multiprocessing.Pipe()
@@ -133,7 +133,7 @@ class RemoteLearner:
         self._call("load", folder.resolve())
 
     def close(self) -> None:
-        """Ends the ranks."""
+        """Tells the ranks to exit and waits for them."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -189,7 +189,7 @@ class RemoteLearner:
             raise self._died(rank) from None
 
     def _answers(self, seconds: float, method: str) -> list[Any]:
-        """Waits for the answer of every rank."""
+        """Waits until every rank has answered."""
         end = time.monotonic() + seconds
         waiting = dict(enumerate(self._connections))
         answers: dict[int, Any] = {}
@@ -220,7 +220,7 @@ class RemoteLearner:
         return TrainingError(f"rank {rank} ended with exit code {code} ({' '.join(said) or 'no word'}); see {log}")
 
     def _hang(self, ranks: Sequence[int], method: str, seconds: float) -> HangError:
-        """Makes the ranks write their stacks and returns the error of those that have not answered."""
+        """Makes the ranks write their stacks and returns the error that names those that have not answered."""
         names = ", ".join(f"rank {rank}" for rank in ranks)
         said = f"{method}: no answer from {names} within {seconds:g} s"
         if not self._processes:
@@ -232,7 +232,7 @@ class RemoteLearner:
         return HangError(f"{said}; stacks: {stacks}")
 
     def _kill(self) -> None:
-        """Ends all ranks at once."""
+        """Kills all ranks."""
         for process in self._processes:
             process.send_signal(signal.SIGKILL)
         self.close()

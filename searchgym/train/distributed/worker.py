@@ -1,4 +1,4 @@
-"""One rank of a learner, in a process of its own: does what the training loop asks, call by call.
+"""One rank of a learner in a separate process: it executes the calls of the training loop one by one.
 
     torchrun ... -m searchgym.train.distributed.worker HOST:PORT FOLDER
 
@@ -22,31 +22,31 @@ from pathlib import Path
 from typing import Any, Final
 
 START: Final = 600.0
-"""Seconds that ranks have to start, find the training and load their models."""
+"""Seconds that ranks get to start, connect to the training and load their models."""
 PR_SET_PDEATHSIG: Final = 1
 STACKS: Final = signal.SIGUSR1
-"""Makes a rank write the stacks of its threads."""
+"""Signal that makes a rank write the stacks of its threads."""
 KEY: Final = "SEARCHGYM_LEARNER_KEY"
-"""Environment variable: what the ranks and the training that listens for them both know."""
+"""Environment variable with the secret that ranks must share with the training they join."""
 
 
 def stacks_file(folder: Path, rank: int) -> Path:
-    """Returns where a rank writes its stacks."""
+    """Returns the file to which a rank writes its stacks."""
     return folder / f"stacks-rank{rank}.txt"
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Sends anything; tensors travel as bytes, not in shared memory, which containers limit."""
+    """Sends an object; tensors are sent as bytes, not through shared memory, which containers limit."""
     connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def receive(connection: Connection) -> Any:
-    """Returns what `send` sent from the other end."""
+    """Receives an object that `send` sent from the other end."""
     return pickle.loads(connection.recv_bytes())
 
 
 def main() -> None:
-    """Serves until the connection closes."""
+    """Answers calls until the connection closes."""
     where, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def join(address: str, rank: int) -> Connection:
-    """Reports to the training that listens at HOST:PORT, or will soon."""
+    """Connects to the training that listens at HOST:PORT, waiting until it does."""
     if not (key := os.environ.get(KEY)):
         sys.exit(f"set {KEY} to what it is where the training runs")
     host, _, port = address.rpartition(":")
@@ -75,13 +75,13 @@ def join(address: str, rank: int) -> Connection:
 
 
 def _die_with_parent() -> None:
-    """Has Linux end this process when the loop's is gone, however it ended; elsewhere the closed pipe does it."""
+    """Makes Linux end this process when the training's process is gone; elsewhere the closed pipe does that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve(connection: Connection, rank: int) -> None:
-    """Makes the learner that the first message describes, then answers calls ``(method, arguments)``."""
+    """Creates the learner that the first message describes, then answers calls ``(method, arguments)``."""
     from searchgym.errors import SearchGymError
 
     learner: Any = None

@@ -1,4 +1,4 @@
-"""Model keys: which weights are behind which role, and the recipe that each of them is trained by."""
+"""Model keys: which weights answer for which role, and the recipe that trains each of them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe
 
 POLICY: Final = "policy"
-"""The key of a recipe that names none."""
+"""Name of the only key in a recipe that names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One set of weights."""
+    """A model key: one set of weights and how it is trained."""
 
     name: str
     roles: tuple[str, ...]
-    """That ask it."""
+    """Roles that sample from these weights."""
     frozen: bool
-    """True if nothing trains it."""
+    """True if the weights are sampled from but never trained."""
     recipe: Recipe
-    """By which it is trained: its own model and learning rates in the place of the whole recipe's."""
+    """Recipe that trains the key: the run's recipe with the key's own model and learning rates."""
 
 
 def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
@@ -53,7 +53,7 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
 
 
 def check_comparison(recipe: Recipe, roles: Mapping[str, Role]) -> None:
-    """Refuses a credit that gives the calls of one episode different rewards, where episodes are compared as wholes.
+    """Refuses credit terms that reward calls of one episode differently if whole episodes are compared.
 
     Raises:
         UsageError: Says which term, and what to set.
@@ -70,7 +70,7 @@ def check_comparison(recipe: Recipe, roles: Mapping[str, Role]) -> None:
 
 
 def _recipe(recipe: Recipe, own: KeyOptions) -> Recipe:
-    """Returns the recipe of one key."""
+    """Returns the run's recipe with the values of one key."""
     optimizer, critic = recipe.optimizer, recipe.critic
     if own.lr is not None:
         optimizer = dataclasses.replace(optimizer, lr=own.lr)
