@@ -1,20 +1,22 @@
-"""Advantages: what each trained token is worth, from the rewards of the episodes that are compared.
+"""Advantages: one number per trained token, computed by comparing the rewards of episodes.
 
-`assign_advantages` puts on samples what an estimator of `searchgym.train.algorithms.estimators` makes of a group. GAE,
-which asks a critic and compares nothing, is in `searchgym.train.algorithms.gae`. What holds for all of these:
+`assign_advantages` applies an estimator of `searchgym.train.algorithms.estimators` to each group and writes the result
+onto the samples. GAE, which uses a critic and compares no episodes, is in `searchgym.train.algorithms.gae`. Rules that
+hold for all estimators:
 
-* *Without signal.* Episodes whose rewards are all equal teach nothing and get exactly 0, and so does a group of one or
-  below `min_group` (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted,
-  and leave the batch with `drop_zero_variance`. For ``reinforce++`` the whole batch is the group. Groups of equal
-  rewards that stay in the batch of ``reinforce++-baseline`` are 0 before the batch's mean is taken off.
+* *Without signal.* A group whose rewards are all equal teaches nothing and gets exactly 0, and so does a group smaller
+  than `min_group` (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted,
+  and `drop_zero_variance` removes them from the batch. For ``reinforce++`` the whole batch is the group. Groups of
+  equal rewards that stay in the batch of ``reinforce++-baseline`` are 0 before the batch's mean is subtracted.
 * *KL in the reward.* The return is ``r - kl_coef * sum of k1``, over the episode's trained tokens; ``reinforce++``
-  gives each token the k1 of its sequence from itself on. Whether there is signal is judged on the reward alone: divided
-  by its own deviation, a group of equal rewards would turn KL differences of any size into advantages around 1.
-* An episode counts once in its group, however many sequences it became; that is ``normalise: all``, which asks for
-  one reward per episode. Where calls have rewards of their own, they are compared with calls of the same role
-  (``normalise: role``), also in the same turn (``role-turn``): a call's return is its own reward and those of later
-  calls in its sequence, never of other sequences. A call whose cell is below `min_group` is compared with all calls of
-  its role in the group; with fewer than that of those, too, it gets no advantage.
+  charges each token the k1 of its sequence from that token on. Whether a group has signal is judged on the reward
+  alone: otherwise a group of equal rewards, divided by its deviation, would turn KL differences of any size into
+  advantages around 1.
+* *What is compared.* With ``normalise: all``, an episode counts once in its group, however many sequences it became,
+  and must have a single reward. Where each call has a reward, calls are compared with calls of the same role
+  (``normalise: role``), or of the same role and turn (``role-turn``): a call's return is its own reward plus those of
+  later calls in its sequence, never of other sequences. A call with fewer than `min_group` calls to compare with in
+  its turn is compared with all calls of its role in the group; if these too are fewer, its advantage is 0.
 """
 
 from __future__ import annotations
@@ -31,23 +33,23 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.options import AdvantageOptions
 
 BATCH = ""
-"""Group key of every episode where the batch is compared as a whole."""
+"""Group key of every episode where the whole batch is one group."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What is compared: an episode as a whole, or one call."""
+    """One item of a comparison: a whole episode, or one call."""
 
     key: str
-    """Those of equal keys are compared."""
+    """Group key; units with equal keys are compared with each other."""
     fallback: str
-    """The same for a unit whose key has too few."""
+    """Coarser group key, used where `key` has too few units."""
     reward: float
     penalty: float
-    """KL penalty on it."""
+    """KL penalty, subtracted from the reward."""
     searches: int
     tokens: tuple[tuple[int, int, int], ...]
-    """Where its advantage goes: (number of a sample, first and last but one of the sample's trained tokens)."""
+    """(sample index, start, end): a half-open range over the sample's trained tokens."""
 
 
 def assign_advantages(
@@ -56,18 +58,18 @@ def assign_advantages(
     """Sets the advantages of a batch of samples.
 
     Args:
-        samples: Whole groups: every sequence of every episode that is compared. With `old_logp` and `ref_logp` where
-            `kl_coef` is above 0.
-        options: See `group_advantages`; with `drop_zero_variance`, sequences of groups without signal are left out,
-            with `drop_overlong` those of overlong episodes, which their group was compared with all the same.
+        samples: Whole groups: every sequence of every episode that is compared. With `old_logp` and `ref_logp` set
+            where `kl_coef` is above 0.
+        options: See `group_advantages`. `drop_zero_variance` leaves out the sequences of groups without signal,
+            `drop_overlong` those of overlong episodes, which still take part in their group's comparison.
         kl_coef: Weight of the KL penalty in the reward.
 
     Returns:
-        The samples in the same order, advantages set on their masks; and what became of the groups.
+        The samples in the same order, with advantages set on their masks; and the counts of groups by outcome.
 
     Raises:
         DataError: A sample without a group, a group that mixes questions, or sequences of one episode whose rewards
-            differ where episodes are compared as wholes.
+            differ although whole episodes are compared.
     """
     to_go = [_to_go(sample, kl_coef) for sample in samples]
     units = _units(samples, options, to_go)
@@ -79,16 +81,16 @@ def assign_advantages(
             values[i][start:end] = advantage
             if fate == "signal":
                 signal[i] = True
-                if by_token:  # the return of a token: the reward less the k1 from itself on
+                if by_token:  # a token's return is the reward less the k1 from that token on
                     values[i][start:end] -= to_go[i][start:end]
             small[i] = small[i] and fate == "small"
     kept = [i for i in range(len(samples)) if signal[i] or not options.drop_zero_variance]
     if options.estimator.startswith("reinforce++"):
         whitened = [i for i in kept if not small[i]]
-        cells = whiten_cells([values[i] for i in whitened], [samples[i] for i in whitened], options)
-        for i, own in zip(whitened, cells, strict=True):
-            values[i] = own
-        for unit, fate in zip(units, fates, strict=True):  # what has nobody to be compared with gets exactly 0
+        white = whiten_cells([values[i] for i in whitened], [samples[i] for i in whitened], options)
+        for i, row in zip(whitened, white, strict=True):
+            values[i] = row
+        for unit, fate in zip(units, fates, strict=True):  # units with nothing to compare to get exactly 0
             for i, start, end in unit.tokens if fate == "small" else ():
                 values[i][start:end] = 0
     kept = [i for i in kept if not (options.drop_overlong and samples[i].overlong)]
@@ -96,19 +98,19 @@ def assign_advantages(
 
 
 def groups_with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str]:
-    """Returns the groups that are large enough and whose rewards differ; see `assign_advantages`."""
+    """Returns the keys of the groups that are large enough and whose rewards differ; see `assign_advantages`."""
     units = _units(samples, options, [_to_go(sample, 0.0) for sample in samples])
     _, fates, _ = _compare(units, options)
-    found = (unit for unit, fate in zip(units, fates, strict=True) if fate == "signal")
-    return {samples[i].group_uid or "" for unit in found for i, _, _ in unit.tokens}
+    with_signal = (unit for unit, fate in zip(units, fates, strict=True) if fate == "signal")
+    return {samples[i].group_uid or "" for unit in with_signal for i, _, _ in unit.tokens}
 
 
 def _compare(
     units: Sequence[_Unit], options: AdvantageOptions, with_penalties: bool = False
 ) -> tuple[Floats, list[str], GroupCounts]:
-    """Returns each unit's advantage and fate, and what became of the groups; see `group_advantages`.
+    """Returns each unit's advantage and fate, and the counts of groups; see `group_advantages`.
 
-    A unit whose group is too small is compared with its fallback's whole group.
+    With ``role-turn``, a unit whose group is too small is compared within its coarser fallback group.
     """
     rewards, searches = np.array([unit.reward for unit in units]), [unit.searches for unit in units]
     penalties = np.array([unit.penalty for unit in units]) if with_penalties else None
@@ -123,45 +125,51 @@ def _compare(
         coarse, coarse_fates, _ = by([unit.fallback for unit in units])
         alone = np.array([fate == "small" for fate in fates])
         advantages = np.where(alone, coarse, advantages)
-        fates = [own if fate == "small" else fate for fate, own in zip(fates, coarse_fates, strict=True)]
+        fates = [wide if fate == "small" else fate for fate, wide in zip(fates, coarse_fates, strict=True)]
     return advantages, fates, counts
 
 
 def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: AdvantageOptions) -> list[Floats]:
-    """Whitens the values of trained tokens among those that `AdvantageOptions.normalise` puts together.
+    """Whitens the values of trained tokens within the cells that `AdvantageOptions.normalise` defines.
+
+    A cell is the whole batch (``all``), the calls of one role (``role``), or those of one role and turn
+    (``role-turn``). A cell of fewer than `min_group` calls is whitened with all calls of its role; if these too are
+    fewer, its values become 0.
 
     Args:
-        values: One (n,) array per sample.
-        samples: The same.
+        values: One (n,) float64 array per sample, one number per trained token.
+        samples: The samples, in the same order.
         options: See `whiten`.
+
+    Returns:
+        Whitened values, of the shapes given.
     """
     if options.normalise == "all":
         return whiten(values, options)
-    made = [np.zeros_like(own) for own in values]
+    whitened = [np.zeros_like(row) for row in values]
     places = [(i, *place) for i, sample in enumerate(samples) for place in _call_tokens(sample)]
     fine, coarse = zip(*_cells(samples, options, [""] * len(samples)), strict=True) if places else ((), ())
     wide = members_of(coarse)
     for key, members in members_of(fine).items():
-        # too few in this turn: those of the role in all turns; too few of those: nothing is left of the values
         cell = members if len(members) >= options.min_group else wide[coarse[members[0]]]
         if len(cell) >= options.min_group:
             white = whiten([values[i][start:end] for i, start, end in (places[m] for m in cell)], options)
-            for m, own in zip(cell, white, strict=True):
+            for m, row in zip(cell, white, strict=True):
                 i, start, end = places[m]
-                if fine[m] == key:
-                    made[i][start:end] = own
-    return made
+                if fine[m] == key:  # the wider cell holds calls of other turns, which have cells of their own
+                    whitened[i][start:end] = row
+    return whitened
 
 
 def _to_go(sample: Sample, kl_coef: float) -> Floats:
-    """Returns the KL penalty of each trained token and those after it, (n,)."""
+    """Returns, for each trained token, the sum of KL penalties from that token on, (n,) float64."""
     if not kl_coef:
         return np.zeros(int(sample.mask.sum()))
     return np.cumsum(kl_coef * k1_of(sample)[::-1])[::-1]
 
 
 def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence[Floats]) -> list[_Unit]:
-    """Returns what is compared, in the order of the samples; see `assign_advantages` for the errors."""
+    """Returns the units to compare, in the order of the samples; see `assign_advantages` for the errors."""
     _check_groups(samples)
     batch = options.estimator == "reinforce++"
     if options.normalise != "all":
@@ -176,27 +184,27 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence
     episodes: dict[tuple[str, str], list[int]] = {}
     for i, sample in enumerate(samples):
         episodes.setdefault((sample.group_uid or "", sample.episode_id), []).append(i)
-    return [_whole(key, own, samples, to_go, batch) for key, own in episodes.items()]
+    return [_whole(key, indices, samples, to_go, batch) for key, indices in episodes.items()]
 
 
 def _whole(
-    key: tuple[str, str], own: Sequence[int], samples: Sequence[Sample], to_go: Sequence[Floats], batch: bool
+    key: tuple[str, str], indices: Sequence[int], samples: Sequence[Sample], to_go: Sequence[Floats], batch: bool
 ) -> _Unit:
-    """Returns an episode as a unit: it counts once, however many sequences it became."""
-    rewards = [float(samples[i].reward[samples[i].mask].sum()) for i in own]
+    """Returns a whole episode as one unit, given its (group, episode id) and the indices of its samples."""
+    rewards = [float(samples[i].reward[samples[i].mask].sum()) for i in indices]
     if min(rewards) != max(rewards):
         different = f"rewards of its sequences differ ({min(rewards):g} to {max(rewards):g})"
         raise DataError(
             f"episode {key[1]}: {different}, and episodes are compared as wholes: set advantage.normalise to role"
         )
-    penalty = sum(float(to_go[i][0]) for i in own if len(to_go[i]))
-    tokens = tuple((i, 0, len(to_go[i])) for i in own)
+    penalty = sum(float(to_go[i][0]) for i in indices if len(to_go[i]))
+    tokens = tuple((i, 0, len(to_go[i])) for i in indices)
     group = BATCH if batch else key[0]
-    return _Unit(group, group, rewards[0], penalty, samples[own[0]].searches, tokens)
+    return _Unit(group, group, rewards[0], penalty, samples[indices[0]].searches, tokens)
 
 
 def _cells(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns two keys per call: group, role and, if asked for, turn; group and role alone."""
+    """Returns two keys per call: fine (group, role and, with ``role-turn``, turn) and coarse (without the turn)."""
     calls = [(group, call) for sample, group in zip(samples, groups, strict=True) for call in sample.calls]
     coarse = [f"{group} {call.role}" for group, call in calls]
     turns = [f" {call.turn}" if options.normalise == "role-turn" else "" for _, call in calls]
@@ -204,13 +212,13 @@ def _cells(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequenc
 
 
 def _call_tokens(sample: Sample) -> list[tuple[int, int]]:
-    """Returns where each call of a sample begins and ends among its trained tokens."""
+    """Returns the (start, end) of each call of a sample, counted in trained tokens."""
     before = np.concatenate([[0], np.cumsum(sample.mask)])
     return [(int(before[call.start]), int(before[call.end])) for call in sample.calls]
 
 
 def _check_groups(samples: Sequence[Sample]) -> None:
-    """Refuses samples that do not say with whom they are compared."""
+    """Raises a DataError if a sample has no group, or a group mixes questions."""
     questions: dict[str, str] = {}
     for sample in samples:
         if sample.group_uid is None:
@@ -221,14 +229,18 @@ def _check_groups(samples: Sequence[Sample]) -> None:
 
 
 def k1_of(sample: Sample) -> Floats:
-    """Returns ``old_logp - ref_logp`` of each trained token, (n,) float64: its mean is the KL to the reference."""
+    """Returns ``old_logp - ref_logp`` of each trained token, (n,) float64; the mean estimates the KL to the reference.
+
+    Raises:
+        DataError: The sample lacks `old_logp` or `ref_logp`.
+    """
     if sample.old_logp is None or sample.ref_logp is None:
         raise DataError(f"episode {sample.episode_id}: KL in the reward needs old_logp and ref_logp")
     return (sample.old_logp[sample.mask] - sample.ref_logp[sample.mask]).astype(np.float64)
 
 
 def with_advantage(sample: Sample, values: Floats) -> Sample:
-    """Returns the sample with advantages on its mask and 0 elsewhere."""
+    """Returns a copy of the sample with the given (n,) advantages on its mask and 0 elsewhere."""
     advantage = np.zeros(len(sample.ids), np.float32)
     advantage[sample.mask] = values.astype(np.float32)
     return dataclasses.replace(sample, advantage=advantage)

@@ -1,8 +1,8 @@
-"""Credit: from a finished group of episodes to a reward for each call.
+"""Credit assignment: turns a finished group of episodes into a reward for each call.
 
-A recipe names terms, which add up. A term is a function of a group, the attempts at one question, that returns one row
-per episode and one number per call; a user's own is ``"module:function"``. Each number lands on its call's last token
-and nowhere else: what becomes of it across tokens, calls and episodes is the advantage's affair.
+A recipe names terms, whose rewards add up. A term is a function of a group (the attempts at one question) that returns
+one row per episode and one number per call; ``"module:function"`` names a user's own. Each number is put on its call's
+last token; spreading it over tokens, calls and episodes is left to the advantages.
 """
 
 from __future__ import annotations
@@ -20,40 +20,42 @@ from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.recipe.options import CreditOptions
 
 Rows = list[list[float]]
-"""One row per episode of a group, one number per call of the episode."""
+"""Rewards of a group: one row per episode, one number per call of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditContext:
-    """What a term may ask."""
+    """Inputs of a credit term besides the episodes."""
 
     options: CreditOptions = field(default_factory=CreditOptions)
+    """The recipe's credit options."""
     penalties: Mapping[str, float] = field(default_factory=dict)
-    """Role to its penalty, at most 0."""
+    """Penalty of each role for an illegal output, at most 0. Default: none."""
     score: Callable[[Episode, str], float] = lambda episode, text: 0.0
-    """What an answer would have earned in an episode: the environment's reward."""
+    """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
 
 
 Term = Callable[[Sequence[Episode], CreditContext], Rows]
+"""Function from a group of episodes to the rewards of their calls."""
 
 
 def outcome(group: Sequence[Episode], context: CreditContext) -> Rows:
-    """The episode's reward for the last call of each sequence.
+    """Gives the episode's reward to the last call of each of its sequences, and 0 to the others.
 
-    In a team every call is a sequence of its own, so that all get it; a monolithic agent's last call does.
+    In a team every call is its own sequence, so every call gets the reward; of a monolithic agent only the last call.
     """
     return [outcome_rewards(episode) for episode in group]
 
 
 def difference(group: Sequence[Episode], context: CreditContext) -> Rows:
-    """What each turn of a team did to the answer that it would give.
+    """Rewards each turn of a team by how much it changed the score of the answer that the team would give.
 
-    A call that proposes an answer gets its score s_t. Calls between two proposals share their difference,
-    ``s_t - s_{t-1}``, each the whole of it; those before the first one share that one's score; those after the last
-    one get 0. So the differences of an episode sum to ``s_T - s_0``.
+    A call that proposes an answer gets the answer's score s_t. Every call between two proposals gets their whole
+    difference, ``s_t - s_{t-1}``; every call before the first proposal gets that proposal's score; calls after the last
+    proposal get 0. The differences of an episode sum to ``s_T - s_0``.
 
-    Source: M-ASK, arXiv 2601.04703, and its released code: planning and answering get s, searching, summing up and
-    updating the difference, a search that ends the episode 0.
+    Source: M-ASK, arXiv 2601.04703, and its released code: planning and answering get s; searching, summarising and
+    updating get the difference; a search that ends the episode gets 0.
     """
     return [_differences(episode, context) for episode in group]
 
@@ -74,12 +76,12 @@ def _differences(episode: Episode, context: CreditContext) -> list[float]:
 
 
 def praise(group: Sequence[Episode], context: CreditContext) -> Rows:
-    """What each search did to the answer that the model would have given at once.
+    """Rewards each search by how much it improved the answer that the model would give right away.
 
     With prefix answers scored v_0 (before the first search) to v_T: ``alpha (v_t - v_{t-1})`` for the call that made
     search t, and v_t for the prefix answer itself. The rewards of an episode's searches sum to ``alpha (v_T - v_0)``.
 
-    Source: PRAISE, arXiv 2604.03675 (alpha 0.5). The outcome is a term of its own.
+    Source: PRAISE, arXiv 2604.03675 (alpha 0.5). The outcome is a separate term.
 
     Raises:
         DataError: An episode has no prefix answers.
@@ -107,14 +109,15 @@ def _praise(episode: Episode, context: CreditContext) -> list[float]:
 
 
 def format_(group: Sequence[Episode], context: CreditContext) -> Rows:
-    """The penalty of its role, where a call's output was not legal; see `RoleCard.penalty`."""
+    """Gives each call whose output was illegal the penalty of its role, else 0; see `RoleCard.penalty`."""
     return [[0.0 if c.legal else context.penalties.get(c.role, 0.0) for c in e.calls] for e in group]
 
 
 def costs(group: Sequence[Episode], context: CreditContext) -> Rows:
-    """``-turn_cost min(rounds - 1, 3) / 3 - search_cost min(searches, 3) / 3`` for every call that acts.
+    """Charges an episode's rounds and searches to each of its calls, prefix answers excepted.
 
-    Rounds are what the workflow noted as ``rounds``, else the episode's turns.
+    The reward is ``-turn_cost min(rounds - 1, 3) / 3 - search_cost min(searches, 3) / 3``. The number of rounds is the
+    workflow's note ``rounds``; without one, the episode's turns.
 
     Source: JADE, arXiv 2601.21916, its alpha and beta.
     """
@@ -134,13 +137,14 @@ TERMS: dict[str, Term] = {
     "format": format_,
     "costs": costs,
 }
+"""Built-in credit terms by name."""
 
 
 def get_term(name: str) -> Term:
-    """Returns a term by its name, or ``"module:function"``.
+    """Returns the credit term of a built-in name, or of a user's ``"module:function"``.
 
     Raises:
-        UnknownNameError: Neither; the nearest name is suggested.
+        UnknownNameError: The name is neither; the nearest one is suggested.
         UsageError: The module or function cannot be loaded.
     """
     if name in TERMS:
@@ -152,11 +156,11 @@ def get_term(name: str) -> Term:
 
 
 class Credit:
-    """The credit of a recipe.
+    """Computes the rewards of calls by the credit terms of a recipe.
 
     Args:
-        options: Its terms and their numbers.
-        context: What terms may ask; without it they score nothing and no role has a penalty.
+        options: Names and coefficients of the terms. Default: those of `CreditOptions`.
+        context: Inputs of the terms. Default: every answer scores 0 and no role has a penalty.
     """
 
     def __init__(self, options: CreditOptions | None = None, context: CreditContext | None = None) -> None:
@@ -166,13 +170,13 @@ class Credit:
 
     @property
     def trains_prefixes(self) -> bool:
-        """Whether prefix answers are learnt from: some term rewards them, and the recipe wants it."""
+        """True if prefix answers are trained on: a term rewards them, and the recipe sets `train_prefixes`."""
         rewarded = "praise" in self._terms or any(name not in TERMS for name in self._terms)
         return rewarded and self.options.train_prefixes
 
     @classmethod
     def of(cls, options: CreditOptions, roles: Mapping[str, Role], task: Task) -> Credit:
-        """Returns the credit of an agent's roles in an environment."""
+        """Builds the credit for an agent's roles, with answers scored by the task's reward."""
 
         def score(episode: Episode, text: str) -> float:
             state = State(
@@ -190,13 +194,13 @@ class Credit:
         return cls(options, CreditContext(options, penalties, score))
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:
-        """Returns what each term gives the calls of a group.
+        """Returns the rewards of a group's calls, separately by term.
 
         Raises:
             RewardError: A term returned something else than one finite number per call.
         """
-        found = {name: term(group, self._context) for name, term in self._terms.items()}
-        for name, rows in found.items():
+        by_term = {name: term(group, self._context) for name, term in self._terms.items()}
+        for name, rows in by_term.items():
             if len(rows) != len(group):
                 raise RewardError(f"credit {name} returned {len(rows)} rows for {len(group)} episodes")
             for episode, row in zip(group, rows, strict=True):
@@ -205,9 +209,9 @@ class Credit:
                     raise RewardError(
                         f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {wanted}"
                     )
-        return found
+        return by_term
 
     def allocate(self, group: Sequence[Episode]) -> Rows:
-        """Returns the reward of each call of a group: the sum of the terms."""
+        """Returns the reward of each call of a group: the sum over the terms."""
         parts = list(self.parts(group).values())
         return [[float(sum(values)) for values in zip(*rows, strict=True)] for rows in zip(*parts, strict=True)]

@@ -1,7 +1,7 @@
-"""Estimators: from the rewards of episodes, or of calls, that are compared to one number for each.
+"""Advantage estimators: formulas from the rewards of a group to one advantage per episode or call.
 
-One estimator is one small function on the returns r of one group (`grpo`, `rloo`, `stratified`, `centred`), or on the
-tokens of the whole batch (`whiten`). What gets an advantage, and where it goes, is in
+Each estimator is a small function on the returns r of one group (`grpo`, `rloo`, `stratified`, `centred`), or on the
+tokens of the whole batch (`whiten`). Forming groups and writing advantages onto samples is done in
 `searchgym.train.algorithms.advantages`.
 """
 
@@ -17,30 +17,32 @@ from searchgym.errors import DataError
 from searchgym.train.recipe.options import AdvantageOptions
 
 Floats = npt.NDArray[np.float64]
+"""A float64 array."""
 ROUNDING, SINGLE = 1e-9, 1e-6
-"""How far apart equal numbers of size 1 may be after sums in double precision; equal numbers in single, relatively."""
+"""Absolute tolerance for float64 sums of order 1, and relative tolerance for float32; see `equal`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCounts:
-    """What became of the groups of a batch."""
+    """Counts of a batch's groups by outcome, for metrics."""
 
     groups: int
+    """All groups."""
     small: int
     """Groups with fewer than `AdvantageOptions.min_group` episodes."""
     zero_variance: int
     """Groups that are large enough and whose rewards are all equal."""
     strata: int | None = None
-    """``stratified``: strata of the groups with signal."""
+    """Number of strata in the groups with signal; None unless the estimator is ``stratified``."""
     lone: int | None = None
-    """``stratified``: strata of one episode, which got the advantage of the whole group."""
+    """Number of strata of one episode, which got the whole group's advantage; None unless ``stratified``."""
 
 
 # -- one group -----------------------------------------------------------------------------------------------------
 
 
 def grpo(returns: Floats, options: AdvantageOptions) -> Floats:
-    """Computes ``(r_i - mean(r)) / (max(std(r), floor) + eps)``.
+    """Computes GRPO's advantages of one group, ``(r_i - mean(r)) / (max(std(r), floor) + eps)``, (n,) float64.
 
     Source: DeepSeekMath, arXiv 2402.03300, section 4.1.2, outcome supervision. Search-R1 uses the deviation over n - 1
     and eps 1e-6 (the defaults), TRL over n - 1 and 1e-4; ``std: none`` is Dr.GRPO, arXiv 2503.20783. The floor is ours.
@@ -50,17 +52,17 @@ def grpo(returns: Floats, options: AdvantageOptions) -> Floats:
 
 
 def rloo(returns: Floats) -> Floats:
-    """Computes ``r_i - mean of the others``.
+    """Computes RLOO's advantages of one group, ``r_i - mean of the others``, (n,) float64.
 
-    Source: RLOO, arXiv 2402.14740, equation 7 (Kool et al. 2019). Its loss takes whole responses as one action; here
-    the advantage stands on every token of the clipped ratio, which has the same gradient at ratio one.
+    Source: RLOO, arXiv 2402.14740, equation 7 (Kool et al. 2019). Deviation: its loss treats a whole response as one
+    action; here every token of the clipped-ratio loss gets the advantage, which gives the same gradient at ratio 1.
     """
     advantages: Floats = returns - (returns.sum() - returns) / (len(returns) - 1)
     return advantages
 
 
 def centred(returns: Floats) -> Floats:
-    """Computes ``r_i - mean(r)``: the first half of ``reinforce++-baseline``, which `whiten` completes.
+    """Computes ``r_i - mean(r)``, (n,) float64: the first half of ``reinforce++-baseline``, which `whiten` completes.
 
     Source: REINFORCE++, arXiv 2501.03262, the variant with a group baseline.
     """
@@ -71,41 +73,42 @@ def centred(returns: Floats) -> Floats:
 def stratified(
     returns: Floats, searches: npt.NDArray[np.int64], options: AdvantageOptions, rewards: Floats | None = None
 ) -> Floats:
-    """Computes ``alpha A_SAN + (1 - alpha) A_GN``: compared with episodes of as many searches, and with all.
+    """Computes Stratified GRPO's advantages of one group, ``alpha A_SAN + (1 - alpha) A_GN``, (n,) float64.
 
-    ``A_SAN`` is `grpo` within the stratum, ``A_GN`` is `grpo` within the group.
+    ``A_SAN`` is `grpo` within the stratum, the episodes with the same number of searches; ``A_GN`` is `grpo` within the
+    group.
 
-    Source: Stratified GRPO, arXiv 2510.06214. It leaves open what a stratum of one episode gets (0 or a division by 0,
-    as the deviation is defined); here it falls back to the coarser comparison, ``A_SAN = A_GN``. A stratum of equal
-    rewards has ``A_SAN`` 0. Its alpha is not known to us. With groups below 8 most strata hold one episode or two.
+    Source: Stratified GRPO, arXiv 2510.06214. The paper leaves the advantage of a stratum of one episode open (0 or a
+    division by 0, depending on the deviation); here it falls back to ``A_SAN = A_GN``. A stratum of equal rewards has
+    ``A_SAN`` 0. The paper does not give its alpha. In groups of fewer than 8, most strata hold one or two episodes.
 
     Args:
-        returns: (n,) of one group.
-        searches: (n,) searches of each episode.
-        options: `alpha`, and those of `grpo`.
-        rewards: (n,) by which a stratum counts as equal, where the returns are less a KL penalty.
+        returns: (n,) float64, one per episode of the group.
+        searches: (n,) int64, the number of searches of each episode.
+        options: `alpha`, and the options of `grpo`.
+        rewards: (n,) float64 rewards without KL penalty, which decide whether a stratum has equal rewards. Default:
+            the returns.
     """
     rewards = returns if rewards is None else rewards
     group = grpo(returns, options)
     within = group.copy()
     for count in np.unique(searches):
         stratum = searches == count
-        own = returns[stratum]
-        if len(own) > 1:
-            within[stratum] = 0.0 if equal(rewards[stratum]) else grpo(own, options)
+        if stratum.sum() > 1:
+            within[stratum] = 0.0 if equal(rewards[stratum]) else grpo(returns[stratum], options)
     return options.alpha * within + (1 - options.alpha) * group
 
 
 def equal(values: Floats) -> bool:
-    """Returns whether values are equal but for rounding: differences of scores that should be 0 are not quite.
+    """Returns True if all values are equal up to rounding.
 
-    Divided by their own deviation they would become advantages around 1.
+    Rounding differences must not count as signal: divided by their own deviation they would give advantages around 1.
     """
     return float(values.max() - values.min()) <= max(ROUNDING, SINGLE * float(np.abs(values).max()))
 
 
 def _divisor(values: Floats, options: AdvantageOptions) -> float:
-    """Returns what centred values are divided by."""
+    """Returns the divisor of centred values: ``max(std, floor) + eps``, or 1 with ``std: none``."""
     if options.std == "none":
         return 1.0
     deviation = float(values.std(ddof=1 if options.std == "sample" else 0))
@@ -116,20 +119,24 @@ def _divisor(values: Floats, options: AdvantageOptions) -> float:
 
 
 def whiten(values: Sequence[Floats], options: AdvantageOptions) -> list[Floats]:
-    """Computes ``(A_t - mean(A)) / (max(std(A), floor) + eps)`` over all trained tokens t of the batch.
+    """Whitens values over all trained tokens t of the batch: ``(A_t - mean(A)) / (max(std(A), floor) + eps)``.
 
     Source: REINFORCE++, arXiv 2501.03262: advantages are normalised over the global batch, token by token (so a long
-    episode weighs more), as OpenRLHF and verl do. Deviation from both: nothing is clamped, eps stands outside the root.
+    episode weighs more), as OpenRLHF and verl do. Deviation from both: nothing is clamped, and eps is added outside the
+    square root.
 
     Args:
-        values: One (n,) array per sequence.
+        values: One (n,) float64 array per sequence.
         options: Deviation, floor and eps.
+
+    Returns:
+        Whitened values, of the shapes given; all 0 if the values are equal.
     """
     every = np.concatenate([np.zeros(0), *values])
     if not len(every) or equal(every):
-        return [np.zeros_like(own) for own in values]
+        return [np.zeros_like(row) for row in values]
     mean, divisor = every.mean(), _divisor(every, options)
-    return [(own - mean) / divisor for own in values]
+    return [(row - mean) / divisor for row in values]
 
 
 def group_advantages(
@@ -140,18 +147,19 @@ def group_advantages(
     searches: Sequence[int] | None = None,
     penalties: Floats | None = None,
 ) -> tuple[Floats, GroupCounts]:
-    """Computes one advantage per episode; for ``reinforce++`` and its variant, what `whiten` begins with.
+    """Computes one advantage per episode, by comparison within groups.
+
+    For ``reinforce++`` and ``reinforce++-baseline`` the results are not whitened yet; see `whiten`.
 
     Args:
         rewards: (N,) float64, one per episode.
         groups: N group keys; equal keys are compared with each other.
         options: Estimator, deviation, floor and least group size.
         searches: N searches, for ``stratified``.
-        penalties: (N,) float64 KL penalties that are taken off the rewards.
+        penalties: (N,) float64 KL penalties that are subtracted from the rewards. Default: none.
 
     Returns:
-        (N,) float64 advantages (what `whiten` takes, where that follows), exactly 0 in a group without signal; and what
-        became of the groups.
+        (N,) float64 advantages, exactly 0 in a group without signal; and the counts of groups by outcome.
 
     Raises:
         DataError: A reward that is not finite.
@@ -170,25 +178,24 @@ def group_advantages(
             advantages[indices] = _estimate(returns[indices], counts[indices], options, rewards[indices])
             _, sizes = np.unique(counts[indices], return_counts=True)
             strata, lone = strata + len(sizes), lone + int((sizes == 1).sum())
-    found = list(fates.values())
+    outcomes = list(fates.values())
     kinds = (strata, lone) if options.estimator == "stratified" else (None, None)
-    return advantages, GroupCounts(len(members), found.count("small"), found.count("zero_variance"), *kinds)
+    return advantages, GroupCounts(len(members), outcomes.count("small"), outcomes.count("zero_variance"), *kinds)
 
 
 def group_fates(rewards: Floats, groups: Sequence[str], options: AdvantageOptions) -> dict[str, str]:
-    """Returns for each group key ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`."""
+    """Returns the fate of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`."""
     fates = {}
     for key, indices in members_of(groups).items():
-        own = rewards[indices]
-        if len(own) < options.min_group:
+        if len(indices) < options.min_group:
             fates[key] = "small"
         else:
-            fates[key] = "zero_variance" if equal(own) else "signal"
+            fates[key] = "zero_variance" if equal(rewards[indices]) else "signal"
     return fates
 
 
 def members_of(groups: Sequence[str]) -> dict[str, list[int]]:
-    """Returns the places of each group key."""
+    """Returns, for each group key, the indices of its members."""
     members: dict[str, list[int]] = {}
     for i, key in enumerate(groups):
         members.setdefault(key, []).append(i)

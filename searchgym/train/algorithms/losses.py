@@ -1,7 +1,7 @@
-"""Losses as sums over tokens, so that micro-batches and ranks add up to one number whatever the cut.
+"""Losses as sums over tokens, so that any split into micro-batches and ranks adds up to the same total.
 
-Symbols: N trained tokens of a micro-batch in row order, V vocabulary. What is not in a sample's mask never reaches
-this module: no value at a masked position can change a gradient.
+Symbols: N trained tokens of a micro-batch in row order, V vocabulary size. Tokens outside a sample's mask never reach
+this module, so they cannot change a gradient.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from searchgym.train.recipe.options import KL, LossOptions, Reduction
 def token_logp(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Computes log-probs of tokens and the entropy of what they were drawn from, in float32.
+    """Computes the log-probs of tokens, and the entropies of their distributions, in float32.
 
     Args:
         logits: (N, V) of any float type, each predicting its target.
-        targets: (N,) int64.
-        temperature: Logits are divided by it, as the sampler did.
-        entropy_gradient: Whether the entropies are learnt from; without, they keep no memory for the backward pass.
+        targets: (N,) int64 token ids.
+        temperature: Divisor of the logits; the sampler's temperature.
+        entropy_gradient: Keeps the entropies in the graph; if False, they take no memory for the backward pass.
 
     Returns:
         (N,) float32 natural-log probabilities, and (N,) float32 entropies in nats.
@@ -39,13 +39,13 @@ def token_logp(
 
 
 def sequence_log_ratio(log_ratio: Tensor, rows: Sequence[int]) -> Tensor:
-    """Computes GSPO's log-ratio: the mean over a sequence's trained tokens, given to each of them.
+    """Computes GSPO's log-ratio: each token gets the mean over its sequence's trained tokens.
 
     Source: GSPO, arXiv 2507.18071, equation 7. A sequence is one sample: an episode of several contexts has several.
 
     Args:
-        log_ratio: (N,) of single tokens.
-        rows: Trained tokens of each sequence; they add up to N.
+        log_ratio: (N,) log-ratios of single tokens.
+        rows: Number of trained tokens of each sequence; they add up to N.
 
     Returns:
         (N,) log-ratios.
@@ -65,10 +65,10 @@ def clipped_ratio_loss(
     is Dual-clip PPO, arXiv 1912.09729, equation 5.
 
     Args:
-        log_ratio: (N,) log-prob under the weights that learn, less that before the step's first update.
-        advantage: (N,).
-        low: Clip below 1.
-        high: Clip above 1.
+        log_ratio: (N,) log-prob under the present weights minus the log-prob before the step's first update.
+        advantage: (N,) advantages.
+        low: Distance of the lower clip below ratio 1.
+        high: Distance of the upper clip above ratio 1.
         dual: Bound on the ratio where the advantage is negative, above 1 + `high`; None: no bound.
 
     Returns:
@@ -82,10 +82,17 @@ def clipped_ratio_loss(
 
 
 def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Tensor:
-    """Computes ``min(exp(old_logp - sampler_logp), cap)``: what a token weighs because another engine sampled it.
+    """Computes truncated importance weights, ``min(exp(old_logp - sampler_logp), cap)``, per token.
+
+    They correct for tokens that another engine, or older weights, sampled.
 
     Source: truncated importance sampling, F. Yao et al., "Your efficient RL framework secretly brings you off-policy RL
-    training" (2025). Taken token by token and without gradient.
+    training" (2025). Applied token by token and without gradient.
+
+    Args:
+        old_logp: (N,) log-probs under the trainer's weights before the step's first update.
+        sampler_logp: (N,) log-probs recorded by the sampler.
+        cap: Largest weight.
 
     Returns:
         (N,) weights in [0, cap].
@@ -94,18 +101,18 @@ def importance_weight(old_logp: Tensor, sampler_logp: Tensor, cap: float) -> Ten
 
 
 def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
-    """Computes LLDS per token: ``gate max(0, -log_ratio) 1[A >= 0]``, the log-likelihood that should not have fallen.
+    """Computes the LLDS penalty per token, ``gate max(0, -log_ratio) 1[A >= 0]``: lost likelihood of good tokens.
 
-    The gate is 1 where the summed log-likelihood of the token's unit has fallen.
+    The gate is 1 where the summed log-likelihood of the token's unit (a call or a response) has fallen.
 
-    Source: Lazy Likelihood-Displacement regulariser, arXiv 2512.04220, from the released code; its weight is 0.2, and
-    calls as units did best. Deviation: averaged with the weights of the policy loss over the step's one denominator,
-    there over the tokens of a micro-batch. Its variants that spare the answer are left out.
+    Source: Lazy Likelihood-Displacement regulariser, arXiv 2512.04220, from the released code, which uses weight 0.2;
+    calls as units did best. Deviation: averaged like the policy loss, over the step's one denominator; the released
+    code averages over the tokens of a micro-batch. Variants that exempt the answer are left out.
 
     Args:
-        log_ratio: (N,) of single tokens, with gradient.
-        advantage: (N,).
-        runs: Trained tokens of each unit, a call or a response; they add up to N.
+        log_ratio: (N,) log-ratios of single tokens, with gradient.
+        advantage: (N,) advantages.
+        runs: Number of trained tokens of each unit; they add up to N.
 
     Returns:
         (N,) penalties, at least 0.
@@ -116,10 +123,10 @@ def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Computes an estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, ``d = ref_logp - logp``.
+    """Computes the k3 estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, ``d = ref_logp - logp``.
 
     Source: J. Schulman, "Approximating KL divergence" (2020), k3: never negative, unbiased on the policy's own tokens;
-    DeepSeekMath, arXiv 2402.03300, equation 4. Its gradient is taken as it stands, without importance
+    DeepSeekMath, arXiv 2402.03300, equation 4. The gradient is taken directly, without importance
     weights (DeepSeek-V3.2, arXiv 2512.02556, and TRL's default multiply by the ratio).
 
     Returns:
@@ -132,9 +139,9 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Computes one of Schulman's three estimates of KL(policy || reference) per token, ``d = ref_logp - logp``.
 
-    * ``k1``: ``-d``. Unbiased. Its place is the reward: in the loss, its gradient has mean 0 on the policy's own
-      tokens and holds nothing back.
-    * ``k2``: ``d^2 / 2``. Biased, but its gradient is unbiased for that of the KL.
+    * ``k1``: ``-d``. Unbiased. Made for the reward: in the loss, its gradient has mean 0 on the policy's own tokens, so
+      it restrains nothing.
+    * ``k2``: ``d^2 / 2``. Biased, but its gradient is an unbiased estimate of the KL's gradient.
     * ``k3``: see `kl_k3`. Unbiased and never negative; its gradient is that of KL(reference || policy).
 
     Source: J. Schulman, "Approximating KL divergence" (2020).
@@ -149,12 +156,12 @@ def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PolicySums:
-    """What a micro-batch adds to the sums of a step."""
+    """A micro-batch's contribution to the loss and metrics of a step."""
 
     loss: Tensor
-    """Scalar with gradient: weighted sum over tokens, not yet divided."""
+    """Scalar with gradient: weighted sum of token losses, not yet divided by the denominator."""
     statistics: dict[str, float]
-    """Unweighted sums over tokens, for metrics."""
+    """Unweighted sums over tokens by metric name."""
 
 
 def policy_sums(
@@ -170,19 +177,21 @@ def policy_sums(
     rows: Sequence[int] = (),
     runs: Sequence[int] = (),
 ) -> PolicySums:
-    """Sums the policy loss: ``w (importance x clipped ratio + kl_coef KL + llds_coef LLDS - entropy_coef H)``.
+    """Sums the policy loss of a micro-batch over its tokens.
+
+    A token adds ``w (importance x clipped ratio + kl_coef KL + llds_coef LLDS - entropy_coef H)``.
 
     Args:
-        logp: (N,) with gradient.
-        entropy: (N,) with gradient where the bonus is used.
-        old_logp: (N,), no gradient.
-        advantage: (N,).
-        weight: (N,) of `token_weights`.
-        ref_logp: (N,) under the reference model; None where `kl_coef` is 0.
+        logp: (N,) log-probs under the present weights, with gradient.
+        entropy: (N,) entropies in nats, with gradient where `entropy_coef` is above 0.
+        old_logp: (N,) log-probs before the step's first update, without gradient.
+        advantage: (N,) advantages.
+        weight: (N,) weights by `token_weights`.
+        ref_logp: (N,) log-probs under the reference model; None where `kl_coef` is 0.
         options: Clips and coefficients.
-        sampler_logp: (N,), for `importance_cap`.
-        rows: Trained tokens of each sequence, for ``ratio: sequence`` and ``llds_unit: response``.
-        runs: Trained tokens of each call, for ``llds_unit: call``.
+        sampler_logp: (N,) log-probs recorded by the sampler; needed with `importance_cap`.
+        rows: Number of trained tokens of each sequence, for ``ratio: sequence`` and ``llds_unit: response``.
+        runs: Number of trained tokens of each call, for ``llds_unit: call``.
     """
     single = logp - old_logp
     log_ratio = single if options.ratio == "token" else sequence_log_ratio(single, rows)
@@ -222,20 +231,20 @@ def policy_sums(
 def value_sums(
     values: Tensor, old_values: Tensor, returns: Tensor, weight: Tensor, clip: float | None
 ) -> tuple[Tensor, dict[str, float]]:
-    """Sums the critic's loss: ``w max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2``.
+    """Sums the critic's loss over tokens: ``w max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2``.
 
     Source: PPO's reference code (baselines), arXiv 1707.06347, equation 9 for the square; Search-R1 and verl clip at
     0.5.
 
     Args:
-        values: (N,) with gradient.
-        old_values: (N,) before the step's first update.
-        returns: (N,).
-        weight: (N,) of `token_weights`.
-        clip: c; None: no clip.
+        values: (N,) estimates V, with gradient.
+        old_values: (N,) estimates before the step's first update.
+        returns: (N,) returns R to learn.
+        weight: (N,) weights by `token_weights`.
+        clip: Largest distance c from the old estimate; None: no clip.
 
     Returns:
-        The weighted sum, not yet divided, and unweighted sums over tokens for metrics.
+        The weighted sum, not yet divided by the denominator; and unweighted sums over tokens by metric name.
     """
     squared = (values - returns).square()
     statistics = {"value": values.detach().sum(), "return": returns.sum(), "squared_error": squared.detach().sum()}
@@ -253,7 +262,7 @@ def token_weights(
     constant_length: int | None = None,
     targets: Targets = model_targets,
 ) -> tuple[list[npt.NDArray[np.float32]], float]:
-    """Returns what each trained token weighs, and the one denominator of the whole step.
+    """Returns the weight of each trained token in the loss, and the one denominator of the whole step.
 
     The loss of a step is ``sum of weight x token loss / denominator`` over all its micro-batches and ranks. With
     sample weights w and n trained tokens per sample:
@@ -261,32 +270,32 @@ def token_weights(
     * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode weighs
       more than a short one);
     * ``sequence-mean``: weights w / n, denominator ``sum of w`` (DeepSeekMath, arXiv 2402.03300, equation 3);
-    * ``episode-mean``: weights w over the episode's sum of w n, denominator the number of episodes: one of 22 calls
-      weighs as much as one of a single call;
+    * ``episode-mean``: weights w over the episode's sum of w n, denominator the number of episodes: an episode of
+      22 calls weighs as much as an episode of one call;
     * ``constant``: weights w, denominator ``sum of w x constant_length`` (Dr.GRPO, arXiv 2503.20783;
-      neither a long episode nor a long step weakens a token).
+      a token's weight depends neither on its episode's length nor on the step's).
 
     Args:
         samples: Every sample of the step.
-        reduction: See above.
-        constant_length: Tokens that a sequence counts as, with ``constant``.
-        targets: Which tokens are learnt from.
+        reduction: One of the four above.
+        constant_length: Number of tokens that each sequence counts as, with ``constant``.
+        targets: Returns the positions of the tokens that are learnt from. Default: the model's trained tokens.
 
     Returns:
         One (n,) float32 array per sample, and the denominator.
     """
     counts = [len(targets(sample)) for sample in samples]
-    shared = [1.0] * len(samples)
+    divisors = [1.0] * len(samples)
     if reduction == "sequence-mean":
-        shared = [max(n, 1) for n in counts]
+        divisors = [max(n, 1) for n in counts]
     elif reduction == "episode-mean":
         sums: dict[str, float] = {}
         for s, n in zip(samples, counts, strict=True):
             sums[s.episode_id] = sums.get(s.episode_id, 0.0) + s.weight * n
-        shared = [sums[s.episode_id] or 1.0 for s in samples]
-    own = [s.weight / among for s, among in zip(samples, shared, strict=True)]
-    weights = [np.full(n, w, np.float32) for n, w in zip(counts, own, strict=True)]
+        divisors = [sums[s.episode_id] or 1.0 for s in samples]
+    per_token = [s.weight / divisor for s, divisor in zip(samples, divisors, strict=True)]
+    weights = [np.full(n, w, np.float32) for n, w in zip(counts, per_token, strict=True)]
     if reduction == "constant":
         assert constant_length is not None
-        return weights, sum(own) * constant_length
-    return weights, sum(w * n for n, w in zip(counts, own, strict=True))
+        return weights, sum(per_token) * constant_length
+    return weights, sum(w * n for n, w in zip(counts, per_token, strict=True))

@@ -1,8 +1,8 @@
 """Samples: the training sequences of an episode, made from its token tree without touching a token.
 
-A context of an episode that holds calls becomes one sequence, what it inherits from its parents included. Each call
-is trained on exactly once: where two contexts share a trunk, the first one trains the trunk's calls and the others
-only see them.
+Each context of an episode that holds calls becomes one sequence, including the tokens it inherits from its parents.
+Each call is trained on exactly once: where two contexts share a trunk, the first context trains on the trunk's calls,
+and the others only see them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from searchgym.errors import DataError
 from searchgym.records import Call, Episode, Span
 
 SampleKind = Literal["policy", "demonstration"]
+"""Origin of a sample: sampled by the policy, with log-probs, or a demonstration without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleCall:
-    """One call that a sample trains on: tokens ``start:end`` of the sample."""
+    """One call that a sample trains on, and where its tokens are in the sample."""
 
     index: int
-    """Its place in `Episode.calls`; the call's id is ``"<episode id>/<index>"``."""
+    """Index in `Episode.calls`; the call's id is ``"<episode id>/<index>"``."""
     start: int
+    """First token, an index into the sample."""
     end: int
+    """End of the tokens (exclusive)."""
     role: str
+    """Role that made the call."""
     turn: int
+    """Turn of the episode in which the call was made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,96 +45,102 @@ class Sample:
     ids: npt.NDArray[np.int32]
     """(T,) int32 token ids."""
     mask: npt.NDArray[np.bool_]
-    """(T,) bool: True where the model wrote the token and it is trained on, its end-of-turn too."""
+    """(T,) bool: True for tokens to train on: those the model wrote in this sample's calls, end-of-turn included."""
     reward: npt.NDArray[np.float32]
     """(T,) float32: each call's reward on its last token, else 0."""
     advantage: npt.NDArray[np.float32]
-    """(T,) float32: 0 until `searchgym.train.algorithms.advantages` has set it, and always 0 outside the mask."""
+    """(T,) float32 advantages, set by `searchgym.train.algorithms.advantages`; 0 before that and outside the mask."""
     sampler_logp: npt.NDArray[np.float32]
     """(T,) float32 natural-log probabilities under the sampler; 0 outside the mask and in demonstrations."""
     calls: tuple[SampleCall, ...]
+    """The calls trained on, in order."""
     model_key: str
+    """Key of the model that wrote the calls and learns from them."""
     episode_id: str
+    """Id of the episode."""
     question_id: str
+    """Id of the episode's question."""
     attempt: int
+    """Number of the attempt at the question."""
     group_uid: str | None
-    """Key of the episodes it is compared with."""
+    """Key of the group of episodes to compare with; None: no group."""
     policy_version: int
-    """Optimizer steps behind the oldest weights that sampled one of its calls."""
+    """Number of updates made to the oldest weights that sampled one of the calls."""
     searches: int = 0
-    """Searches of the episode."""
+    """Number of searches in the episode."""
     overlong: bool = False
-    """See `is_overlong`."""
+    """True if the episode was cut off; see `is_overlong`."""
     old_logp: npt.NDArray[np.float32] | None = None
-    """(T,) under the trainer's weights before the step's first update; None: not computed ahead."""
+    """(T,) float32 log-probs under the trainer's weights before the step's first update; None: not computed yet."""
     ref_logp: npt.NDArray[np.float32] | None = None
-    """(T,) under the reference model; None: not computed ahead."""
+    """(T,) float32 log-probs under the reference model; None: not computed yet."""
     value: npt.NDArray[np.float32] | None = None
-    """(T,) float32: the critic's estimates at the tokens that have one, else 0; None without a critic."""
+    """(T,) float32 estimates of the critic at the tokens that have one, else 0; None without a critic."""
     returns: npt.NDArray[np.float32] | None = None
-    """(T,) float32: what the critic's estimates should have been, at the same tokens."""
+    """(T,) float32 returns, the critic's targets, at the same tokens as `value`; None until GAE has set them."""
     weight: float = 1.0
-    """What it counts in sums and denominators; 0 for a padding row."""
+    """Weight in sums and denominators. Default: 1; 0 for a padding row."""
     kind: SampleKind = "policy"
+    """Origin of the sequence. Default: ``"policy"``."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """Ids of its calls, in order."""
+        """Ids of the calls trained on, in order."""
         return tuple(f"{self.episode_id}/{call.index}" for call in self.calls)
 
 
 Targets = Callable[[Sample], npt.NDArray[np.int64]]
-"""Returns the places of the tokens of a sample that are learnt from, (n,) ascending, none the first."""
+"""Function from a sample to the positions of the tokens to learn from: (n,) int64, ascending, never position 0."""
 
 
 def model_targets(sample: Sample) -> npt.NDArray[np.int64]:
-    """Returns the places of the model's tokens that are trained on."""
+    """Returns the positions of the trained tokens of a sample, (n,) int64."""
     return np.flatnonzero(sample.mask)
 
 
 def response_targets(sample: Sample) -> npt.NDArray[np.int64]:
-    """Returns every place from the first trained token to the last, observations between them included."""
+    """Returns every position from the first trained token to the last, observations in between included, (n,) int64."""
     places = model_targets(sample)
     return np.arange(places[0], places[-1] + 1) if len(places) else places
 
 
 VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targets}
-"""Which tokens have a value, by `CriticOptions.tokens`."""
+"""Functions that choose the tokens with a critic's value, by `CriticOptions.tokens`."""
 
 
 def samples_from(episode: Episode, kind: SampleKind = "policy", rewards: Sequence[float] | None = None) -> list[Sample]:
     """Returns the training sequences of an episode; none if no model wrote a token in it.
 
     Args:
-        episode: With contexts and calls.
-        kind: ``"policy"`` asks every trained span for its log-probs, ``"demonstration"`` ignores them.
-        rewards: One per call; `outcome_rewards` if not given.
+        episode: A finished episode with contexts and calls.
+        kind: ``"policy"`` requires log-probs of every trained span, ``"demonstration"`` ignores them.
+        rewards: One reward per call. Default: `outcome_rewards`.
 
     Raises:
-        DataError: Calls and spans do not fit together, log-probs are missing, or a sequence mixes model keys.
+        DataError: Calls and spans do not match, log-probs are missing, or a sequence mixes model keys.
     """
     rewards = outcome_rewards(episode) if rewards is None else rewards
-    return [_sample(episode, *part, kind, rewards) for part in _parts(episode)]
+    return [_sample(episode, *sequence, kind, rewards) for sequence in _sequences(episode)]
 
 
 def outcome_rewards(episode: Episode) -> list[float]:
-    """Returns one reward per call: the episode's own on the last call of each of its sequences, 0 on the others.
+    """Returns one reward per call: the episode's reward on the last call of each of its sequences, 0 on the others.
 
-    An answer that only training asked for is no part of the outcome.
+    Prefix answers, which only training asks for, get 0.
     """
     rewards = [0.0] * len(episode.calls)
-    for _, mine, _ in _parts(episode):
+    for _, mine, _ in _sequences(episode):
         if acting := [index for index, call in mine if not call.prefix]:
             rewards[acting[-1]] = episode.reward
     return rewards
 
 
-Part = tuple[int, list[tuple[int, Call]], list[tuple[int, int]]]
-"""A sequence of an episode: its context, the calls that it trains on, tokens of others that it only shows."""
+_Sequence = tuple[int, list[tuple[int, Call]], list[tuple[int, int]]]
+"""(context, indexed calls to train on, token ranges of other calls, which are only shown)."""
 
 
-def _parts(episode: Episode) -> list[Part]:
-    """Returns the sequences of an episode; see `samples_from`."""
+def _sequences(episode: Episode) -> list[_Sequence]:
+    """Returns the training sequences of an episode; see `samples_from`."""
     calls = [(i, call) for i, call in enumerate(episode.calls) if call.end > call.start]
     holders = sorted({call.context for _, call in calls})
     prefixes = {c for c in holders if all(call.prefix for _, call in calls if call.context == c)}
@@ -137,12 +148,12 @@ def _parts(episode: Episode) -> list[Part]:
 
     def covered(context: int) -> bool:
         """True if another context inherits every call of this one."""
-        own = [call for _, call in calls if call.context == context]
+        inside = [call for _, call in calls if call.context == context]
         others = [reach[other] for other in holders if other not in (context, *prefixes)]
-        return all(any(call.end <= seen.get(context, 0) for seen in others) for call in own)
+        return all(any(call.end <= seen.get(context, 0) for seen in others) for call in inside)
 
-    parts: list[Part] = []
-    claimed: set[int] = set()
+    sequences: list[_Sequence] = []
+    claimed: set[int] = set()  # each call is trained on once, by the first context that holds all of it
     for index, call in calls:
         if call.end > (total := reach[call.context][call.context]):
             raise DataError(
@@ -154,21 +165,21 @@ def _parts(episode: Episode) -> list[Part]:
         seen = reach[context]
         inside = [(i, call) for i, call in calls if call.start < seen.get(call.context, 0)]
         mine = [(i, c) for i, c in inside if i not in claimed and c.end <= seen[c.context]]
-        own = {i for i, _ in mine}
-        foreign = [(call.start, min(call.end, seen[call.context])) for i, call in inside if i not in own]
-        claimed |= own
-        parts.append((context, mine, foreign))
-    return parts
+        indices = {i for i, _ in mine}
+        foreign = [(call.start, min(call.end, seen[call.context])) for i, call in inside if i not in indices]
+        claimed |= indices
+        sequences.append((context, mine, foreign))
+    return sequences
 
 
 def is_overlong(episode: Episode) -> bool:
-    """Returns whether an episode was ended by a full context, or without an answer after a call cut at its limit."""
+    """Returns True if an episode was cut off: by a full context, or without an answer after a call cut at its limit."""
     cut = bool(episode.calls) and episode.calls[-1].cut and episode.stop_reason != "answer"
     return episode.stop_reason == "context" or cut
 
 
 def with_all_targets(sample: Sample) -> Sample:
-    """Returns the sample with every token trained on but the first, which nothing predicts."""
+    """Returns a copy of the sample with every token in the mask except the first, which nothing predicts."""
     return dataclasses.replace(sample, mask=np.arange(len(sample.ids)) > 0)
 
 
@@ -192,7 +203,7 @@ def _sample(
     kind: SampleKind,
     rewards: Sequence[float],
 ) -> Sample:
-    """Builds the sequence of one context: trained on the calls `mine`, not on the tokens in `foreign`."""
+    """Builds the sample of one context, trained on the calls `mine` but not on the token ranges `foreign`."""
     where = f"episode {episode.id}, context {context}"
     spans = episode.tokens(context)
     ids: npt.NDArray[np.int32] = _join([span.ids for span in spans], np.int32)
@@ -230,28 +241,27 @@ def _sample(
 
 
 def _logp(spans: Sequence[Span], mask: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float32]:
-    """Returns the sampler's log-probs on the mask, 0 elsewhere."""
-    parts = [np.full(len(s.ids), np.nan) if s.logp is None else s.logp for s in spans]
-    logp = _join(parts, np.float32)
+    """Returns the sampler's log-probs on the mask and 0 elsewhere, (T,) float32."""
+    logp = _join([np.full(len(s.ids), np.nan) if s.logp is None else s.logp for s in spans], np.float32)
     if not np.isfinite(logp[mask]).all():
         raise DataError(f"{where}: log-probs of a model span are missing or not finite: only demonstrations lack them")
     return np.where(mask, logp, np.float32(0))
 
 
-def _join(parts: Sequence[npt.NDArray[Any]], dtype: type[Any]) -> npt.NDArray[Any]:
+def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type[Any]) -> npt.NDArray[Any]:
     """Concatenates arrays as one type."""
-    return np.concatenate(parts).astype(dtype, copy=False)
+    return np.concatenate(arrays).astype(dtype, copy=False)
 
 
 def retokenisation_mismatches(samples: Sequence[Sample], episode: Episode) -> int:
     """Counts the calls of an episode that are not trained on exactly as they were sampled.
 
-    A call counts if the tokens ``start:end`` of its sample differ from the ids of the episode's model spans at that
-    place, or are not all in the mask. It is 0 by construction; a tokenizer in the way would show here.
+    A call counts if its tokens in the sample differ from the episode's model spans at the same position, or are not all
+    in the mask. The count is 0 by construction; text that was decoded and tokenised again would raise it.
 
     Args:
-        samples: Those that `samples_from` made of the episode, as the learner gets them.
-        episode: As the rollout recorded it.
+        samples: Samples made of the episode by `samples_from`, as the learner gets them.
+        episode: The episode as the rollout recorded it.
     """
     count = 0
     for sample in samples:
@@ -264,11 +274,11 @@ def retokenisation_mismatches(samples: Sequence[Sample], episode: Episode) -> in
 
 
 def _sampled(episode: Episode, call: Call) -> npt.NDArray[np.int32]:
-    """Returns the ids of the model spans of a call's context that stand between the call's start and end."""
+    """Returns the token ids of the model spans between a call's start and end, in the call's context."""
     node = episode.contexts[call.context]
-    place, found = node.fork, [np.zeros(0, np.int32)]
+    place, sampled = node.fork, [np.zeros(0, np.int32)]
     for span in node.spans:
         if span.kind == "model" and call.start <= place < call.end:
-            found.append(span.ids)
+            sampled.append(span.ids)
         place += len(span.ids)
-    return np.concatenate(found)
+    return np.concatenate(sampled)
