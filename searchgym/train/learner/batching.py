@@ -1,9 +1,9 @@
-"""Micro-batches: which samples share a forward pass, and their tensors.
+"""Micro-batches: grouping samples into forward passes, and building their tensors.
 
-*Padded* rows end at a multiple of 64 tokens and share a pass only with rows of the same padded length, so that few
-shapes occur and little is padded. Attention is causal: what stands right of a row's end reaches none of its tokens, and
-no attention mask is needed. *Packed* samples stand one after the other in a single row; each begins at position 0
-again, by which the model tells them apart. Padded rows are faster on a CPU, packed ones on a GPU.
+*Padded* rows are filled up to a multiple of 64 tokens and share a pass only with rows of the same padded length, so
+that few shapes occur and padding is short. Attention is causal: padding right of a row cannot reach its tokens, so no
+attention mask is needed. *Packed* samples follow each other in a single row; positions restart at 0 in each sample,
+which is how the model separates them. Padding is faster on a CPU, packing on a GPU.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MULTIPLE = 64
-"""Padded lengths are multiples of this many tokens: a new shape is slow on its first visit."""
+"""Padded lengths are multiples of this many tokens, so that few shapes occur: the first pass of a shape is slow."""
 
 
 def padded_length(length: int) -> int:
-    """Returns the length of a row after padding."""
+    """Returns the length of a row after padding, in tokens."""
     return -(-length // MULTIPLE) * MULTIPLE
 
 
 def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[list[int]]:
-    """Groups rows into micro-batches, the same way each time.
+    """Groups rows into micro-batches, deterministically.
 
     Args:
-        lengths: Tokens of each row.
-        max_tokens: Padded tokens of a micro-batch at most; a row longer than this is alone.
-        packed: Rows stand one after the other and may have any lengths.
+        lengths: Number of tokens of each row.
+        max_tokens: Most tokens of a micro-batch, padding included; a longer row gets its own micro-batch.
+        packed: Concatenates rows of any lengths instead of padding rows of equal padded length.
 
     Returns:
-        Indices of `lengths`, each once, shortest rows first.
+        Indices into `lengths` per micro-batch; each occurs once, shortest rows first.
     """
     batches: list[list[int]] = []
     length = total = 0
@@ -54,33 +54,33 @@ def pack(lengths: Sequence[int], max_tokens: int, packed: bool = False) -> list[
             batches[-1].append(i)
         return batches
     for i in sorted(range(len(lengths)), key=lambda i: (padded_length(lengths[i]), i)):
-        own = padded_length(lengths[i])
-        if batches and own == length and (len(batches[-1]) + 1) * own <= max_tokens:
+        padded = padded_length(lengths[i])
+        if batches and padded == length and (len(batches[-1]) + 1) * padded <= max_tokens:
             batches[-1].append(i)
         else:
             batches.append([i])
-            length = own
+            length = padded
     return batches
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B rows of T padded tokens with N trained tokens in row order; packed, B is 1 and a row of numbers a sample."""
+    """Tensors of one forward pass: B rows of T padded tokens, with N trained tokens in row order; B is 1 if packed."""
 
     ids: Tensor
-    """(B, T) int64; 0 where padded."""
+    """(B, T) int64 token ids; 0 where padded."""
     keep: Tensor
-    """(B, T) bool: the positions whose logits predict a trained token, one left of it."""
+    """(B, T) bool: True at the positions whose logits predict a trained token, each one left of its token."""
     targets: Tensor
-    """(N,) int64: the trained tokens."""
+    """(N,) int64 ids of the trained tokens."""
     values: dict[str, Tensor]
-    """(N,) float32 each, by name."""
+    """(N,) float32 numbers per trained token, by name."""
     rows: list[int]
-    """Trained tokens of each row: B numbers that add up to N."""
+    """Number of trained tokens of each sample; they add up to N."""
     runs: list[int]
-    """Lengths of the unbroken runs of trained tokens, row by row; they add up to N too."""
+    """Lengths of the unbroken runs of trained tokens, in row order; they add up to N."""
     positions: Tensor | None = None
-    """(1, T) int64 where samples are packed: places of the tokens in their samples."""
+    """(1, T) int64 positions of the tokens within their samples, if packed; None if padded."""
 
 
 def collate(
@@ -94,12 +94,12 @@ def collate(
     """Builds the tensors of a micro-batch.
 
     Args:
-        samples: All samples.
-        values: Numbers per trained token: for each name one (n,) array per sample.
+        samples: All samples of the step.
+        values: Numbers per trained token, by name: one (n,) float32 array per sample.
         rows: Indices of the samples in this micro-batch.
-        device: Where the tensors go.
-        targets: Which tokens are learnt from.
-        packed: See above.
+        device: Device to put the tensors on.
+        targets: Returns the positions of the tokens that are learnt from. Default: the model's trained tokens.
+        packed: Concatenates the samples in one row instead of padding them.
     """
     places = [targets(samples[i]) for i in rows]
     lengths = [len(samples[i].ids) for i in rows]
@@ -115,38 +115,38 @@ def collate(
             positions[0, start : start + length] = np.arange(length)
             start += length
     positions[0, start:] = np.arange(width - start)
-    tokens = np.concatenate([samples[i].ids[own] for i, own in zip(rows, places, strict=True)]).astype(np.int64)
+    tokens = np.concatenate([samples[i].ids[at] for i, at in zip(rows, places, strict=True)]).astype(np.int64)
     flat = {name: np.concatenate([per_sample[i] for i in rows]) for name, per_sample in values.items()}
     return MicroBatch(
         torch.from_numpy(ids).to(device),
         torch.from_numpy(keep).to(device),
         torch.from_numpy(tokens).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in flat.items()},
-        [len(own) for own in places],
-        [length for own in places for length in run_lengths(own)],
+        [len(at) for at in places],
+        [length for at in places for length in run_lengths(at)],
         torch.from_numpy(positions).to(device) if packed else None,
     )
 
 
 def run_lengths(places: npt.NDArray[np.int64]) -> list[int]:
-    """Returns the lengths of the unbroken runs of ascending places."""
+    """Returns the lengths of the unbroken runs in ascending positions: 2, 3, 7 gives 2 and 1."""
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     return [len(run) for run in runs if len(run)]
 
 
 def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[..., Any] | None = None) -> Tensor:
-    """Runs a model and returns its outputs for the tokens that are learnt from, and no others.
+    """Runs a model and returns its outputs at the positions that predict the trained tokens.
 
-    The output layer is given the kept positions only (a hook on it drops the rest): observations and padding cost no
-    product with the vocabulary, which is what a small model spends most on.
+    A hook passes only these positions to the output layer: observations and padding skip the product with the
+    vocabulary, the largest cost of a small model.
 
     Args:
         model: A language model, or a token classifier.
-        batch: What it reads.
-        run: Runs it, where something stands around it; the model itself if not given.
+        batch: Tensors of the forward pass.
+        run: Callable that runs the model through a wrapper, such as a DeepSpeed engine. Default: the model.
 
     Returns:
-        (N, V) logits, or (N, labels).
+        (N, V) logits of a language model, or (N, labels) of a classifier.
     """
     head: Any = model.get_output_embeddings() or model.score  # type: ignore[no-untyped-call]
 

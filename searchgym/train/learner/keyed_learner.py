@@ -1,4 +1,4 @@
-"""A learner of several model keys: each learns from the calls that its roles made, by its own optimizer."""
+"""A learner for several model keys: each key's model learns from its roles' calls, with a separate optimizer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SUMS: Final = ("tokens_trained", "tokens_read", "tokens_padded", "micro_batches", "updates")
-"""Metrics that add up over keys."""
+"""Names of the metrics that are summed over keys."""
 
 
 class KeyedLearner:
-    """`Learner` over several others.
+    """Implements `Learner` by passing each sample on to the learner of its model key.
 
     Args:
-        learners: Key to its learner.
-        tokenizers: Key to its tokenizer, saved beside its weights.
+        learners: Learner of each key.
+        tokenizers: Tokenizer of each key, saved with the key's weights.
     """
 
     def __init__(self, learners: Mapping[str, Learner], tokenizers: Mapping[str, PreTrainedTokenizerBase]) -> None:
@@ -31,76 +31,76 @@ class KeyedLearner:
 
     @property
     def version(self) -> int:
-        """Updates of the key that was updated most."""
+        """Largest number of updates made to any key."""
         return max(learner.version for learner in self.learners.values())
 
     def version_of(self, key: str) -> int:
-        """See `Learner`."""
+        """Returns the number of updates made to a key."""
         return self.learners[key].version
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """See `Learner`."""
-        return self._each(samples, lambda learner, own: learner.prepare(own))
+        """Adds log-probs and values to the samples where advantages need them; see `Learner.prepare`."""
+        return self._each(samples, lambda learner, mine: learner.prepare(mine))
 
     def logp(self, samples: Sequence[Sample]) -> Flat:
-        """See `Learner`."""
-        return self._each(samples, lambda learner, own: learner.logp(own))
+        """Returns the log-probs of the trained tokens under each key's weights; see `Learner.logp`."""
+        return self._each(samples, lambda learner, mine: learner.logp(mine))
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates every key that has samples.
 
         Returns:
-            Metrics of each key, its name before the metric's (``learner/KEY/loss``, ``critic/KEY/loss``); sums of what
-            adds up, and the largest memory.
+            The metrics of each key, with the key in the name (``learner/KEY/loss``, ``critic/KEY/loss``); the sums of
+            `SUMS` over keys; and the largest peak memory.
         """
-        found: dict[str, Metrics] = {}
+        by_key: dict[str, Metrics] = {}
         for key, places in self._places(samples).items():
-            found[key] = self.learners[key].learn([samples[i] for i in places], step)
-        metrics: Metrics = {name: sum(own.get(name, 0.0) for own in found.values()) for name in SUMS}
-        metrics["memory/learn"] = max(own.get("memory/learn", 0.0) for own in found.values())
-        for key, own in found.items():
-            for name, value in own.items():
+            by_key[key] = self.learners[key].learn([samples[i] for i in places], step)
+        metrics: Metrics = {name: sum(of_key.get(name, 0.0) for of_key in by_key.values()) for name in SUMS}
+        metrics["memory/learn"] = max(of_key.get("memory/learn", 0.0) for of_key in by_key.values())
+        for key, of_key in by_key.items():
+            for name, value in of_key.items():
                 kind, slash, rest = name.partition("/")
                 if kind != "memory":
                     metrics[f"{kind}/{key}/{rest}" if slash else f"learner/{key}/{name}"] = value
         return metrics
 
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the weights of all keys, each name behind its key's and a slash."""
+        """Returns the weights of all keys by ``KEY/NAME``; the adapters' alone with `adapter`."""
         every = {key: learner.weights(adapter) for key, learner in self.learners.items()}
-        return {f"{key}/{name}": weight for key, own in every.items() for name, weight in own.items()}
+        return {f"{key}/{name}": weight for key, state in every.items() for name, weight in state.items()}
 
     def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """See `Learner`."""
+        """Returns the weights of one key by name; see `Learner.weights`."""
         return self.learners[key].weights(adapter)
 
     def save(self, folder: Path) -> None:
-        """Writes each key's models, optimizers and tokenizer to a folder of its name."""
+        """Writes each key's models, optimizers and tokenizer to a subfolder named after the key."""
         for key, learner in self.learners.items():
             (folder / key).mkdir(exist_ok=True)
             learner.save(folder / key)
             self._tokenizers[key].save_pretrained(folder / key)
 
     def load(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Restores every key from its subfolder, as written by `save`."""
         for key, learner in self.learners.items():
             learner.load(folder / key)
 
     def close(self) -> None:
-        """See `Learner`."""
+        """Closes the learner of every key."""
         for learner in self.learners.values():
             learner.close()
 
     def _places(self, samples: Sequence[Sample]) -> dict[str, list[int]]:
-        """Returns the places of each key's samples; keys without any are left out."""
+        """Returns the indices of each key's samples; keys without samples are left out."""
         places: dict[str, list[int]] = {}
         for i, sample in enumerate(samples):
             places.setdefault(sample.model_key, []).append(i)
         return {key: places[key] for key in self.learners if key in places}
 
     def _each(self, samples: Sequence[Sample], ask: Callable[[Learner, list[Sample]], Sequence[Any]]) -> list[Any]:
-        """Asks each key's learner about its samples; returns the answers in the order of the samples."""
-        found: dict[int, Any] = {}
+        """Calls `ask` with each key's learner and samples; returns the results in the order of the samples."""
+        results: dict[int, Any] = {}
         for key, places in self._places(samples).items():
-            found |= zip(places, ask(self.learners[key], [samples[i] for i in places]), strict=True)
-        return [found[i] for i in range(len(samples))]
+            results |= zip(places, ask(self.learners[key], [samples[i] for i in places]), strict=True)
+        return [results[i] for i in range(len(samples))]

@@ -1,6 +1,6 @@
-"""The learner: what the training loop asks for. Policy, critic and reference of a recipe, in this process.
+"""The interface between training loop and learner, and a learner that trains in this process.
 
-Where a recipe asks for DeepSpeed, each of its ranks runs a `LocalLearner`, and the loop talks to all of them through
+With DeepSpeed, each rank runs a `LocalLearner`, and the loop talks to all of them through
 `searchgym.train.distributed.remote.RemoteLearner`.
 """
 
@@ -27,13 +27,13 @@ from searchgym.train.memory import peak_gib, reset_peak, uses_gpu
 from searchgym.train.recipe.recipe import Recipe
 
 CRITIC = "critic"
-"""Folder of the critic in a checkpoint, and before the names of its metrics."""
+"""Name of the critic's folder in a checkpoint, and prefix of its metrics."""
 SAME = {"tokens_read", "tokens_padded", "micro_batches"}
-"""Metrics that say the same of the critic as of the policy, or nearly."""
+"""Metrics reported for the policy only, since the critic's are nearly the same."""
 
 
 class Learner(Protocol):
-    """Learns from samples."""
+    """Interface of a learner: updates the models of a recipe from training samples."""
 
     @property
     def version(self) -> int:
@@ -41,11 +41,15 @@ class Learner(Protocol):
         ...
 
     def version_of(self, key: str) -> int:
-        """Returns the updates of one of the model keys that are trained."""
+        """Returns the number of updates made to a trained model key."""
         ...
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Returns the samples with what their advantages are made of: log-probs for KL in the reward, values."""
+        """Adds the inputs of advantages to samples: log-probs for KL in the reward, and the critic's values.
+
+        Returns:
+            Copies of the samples, in the same order.
+        """
         ...
 
     def logp(self, samples: Sequence[Sample]) -> Flat:
@@ -65,15 +69,19 @@ class Learner(Protocol):
         ...
 
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the policy's weights by name: the whole model's, an adapter merged in, or the adapter's alone."""
+        """Returns the policy's weights by name.
+
+        Args:
+            adapter: Returns the LoRA adapter's weights alone. Default: the whole model's, with any adapter merged in.
+        """
         ...
 
     def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """Returns the same of one of the model keys that are trained."""
+        """Returns the weights of a trained model key; see `weights`."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes models and optimizers to a folder that is there.
+        """Writes models and optimizers to an existing folder.
 
         Raises:
             TrainingError: A weight is not finite.
@@ -81,23 +89,23 @@ class Learner(Protocol):
         ...
 
     def load(self, folder: Path) -> None:
-        """Takes over what `save` wrote."""
+        """Restores models and optimizers from a folder written by `save`."""
         ...
 
     def close(self) -> None:
-        """Ends what the learner started."""
+        """Ends the processes that the learner started."""
         ...
 
 
 class LocalLearner:
-    """A learner in this process, alone or as one of several ranks.
+    """Learner that trains in this process, alone or as one of several ranks.
 
     Args:
-        recipe: What to do.
-        model: The policy, trained in place. On a resume too, give it as it was at step 0: the KL term refers to that.
-        critic: Trained in place where the recipe has one; made as the recipe says if not given.
-        ranks: Who takes part.
-        updater: Makes the updater of a model.
+        recipe: Options of the training.
+        model: The policy, trained in place. On a resume, too, pass the model of step 0: the KL term refers to it.
+        critic: The critic, trained in place. Default: built by the recipe, if the recipe has one.
+        ranks: The processes that train together. Default: this process alone.
+        updater: Builds the updater of a model from (model, optimizer options, steps).
     """
 
     def __init__(
@@ -111,8 +119,8 @@ class LocalLearner:
         self.recipe, self.ranks = recipe, ranks or Ranks()
         self.critic: Critic | None = None
         if recipe.has_critic:
-            made = updater(_ready(critic or _critic(recipe, model), recipe), recipe.critic.optimizer, recipe.steps)
-            self.critic = Critic(made, recipe.critic, recipe.seed, self.ranks)
+            valuing = updater(_ready(critic or _critic(recipe, model), recipe), recipe.critic.optimizer, recipe.steps)
+            self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         reference: Any = None
         if recipe.loss.kl_coef and not recipe.lora.rank:
             reference = copy.deepcopy(model).requires_grad_(False)
@@ -137,30 +145,30 @@ class LocalLearner:
         return self.policy.version
 
     def version_of(self, key: str) -> int:
-        """See `Learner`: there is one."""
+        """Returns `version` for any key: this learner trains a single model."""
         return self.version
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """See `Learner`."""
-        made = list(samples)
-        if made and self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "reward":
-            made = self.policy.with_logp(made)
-        return self.critic.with_values(made) if made and self.critic is not None else made
+        """Adds log-probs and values to the samples where advantages need them; see `Learner.prepare`."""
+        prepared = list(samples)
+        if prepared and self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "reward":
+            prepared = self.policy.with_logp(prepared)
+        return self.critic.with_values(prepared) if prepared and self.critic is not None else prepared
 
     def logp(self, samples: Sequence[Sample]) -> Flat:
-        """See `Learner`."""
+        """Returns the log-probs of the trained tokens under the present weights; see `Learner.logp`."""
         return self.policy.logp(samples)
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """See `Learner`."""
+        """Updates policy and critic from the samples; see `Learner.learn`."""
         reset_peak()
         metrics = self._learn(samples, step)
         if self.recipe.rollout.vllm.sleep and uses_gpu():
-            torch.cuda.empty_cache()  # the sampler is about to wake
+            torch.cuda.empty_cache()  # the sampler wakes next and needs the memory
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 
     def _learn(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Updates the models."""
+        """Updates the models by the recipe's method; the critic alone during its warm-up."""
         recipe = self.recipe
         if recipe.method != "policy":
             if recipe.supervised.targets == "all":
@@ -170,23 +178,23 @@ class LocalLearner:
         if self.critic is None or step >= recipe.critic.warmup_steps:
             metrics = self.policy.policy_step(samples, step)
         if self.critic is not None:
-            own = self.critic.value_step(samples, step)
-            metrics |= {f"{CRITIC}/{name}": value for name, value in own.items() if name not in SAME}
+            of_critic = self.critic.value_step(samples, step)
+            metrics |= {f"{CRITIC}/{name}": value for name, value in of_critic.items() if name not in SAME}
         return metrics
 
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """See `Learner`."""
+        """Returns the policy's weights by name; see `Learner.weights`."""
         state = self.policy.updater.weights()
         if not self.recipe.lora.rank or self.ranks.rank:
             return state
         return adapter_weights(state) if adapter else merged(state, self.recipe.lora)
 
     def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """See `Learner`: there is one."""
+        """Returns `weights` for any key: this learner trains a single model."""
         return self.weights(adapter)
 
     def save(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Writes models and optimizers to an existing folder; see `Learner.save`."""
         self.policy.updater.check_weights()
         self.policy.updater.save(folder)
         if self.critic is not None:
@@ -195,24 +203,24 @@ class LocalLearner:
             self.critic.updater.save(folder / CRITIC)
 
     def load(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Restores models and optimizers from a folder written by `save`."""
         self.policy.updater.load(folder)
         if self.critic is not None:
             self.critic.updater.load(folder / CRITIC)
 
     def close(self) -> None:
-        """See `Learner`."""
+        """Does nothing: this learner starts no process."""
 
 
 def _critic(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
-    """Returns the critic of a recipe, on the policy's device: with the body of `critic.model`, or of the policy."""
+    """Builds the critic of a recipe on the policy's device, from `critic.model` or, without it, from the policy."""
     if recipe.critic.model is None:
         return make_critic(model)
     return load_critic(recipe.critic.model, recipe.learner.dtype, str(model.device))
 
 
 def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
-    """Returns the model, set to recompute its activations if the recipe asks for it."""
+    """Returns the model, with gradient checkpointing on and dropout off if the recipe asks for checkpointing."""
     if recipe.learner.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
@@ -222,10 +230,13 @@ def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
 
 
 def _switch_dropout_off(model: PreTrainedModel) -> None:
-    """Sets every dropout of a model that must be in training mode to 0; the config that is saved with it stays."""
+    """Sets every dropout of a model to 0 without changing the config that is saved with it.
+
+    Gradient checkpointing needs the training mode, in which dropout would be active.
+    """
     quiet: dict[int, PreTrainedConfig] = {}
     for module in model.modules():
-        for name, value in vars(module).items():  # "p" is nn.Dropout's; attention and layers have their own
+        for name, value in vars(module).items():  # nn.Dropout calls it "p"; attention and layers use names with "drop"
             if isinstance(value, float) and (name == "p" or "drop" in name):
                 setattr(module, name, 0.0)
         config = getattr(module, "config", None)
@@ -233,7 +244,7 @@ def _switch_dropout_off(model: PreTrainedModel) -> None:
             continue
         if id(config) not in quiet:
             quiet[id(config)] = copy.deepcopy(config)
-            for name, value in vars(config).items():  # some layers ask the config (Falcon)
+            for name, value in vars(config).items():  # some layers read the config at run time (Falcon)
                 if isinstance(value, float) and "drop" in name:
                     setattr(quiet[id(config)], name, 0.0)
         vars(module)["config"] = quiet[id(config)]

@@ -1,8 +1,8 @@
-"""LoRA: a frozen model and, beside its matrices, the products of two small ones that are trained.
+"""LoRA adapters: the model is frozen, and products of two small trained matrices are added to its matrices.
 
-Source: arXiv 2106.09685, by peft. The model stays what it is to everyone else: weights that leave the learner are
-merged (``W + alpha / rank * B A``) and have the model's own names, and the reference of the KL term is the model with
-its adapter switched off, which takes no memory.
+Source: arXiv 2106.09685, implemented with peft. Outside the learner the adapter is invisible: weights are handed out
+merged (``W + alpha / rank * B A``) under the plain model's names. The reference of the KL term is the model with its
+adapter switched off, which takes no extra memory.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME: Final = "default"
-"""Of the adapter within the model."""
+"""Name of the adapter within the model."""
 
 
 def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreTrainedModel:
-    """Freezes a model and puts an adapter beside its matrices, in place: B is 0, so that it says what it said.
+    """Freezes the model and adds a LoRA adapter in place. B starts at zero, so outputs do not change.
 
     Args:
-        model: Plain.
-        options: Rank at least 1.
-        seed: Of A.
+        model: A model without adapter.
+        options: Rank (at least 1), alpha and target matrices.
+        seed: Seed of the random initial values of A.
+
+    Returns:
+        The same model.
 
     Raises:
-        UsageError: None of the matrices named is there.
+        UsageError: The model has none of the target matrices, or weights besides the adapter would be trained.
     """
     from peft import LoraConfig
 
     config = LoraConfig(
         r=options.rank,
-        lora_alpha=options.alpha,  # type: ignore[arg-type]  # any number
+        lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft annotates int, but takes any number
         target_modules=options.targets or "all-linear",
         task_type="CAUSAL_LM",
     )
@@ -54,16 +57,16 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreT
         if parameter.requires_grad:
             if ".lora_" not in name:
                 raise UsageError(f"{name} would be trained beside the adapter")
-            parameter.data = parameter.data.float()  # moments and updates of bfloat16 would be lost to rounding
+            parameter.data = parameter.data.float()  # in bfloat16, small updates would be lost to rounding
     return model
 
 
 def merged(state: Mapping[str, Tensor], options: LoraOptions) -> dict[str, Tensor]:
-    """Returns the whole state of a model with its adapter merged in, under the plain model's names.
+    """Returns the state of a model with its adapter merged into the weights, under the plain model's names.
 
     Args:
-        state: Of the model with its adapter.
-        options: Those of `add_adapter`.
+        state: State of the model with its adapter.
+        options: The options given to `add_adapter`.
     """
     whole = {}
     for name, weight in state.items():
@@ -79,41 +82,41 @@ def merged(state: Mapping[str, Tensor], options: LoraOptions) -> dict[str, Tenso
 
 
 def adapter_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the adapter's weights, under the names that peft writes them under.
+    """Returns the adapter's weights under the names of peft's file format.
 
     Args:
-        state: Of the model with its adapter.
+        state: State of the model with its adapter.
     """
     return {key: state[name] for name, key in _names(state).items()}
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Takes over an adapter's weights as they were saved: through peft they would be rounded to the base's type."""
+    """Loads a saved adapter into a model that has one, in float32; peft would round it to the base model's type."""
     from safetensors.torch import load_file
 
     saved = load_file(folder / ADAPTER_WEIGHTS)
-    own = {name: saved[key] for name, key in _names(model.state_dict()).items()}
-    model.load_state_dict(own, strict=False)
+    adapter = {name: saved[key] for name, key in _names(model.state_dict()).items()}
+    model.load_state_dict(adapter, strict=False)  # not strict: the frozen base stays as it is
 
 
 def _names(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Returns peft's name of each of the adapter's weights."""
-    own = [name for name in state if ".lora_" in name]
-    return {name: f"base_model.model.{name.replace(f'.{NAME}.', '.')}" for name in own}
+    """Maps the name of each adapter weight in the model to its name in peft's file format."""
+    adapter = [name for name in state if ".lora_" in name]
+    return {name: f"base_model.model.{name.replace(f'.{NAME}.', '.')}" for name in adapter}
 
 
 def adapter_config(options: LoraOptions) -> dict[str, Any]:
-    """Returns what peft's ``adapter_config.json`` says of an adapter, as far as it takes to sample from it."""
+    """Returns the entries of peft's ``adapter_config.json`` that sampling from an adapter needs."""
     targets = options.targets or "all-linear"
     return {"peft_type": "LORA", "r": options.rank, "lora_alpha": options.alpha, "target_modules": targets}
 
 
 class WithoutAdapter:
-    """A model as it is with its adapter switched off.
+    """Callable that runs a model with its adapter switched off.
 
     Args:
-        model: With an adapter.
-        run: Runs it.
+        model: A model with an adapter.
+        run: Callable that runs the model, such as its updater.
     """
 
     def __init__(self, model: Any, run: Callable[..., Any]) -> None:
@@ -121,7 +124,7 @@ class WithoutAdapter:
         self.get_output_embeddings = model.get_output_embeddings
 
     def __call__(self, **inputs: Any) -> Any:
-        """Runs it."""
+        """Runs the model; the adapter is on again afterwards, even after an error."""
         self.model.disable_adapters()
         try:
             return self._run(**inputs)

@@ -1,4 +1,4 @@
-"""One model's updates: backward passes, the cut of the gradients, AdamW, its schedule and state. Plain torch."""
+"""Updates of one model in plain torch: backward passes, gradient clipping, AdamW, its schedule and state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def lr_scale(step: int, steps: int, options: OptimizerOptions) -> float:
-    """Returns the share of the learning rate in a 0-based step: linear warm-up, then constant or half a cosine."""
+    """Returns the factor on the learning rate in a 0-based step: linear warm-up, then constant or half a cosine."""
     if step < options.warmup_steps:
         return (step + 1) / options.warmup_steps
     if options.schedule == "constant":
@@ -32,7 +32,7 @@ def lr_scale(step: int, steps: int, options: OptimizerOptions) -> float:
 def make_optimizer(model: PreTrainedModel, options: OptimizerOptions) -> torch.optim.AdamW:
     """Returns AdamW with weight decay on matrices only."""
     named = [p for p in model.parameters() if p.requires_grad]
-    dimensions = [len(getattr(p, "ds_shape", p.shape)) for p in named]  # a parameter that is sharded looks flat
+    dimensions = [len(getattr(p, "ds_shape", p.shape)) for p in named]  # DeepSpeed flattens a sharded parameter
     groups = [
         {"params": [p for p, n in zip(named, dimensions, strict=True) if n >= 2], "weight_decay": options.weight_decay},
         {"params": [p for p, n in zip(named, dimensions, strict=True) if n < 2], "weight_decay": 0.0},
@@ -43,18 +43,18 @@ def make_optimizer(model: PreTrainedModel, options: OptimizerOptions) -> torch.o
 
 
 class Updater:
-    """Updates a model in this process.
+    """Computes gradients of a model and updates it with AdamW, in this process.
 
     Args:
         model: Trained in place; its weights keep their type and device.
-        options: Of the optimizer.
-        steps: Steps of the whole run, for the schedule.
+        options: Options of the optimizer.
+        steps: Number of steps of the whole run, for the schedule.
     """
 
     def __init__(self, model: PreTrainedModel, options: OptimizerOptions, steps: int) -> None:
         self.model, self.options, self.steps = model, options, steps
         self.version = 0
-        """Updates made so far."""
+        """Number of updates made so far."""
         self.optimizer = make_optimizer(model, options)
 
     def __call__(self, **inputs: Any) -> Any:
@@ -62,23 +62,26 @@ class Updater:
         return self.model(**inputs)
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradient of a micro-batch's share of the update's loss to what is there."""
+        """Accumulates the gradient of a micro-batch's share of the loss."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
-        """Forgets the gradients."""
+        """Clears the accumulated gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def apply(self, step: int) -> dict[str, float]:
-        """Cuts the gradients, makes one optimizer update and clears them.
+        """Clips the gradients, makes one optimizer update and clears the gradients.
 
-        Gradients that are all exactly 0 make no update: momentum and weight decay alone would move the weights.
+        If all gradients are exactly 0, no update is made: momentum and weight decay alone would move the weights.
 
         Args:
             step: 0-based step of the run.
 
+        Returns:
+            ``gradient_norm`` (before clipping), ``learning_rate``, and ``updates`` (1 or 0).
+
         Raises:
-            TrainingError: A gradient that is not finite; nothing was changed.
+            TrainingError: A gradient is not finite; the weights are unchanged.
         """
         rate = self.options.lr * lr_scale(step, self.steps, self.options)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm or math.inf))
@@ -97,16 +100,16 @@ class Updater:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns the whole state of the model, by name; not copied."""
+        """Returns the state of the model by name, without copying it."""
         return dict(self.model.state_dict())
 
     def save(self, folder: Path) -> None:
-        """Writes the model in Hugging Face format, and what makes the next update the same: moments and version."""
+        """Writes the model in Hugging Face format, and the optimizer's state and the version to ``optimizer.pt``."""
         self.model.save_pretrained(folder)
         torch.save({"optimizer": self.optimizer.state_dict(), "version": self.version}, folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
-        """Takes over what `save` wrote of a model of the same shape."""
+        """Restores model, optimizer and version from a folder that `save` wrote for a model of the same shape."""
         if (folder / ADAPTER_WEIGHTS).is_file():
             load_adapter(self.model, folder)
         else:
