@@ -67,6 +67,6 @@ def test_the_shipped_model_reads_facts_that_it_never_saw():
 
 def test_another_folder_is_left_alone(tmp_path):
     (tmp_path / "precious.txt").write_text("x")
-    with pytest.raises(RunExistsError, match="not a demonstration"):
+    with pytest.raises(RunExistsError, match="holds files that no demonstration wrote"):
         run_demo(load_recipe("tiny-grpo", QUICK), tmp_path, questions=2)
     assert (tmp_path / "precious.txt").read_text() == "x"
