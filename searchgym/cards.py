@@ -82,7 +82,7 @@ class EnvCard:
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
     thoughts: Literal["keep", "drop"] = "keep"
-    """Whether the transcript keeps the model's ``<think>`` blocks."""
+    """Whether `SearchEnv.render` shows the model's ``<think>`` blocks; the model's context always keeps them."""
     top_k: int = 3
     """Passages retrieved per query."""
     max_turns: int = 5

@@ -323,7 +323,7 @@ class Episode:
     scores: dict[str, float] = field(default_factory=dict)
     """Scores by name: ``em`` and ``f1`` in [0, 1], and any others of the environment."""
     error: str | None = None
-    """Message of the retriever's error if `stop_reason` is ``"retriever_error"``."""
+    """Why the episode could not go on (retriever error, full context, spent calls); None otherwise."""
     notes: dict[str, float] = field(default_factory=dict)
     """Numbers that the workflow recorded, by name."""
 

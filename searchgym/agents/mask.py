@@ -1,4 +1,4 @@
-"""M-ASK: five roles that share a table of knowledge (arXiv 2601.04703; rules as in its released code and UnityMAS-O).
+"""M-ASK: five roles that share a knowledge table (arXiv 2601.04703; rules as in its released code and UnityMAS-O).
 
 Search behaviour (planning, search, answer) and knowledge management (summary, update) share one state: sub-questions
 and the evidence found for them, in few words. Pages never enter it, so contexts stay short however many searches the

@@ -24,7 +24,7 @@ class Monolithic:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         chat = io.open("searcher", question=question.text, instructions=io.protocol.instructions())
-        await self._answer_now(chat, io)
+        await self._trial_answer(chat, io)
         while True:
             reply = await chat.generate()
             action = io.protocol.parse(reply.text)
@@ -36,9 +36,9 @@ class Monolithic:
                 return
             chat.observe(observation.text)
             if isinstance(action, Search):
-                await self._answer_now(chat, io)
+                await self._trial_answer(chat, io)
 
-    async def _answer_now(self, chat: Chat, io: EpisodeIO) -> None:
+    async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:
         """Samples a trial answer in a fork of the context, if the options ask for one."""
         if not (self.prefix_answers and io.training):
             return

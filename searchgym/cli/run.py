@@ -1,4 +1,4 @@
-"""The ``list`` and ``play`` commands."""
+"""The ``list`` and ``play`` commands, and the loading of a task that ``eval`` shares with them."""
 
 from __future__ import annotations
 

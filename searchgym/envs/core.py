@@ -7,8 +7,8 @@ One action takes two calls, so that the caller (the shell) decides how retrieval
     state, observation = finish(state, hits, rules)  # or fail(state, error) if the retriever failed
 
 Rules of an episode: every action costs a turn, an invalid one too. An answer ends the episode (``"answer"``). So does
-the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The score
-depends on the answer action and the question, nothing else.
+the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The shell
+may end it by `fail`: see `searchgym.records.StopReason`. The score depends only on the answer action and the question.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class State:
     stop_reason: StopReason | None = None
     """Why the episode ended; None while it runs."""
     error: str | None = None
-    """Message of the retriever's error, if it failed."""
+    """Why the episode could not go on (retriever error, full context, spent calls); None otherwise."""
 
     @property
     def done(self) -> bool:

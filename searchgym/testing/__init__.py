@@ -1,4 +1,4 @@
-"""Conformance suites for environments, retrievers, agents and samplers written elsewhere.
+"""Conformance suites for your own environments, retrievers, agents and samplers.
 
 Each suite is a mixin: a subclass says how to make its subject, and every ``test_`` method checks one clause of the
 contract. pytest collects the subclass; without pytest, the methods can be called one after the other::

@@ -1,4 +1,4 @@
-"""`AgentTests`: what every agent promises to the engine that runs hundreds of its episodes at once."""
+"""Conformance suite for agents: `AgentTests` checks what the episode engine expects of every agent."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from searchgym.testing.watched import NeverReturnsError, Watched
 
 
 class AgentTests:
-    """The contract of `searchgym.agents.base.Agent`, and of the card that it is loaded from.
+    """Checks of the contract of `searchgym.agents.base.Agent` and of its agent card.
 
     A subclass gives `make_agent`. Models are not needed: replies are drawn from lists, by prompt and seed.
     """
 
     questions: Sequence[Question] = QUESTIONS
-    """Asked in every check; the last of the default ones is hostile."""
+    """Questions that every check asks; the last default one is hostile."""
     replies: Sequence[str] = REPLIES
-    """What the agent's models say; texts that its roles are asked for lead the checks further into it."""
+    """Replies of the fake models; texts that the agent's roles can parse lead the checks deeper into its workflow."""
     protocols: Sequence[ProtocolName] = ("tags", "tool_calls")
-    """Action grammars of the environments that it acts in."""
+    """Names of the action grammars of the environments that the agent is run in."""
     budgets: Sequence[int] = (1, 2, 5)
-    """Turn budgets of the environments that it acts in."""
+    """Turn budgets of the environments that the agent is run in."""
     seconds: float = 30.0
-    """Most wall-clock seconds for the episodes of one check."""
+    """Maximum wall-clock seconds for the episodes of one check."""
 
     def make_agent(self) -> LoadedAgent | Agent:
-        """Returns the agent under test, as `load_agent` does; a bare workflow is one without roles."""
+        """Returns the agent under test, as `load_agent` returns it; a bare workflow becomes an agent without roles."""
         raise NotImplementedError(f"{type(self).__name__} must define make_agent(self)")
 
     def run(
@@ -63,7 +63,7 @@ class AgentTests:
         training: bool = False,
         attempts: int = 2,
     ) -> dict[str, Episode]:
-        """Runs episodes of the agent; returns them by id.
+        """Runs episodes of the agent and returns them by id.
 
         Raises:
             AssertionError: The agent raised, or did not end in time.
@@ -94,7 +94,7 @@ class AgentTests:
         return {episode.id: episode for episode in episodes}
 
     def ended(self, episodes: Mapping[str, Episode], reasons: Sequence[str]) -> None:
-        """Refuses episodes that ended in another way than one of `reasons`."""
+        """Raises an AssertionError if an episode ended for a reason that is not among `reasons`."""
         for name, episode in episodes.items():
             assert episode.stop_reason in reasons, (
                 f"episode {name} must end by {' or '.join(map(repr, reasons))}, got {episode.stop_reason!r} "
@@ -102,7 +102,7 @@ class AgentTests:
             )
 
     def same(self, found: Mapping[str, Episode], expected: Mapping[str, Episode], when: str) -> None:
-        """Refuses episodes that differ from others."""
+        """Raises an AssertionError if two lists of episodes differ."""
         for name, episode in expected.items():
             assert found[name] == episode, (
                 f"episode {name} differs {when}: {found[name]!r:.400}, before {episode!r:.400}"
@@ -111,7 +111,7 @@ class AgentTests:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def test_every_episode_ends_within_its_budget(self) -> None:
-        """Whatever the budget and the grammar: by an answer, or with the last turn; it is not left open."""
+        """Checks that every episode ends with an answer or its last turn, for each budget and grammar."""
         for protocol in self.protocols:
             for max_turns in self.budgets:
                 episodes = self.run(protocol=protocol, max_turns=max_turns)
@@ -120,12 +120,12 @@ class AgentTests:
                 assert not over, f"episode {over[0]} took more than {max_turns} turns"
 
     def test_it_asks_only_roles_that_it_declares(self) -> None:
-        """Roles and their prompts' fields are those of the card, in training too."""
+        """Checks that the agent uses only the roles and prompt fields of its card, in training too."""
         for training in (False, True):
             self.run(training=training)  # the engine refuses any other
 
     def test_hostile_replies_are_survived(self) -> None:
-        """No text of a model raises, or keeps the agent from ending."""
+        """Checks that no text from a model makes the agent raise or keeps it from ending."""
         for protocol in self.protocols:
             for training in (False, True):
                 sampler = Replies(HOSTILE_REPLIES)
@@ -135,31 +135,31 @@ class AgentTests:
             self.ended(self.run(sampler=Replies([text]), attempts=1), ("answer", "turns"))
 
     def test_hostile_pages_are_survived(self) -> None:
-        """Pages full of tags, without a title, without an end, and no pages at all."""
+        """Checks that the agent copes with pages full of tags or without titles, and with empty results."""
         for retriever in (Pages(HOSTILE_PASSAGES, always=True), Pages(())):
             for protocol in self.protocols:
                 self.ended(self.run(retriever=retriever, protocol=protocol), ("answer", "turns"))
 
     def test_a_retriever_that_fails_ends_the_episode(self) -> None:
-        """The agent neither raises nor goes on for ever; an episode that never searched ends as ever."""
+        """Checks that a failing retriever makes the agent neither raise nor run for ever."""
         self.ended(self.run(retriever=Broken()), ("retriever_error", "answer", "turns"))
 
     def test_a_full_context_ends_the_episode(self) -> None:
-        """The agent neither raises nor goes on for ever; one without roles ends as ever."""
+        """Checks that a failing model makes the agent neither raise nor run for ever."""
         episodes = self.run(sampler=Replies(self.replies, "context"))
         self.ended(episodes, ("context", "answer", "turns"))
 
     # -- independence ----------------------------------------------------------------------------------------------
 
     def test_the_same_replies_give_the_same_episodes(self) -> None:
-        """A new agent, and the same one once more, do the same: what is drawn comes from `io.rng`."""
+        """Checks that an agent acts the same when run again: random choices must come from `io.rng`."""
         agent = self.make_agent()
         first = self.run(agent)
         self.same(self.run(agent), first, "when the same agent runs again")
         self.same(self.run(), first, "when a new agent runs")
 
     def test_episodes_do_not_depend_on_each_other(self) -> None:
-        """One after the other, all at once, in another order, with others between: an episode is the same."""
+        """Checks that an episode is the same alone, among others, all at once and in another order."""
         first = self.run(concurrency=1)
         self.same(self.run(concurrency=64), first, "when all run at once")
         self.same(self.run(questions=self.questions[::-1], concurrency=3), first, "in another order")
@@ -167,7 +167,7 @@ class AgentTests:
         self.same(first, one, "with other questions in the run")
 
     def test_its_models_are_never_told_the_gold_answer(self) -> None:
-        """With another gold answer the models are asked the same; only for agents with roles."""
+        """Checks that the prompts do not depend on the gold answer; only for agents with roles."""
         agent = self.make_agent()
         if not (isinstance(agent, LoadedAgent) and agent.roles):
             return

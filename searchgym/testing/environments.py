@@ -1,4 +1,4 @@
-"""`EnvironmentTests`: what every environment promises to those that act in it."""
+"""Conformance suite for environments: `EnvironmentTests` checks what agents and trainers expect of them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from searchgym.records import Answer, Search
 from searchgym.testing.fakes import HOSTILE_ACTIONS, Broken, Trap
 
 INFO: Final = ("question_id", "turn", "turns_left", "searches", "action", "hits", "stop_reason")
-"""Keys of every info."""
+"""Keys that every info must have."""
 Reply = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 class EnvironmentTests:
-    """The contract of `searchgym.envs.single.SearchEnv`, and of every environment to be used instead of it.
+    """Checks of the contract of `searchgym.envs.single.SearchEnv`, for any environment that replaces it.
 
     A subclass gives `make_env`, whose episodes must last at least three turns and are rewarded at their end.
     """
 
     protocol: ProtocolName = "tags"
-    """The action grammar that the environment reads."""
+    """Name of the action grammar that the environment parses."""
     env_seed: int = 0
     """Seed of the first reset."""
     hostile: Sequence[str] = HOSTILE_ACTIONS
-    """Texts that must be answered by a notice or an end, the same twice."""
+    """Hostile actions: the environment must answer each with a notice or by ending, and the same way twice."""
 
     def make_env(self, retriever: Retriever | None = None) -> gymnasium.Env[str, str]:
         """Returns a new environment.
@@ -47,21 +47,21 @@ class EnvironmentTests:
         raise NotImplementedError(f"{type(self).__name__} must define make_env(self, retriever=None)")
 
     def make_vector(self, number: int) -> gymnasium.vector.VectorEnv[Any, Any, Any] | None:
-        """Returns a vector of that many environments, or None where there is no vector form."""
+        """Returns a vector environment of the given size, or None if the environment has no vector form."""
         return None
 
     # -- acting ----------------------------------------------------------------------------------------------------
 
     def search(self, query: str) -> str:
-        """Returns the text of a search."""
+        """Returns a search action as text."""
         return get_protocol(self.protocol).write(Search((query,)))
 
     def answer(self, text: str) -> str:
-        """Returns the text of an answer."""
+        """Returns an answer action as text."""
         return get_protocol(self.protocol).write(Answer(text))
 
     def step(self, env: gymnasium.Env[str, str], action: str) -> Reply:
-        """Takes a turn, and checks the form of what comes back."""
+        """Takes a step and checks the types of everything that it returns."""
         shown = f"step({action!r:.60})"
         try:
             reply = env.step(action)
@@ -84,7 +84,7 @@ class EnvironmentTests:
         return observation, float(reward), terminated, truncated, info
 
     def check_info(self, info: dict[str, Any]) -> None:
-        """Refuses an info without its keys, or that is no plain data."""
+        """Raises an AssertionError if an info lacks a key or holds more than plain data."""
         missing = [name for name in INFO if name not in info]
         assert not missing, f"info lacks {', '.join(missing)}: it has {sorted(info)}"
         try:
@@ -95,14 +95,14 @@ class EnvironmentTests:
     def start(
         self, env: gymnasium.Env[str, str], seed: int | None = None, **options: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Resets; returns (question, info)."""
+        """Resets the environment and returns (question, info)."""
         question, info = env.reset(seed=self.env_seed if seed is None else seed, options=options or None)
         assert question and question in env.observation_space, f"reset shows the question, got {question!r:.80}"
         self.check_info(info)
         return question, info
 
     def play(self, env: gymnasium.Env[str, str], actions: Sequence[str]) -> list[Any]:
-        """Returns all that an environment says to a sequence of actions; it is reset, unseeded, at each end."""
+        """Returns everything that the environment returns for some actions; after each end it is reset."""
         replies: list[Any] = [self.start(env)]
         for action in actions:
             reply = self.step(env, action)
@@ -114,7 +114,7 @@ class EnvironmentTests:
     # -- Gymnasium -------------------------------------------------------------------------------------------------
 
     def test_the_checkers_of_gymnasium_pass(self) -> None:
-        """Both `check_env` and the passive checker accept the environment."""
+        """Checks that Gymnasium's `check_env` and its passive checker accept the environment."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice on spaces that Gymnasium does not know
             check_env(self.make_env().unwrapped)
@@ -126,7 +126,7 @@ class EnvironmentTests:
             env.close()
 
     def test_actions_and_observations_are_any_text(self) -> None:
-        """The spaces hold Unicode text, half surrogates and line ends included."""
+        """Checks that the spaces hold Unicode text, including lone surrogates and line ends."""
         env = self.make_env()
         for name, space in (("action", env.action_space), ("observation", env.observation_space)):
             for text in ("", "é漢\x00\n<", "\ud800"):
@@ -135,14 +135,14 @@ class EnvironmentTests:
     # -- resets ----------------------------------------------------------------------------------------------------
 
     def test_the_same_seed_gives_the_same_episodes(self) -> None:
-        """Two environments with one seed say the same throughout, infos included: nothing in them is a time."""
+        """Checks that equal seeds give equal results, infos included: nothing may depend on time."""
         actions = [self.search("a"), "no action", self.answer("x"), self.search("b"), self.answer("y")] * 4
         one, two = (self.play(self.make_env(), actions) for _ in range(2))
         for number, (reply, other) in enumerate(zip(one, two, strict=True)):
             assert reply == other, f"reply {number} differs under one seed: {reply!r:.300} and {other!r:.300}"
 
     def test_a_reset_takes_a_question_id(self) -> None:
-        """`options={"question_id": ...}` chooses the question; what is unknown is refused by name."""
+        """Checks that `options={"question_id": ...}` selects the question and that an unknown id is refused by name."""
         env, drawn = self.make_env(), dict[str, str]()
         for seed in range(8):
             question, info = self.start(env, seed)
@@ -162,7 +162,7 @@ class EnvironmentTests:
     # -- turns -----------------------------------------------------------------------------------------------------
 
     def test_an_answer_ends_the_episode(self) -> None:
-        """It is terminated, with an empty observation, and nothing follows but a reset."""
+        """Checks that an answer terminates the episode with an empty observation, and that only a reset may follow."""
         env = self.make_env()
         self.start(env)
         observation, _, terminated, _, info = self.step(env, self.answer("some answer"))
@@ -172,7 +172,7 @@ class EnvironmentTests:
         self.refuses_a_step(env)
 
     def refuses_a_step(self, env: gymnasium.Env[str, str]) -> None:
-        """Checks that a step after the end raises, and that a reset goes on."""
+        """Checks that a step after the end raises, and that a reset starts a new episode."""
         try:
             env.step(self.answer("again"))
         except EpisodeError:
@@ -182,7 +182,7 @@ class EnvironmentTests:
             raise AssertionError("a step after the end must raise EpisodeError")
 
     def test_a_step_needs_a_reset_and_a_text(self) -> None:
-        """Out of order is an `EpisodeError`, an action that is no string a `UsageError`: unwrapped, wrappers differ."""
+        """Checks that a step out of order raises `EpisodeError` and an action that is no string raises `UsageError`."""
         env = self.make_env().unwrapped
         wrong: Any = 3
         for action, error in ((self.answer("x"), EpisodeError), (wrong, UsageError)):
@@ -194,7 +194,7 @@ class EnvironmentTests:
             raise AssertionError(f"step({action!r}) must raise {error.__name__}")
 
     def test_the_turn_budget_ends_the_episode(self) -> None:
-        """Each action costs a turn, unread ones too; with the last one the episode is terminated."""
+        """Checks that every action uses up a turn, even an unreadable one, and that the last turn ends the episode."""
         for action in ("no action at all", self.search("a")):
             env = self.make_env()
             _, info = self.start(env)
@@ -211,14 +211,14 @@ class EnvironmentTests:
             assert info["stop_reason"] == "turns", f"stop_reason must be 'turns', got {info['stop_reason']!r}"
 
     def test_hostile_actions_get_deterministic_replies(self) -> None:
-        """Broken tags, half surrogates, megabytes: no text raises, and each gets the same reply twice."""
+        """Checks that broken tags, lone surrogates and megabytes of text raise nothing and get the same reply twice."""
         one, two = (self.play(self.make_env(), self.hostile) for _ in range(2))
         assert one == two, "hostile actions got other replies the second time"
 
     # -- retrieval -------------------------------------------------------------------------------------------------
 
     def test_a_retrieved_text_is_never_an_action(self) -> None:
-        """A page that spells actions neither answers nor searches, in this turn or the next."""
+        """Checks that a page that spells actions neither answers nor searches, in this turn or the next."""
         env = self.make_env(Trap())
         self.start(env)
         observation, _, terminated, truncated, info = self.step(env, self.search("a"))
@@ -230,7 +230,7 @@ class EnvironmentTests:
         assert later == (False, 0.0, 1, "invalid"), f"a page was read as an action one turn later: {info!r:.300}"
 
     def test_a_retriever_that_fails_truncates_the_episode(self) -> None:
-        """A fault is never an observation: reward 0, stop_reason ``retriever_error``, and the next reset goes on."""
+        """Checks that a retriever fault ends the episode with reward 0, and that the next reset works."""
         env = self.make_env(Broken())
         self.start(env)
         observation, reward, _, truncated, info = self.step(env, self.search("a"))
@@ -243,7 +243,7 @@ class EnvironmentTests:
     # -- copies ----------------------------------------------------------------------------------------------------
 
     def test_snapshots_go_back_any_number_of_times(self) -> None:
-        """`set_state` brings episode and generator back; only where the environment has `get_state`."""
+        """Checks that `set_state` restores the episode and its random generator, if the environment has `get_state`."""
         env = self.make_env()
         own: Any = env.unwrapped
         if not hasattr(own, "get_state"):
@@ -259,7 +259,7 @@ class EnvironmentTests:
         assert seen[0] == seen[1] == seen[2], f"after set_state the episode went another way: {seen!r:.300}"
 
     def test_a_vector_gives_the_episodes_of_single_environments(self) -> None:
-        """Environment i of a vector that is reset with seed s says what a single one with seed s + i says."""
+        """Checks that environment i of a vector reset with seed s equals a single environment with seed s + i."""
         number, seed = 3, self.env_seed
         vector = self.make_vector(number)
         if vector is None:
@@ -281,6 +281,6 @@ class EnvironmentTests:
                 self.same_info(got[4], i, single[4])
 
     def same_info(self, infos: dict[str, Any], i: int, info: dict[str, Any]) -> None:
-        """Checks environment i's part of a vector's info."""
+        """Checks the entries of environment i in a vector's info."""
         got = {name: values[i] for name, values in infos.items() if not name.startswith("_") and infos[f"_{name}"][i]}
         assert got == info, f"environment {i} of the vector: its info is {got!r:.300}, alone {info!r:.300}"

@@ -1,4 +1,4 @@
-"""What the suites put around their subjects: small pages, retrievers, models, and texts that break what is careless."""
+"""Fakes for the conformance suites: small pages, retrievers, models and hostile texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE_ACTIONS: Final = (
     "<tool_call>" + "[" * (MEGABYTE // 2) + "</tool_call>", "<search>x</search>" * (8 * MEGABYTE // 18),
     '<tool_call>{"name": "search", "arguments": {"query": "' + "q" * (MEGABYTE // 2) + '"}}</tool_call>',
 )  # fmt: skip
-"""Texts of which none may make an environment raise, hang, or answer differently twice."""
+"""Hostile texts, none of which may make an environment raise, hang or answer differently twice."""
 
 PASSAGES: Final = (
     Passage("p0", "Alpha", "Alpha is the capital of Beta."),
@@ -65,7 +65,7 @@ HOSTILE_REPLIES: Final = (
 
 
 class Pages:
-    """A retriever over a few pages: those whose title stands in the query; every page if `always`."""
+    """A retriever over a few pages: it finds pages whose title occurs in the query, or every page if `always`."""
 
     in_process = True
 
@@ -73,13 +73,13 @@ class Pages:
         self._passages, self._always = passages, always
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the pages in their order."""
+        """Returns the matching pages in their order."""
         found = [[p for p in self._passages if self._always or p.title in query] for query in queries]
         return [[Hit(page, 1.0 / rank) for rank, page in enumerate(own[:k], start=1)] for own in found]
 
 
 class Replies:
-    """A sampler over code points whose replies depend on the prompt and the request's seed, and on nothing else.
+    """A sampler over code points whose replies depend only on the prompt and on the request's seed.
 
     Args:
         texts: One is drawn for each request, and ended as a model's would be.
@@ -93,7 +93,7 @@ class Replies:
         self._finish: Finish | None = finish
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns one text per request, as code points."""
+        """Returns one text per request as code points."""
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: SampleRequest) -> Sampled:
@@ -106,22 +106,22 @@ class Replies:
         return Sampled(ids, np.zeros(len(ids), np.float32), finish if self._finish is None else self._finish)
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Does nothing: there are no weights."""
+        """Does nothing, since this sampler has no weights."""
 
     def forget(self) -> None:
-        """Does nothing: a reply depends on its own request alone."""
+        """Does nothing, since each reply depends only on its own request."""
 
     def close(self) -> None:
-        """Does nothing: nothing was started."""
+        """Does nothing, since there are no resources to free."""
 
 
 class Trap:
-    """A retriever whose every page consists of actions that would answer or search, in each grammar."""
+    """A retriever whose only page spells actions in every grammar."""
 
     in_process = True
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Returns the page."""
+        """Returns the page for every query."""
         names: tuple[ProtocolName, ...] = ("tags", "tool_calls")
         actions = (Answer("trapped"), Search(("trapped",)))
         text = " ".join(get_protocol(name).write(action) for name in names for action in actions)
@@ -129,10 +129,10 @@ class Trap:
 
 
 class Broken:
-    """A retriever that raises."""
+    """A retriever that always raises."""
 
     in_process = True
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Raises."""
+        """Always raises."""
         raise ConnectionError("this retriever is broken on purpose")

@@ -1,4 +1,4 @@
-"""`RetrieverTests`: what every retriever promises to those that search with it."""
+"""Conformance suite for retrievers: `RetrieverTests` checks what environments expect of every retriever."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 
 THREADS: Final = 4
-"""Threads that search at the same time."""
+"""Number of threads that search at the same time."""
 
 
 def hostile_queries(word: str) -> dict[str, str]:
-    """Returns queries that no retriever may fail on, by what they are.
+    """Returns hostile queries, none of which may make a retriever fail, by a short description.
 
     Args:
         word: A plain word of the corpus; some of the queries hold it among what is to be passed over.
@@ -42,7 +42,7 @@ def hostile_queries(word: str) -> dict[str, str]:
 def assert_same_hits(
     found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], tolerance: float, k: int, when: str
 ) -> None:
-    """Refuses hits that differ from others.
+    """Raises an AssertionError if two lists of hits differ.
 
     Args:
         found: One list per query.
@@ -68,7 +68,7 @@ def assert_same_hits(
 
 
 def assert_best_first(hits: Sequence[Hit], number: int) -> None:
-    """Refuses hits whose scores are not finite floats, or rise."""
+    """Raises an AssertionError if the scores of hits are not finite floats in descending order."""
     scores = [hit.score for hit in hits]
     assert all(type(score) is float and math.isfinite(score) for score in scores), (
         f"query {number}: a score is a finite float, got {scores!r:.200}"
@@ -77,59 +77,59 @@ def assert_best_first(hits: Sequence[Hit], number: int) -> None:
 
 
 class RetrieverTests:
-    """The contract of `searchgym.corpora.retrieval.retriever.Retriever`.
+    """Checks of the contract of `searchgym.corpora.retrieval.retriever.Retriever`.
 
     A subclass gives `make_retriever` and `queries`; the other attributes state what the retriever promises beyond.
     """
 
     queries: Sequence[str] = ()
-    """Queries of which some find something; ten are enough."""
+    """Queries to search, some of which must find something; ten are enough."""
     passages: Sequence[Passage] | None = None
-    """The corpus. Default: that of a `CorpusRetriever`; of any other it is not known, and hits are not looked up."""
+    """Passages of the corpus. Default: those of a `CorpusRetriever`; of other retrievers, hits are not looked up."""
     tolerance: float = 0.0
-    """Most that the score of a passage may depend on what else is in the batch: the rounding of sums."""
+    """Maximum difference of a passage's score between batches, to allow for rounding."""
     most: int = 100
-    """Largest number of hits asked for, above that of the passages where possible."""
+    """Largest number of hits to ask for; larger than the corpus where that is possible."""
     many: int = 1000
-    """Queries of a large call."""
+    """Number of queries in the large batch."""
     lexical: bool = False
-    """Scores are above 0, and `nothing` finds nothing, as with BM25."""
+    """Whether the retriever is lexical, as BM25: all scores are above 0, and the queries in `nothing` find nothing."""
     nothing: Sequence[str] = ("", " \t\n")
     """Queries of a lexical retriever that share no word with any passage."""
     hostile: Sequence[str] = tuple(hostile_queries("zebra").values())
-    """Queries that must be answered, with whatever is found, and change no other query's hits."""
+    """Hostile queries, which must be answered and must not change the hits of other queries."""
     seconds: float = 20.0
-    """Most wall-clock seconds for a call with all hostile queries."""
+    """Maximum wall-clock seconds for one call with all hostile queries."""
     question_id: str = ""
-    """The question behind the queries, for a retriever that records what was asked for which."""
+    """Id of the question behind the queries, for a retriever that records queries by question."""
     pickled: bool = False
-    """The retriever promises to go through pickle, as a process pool needs."""
+    """Whether the retriever must survive pickling, as a process pool needs."""
 
     def make_retriever(self) -> Retriever:
-        """Returns the retriever under test; called once per check, so that a costly one is worth keeping."""
+        """Returns the retriever under test; called once per check, so keep one that is expensive to make."""
         raise NotImplementedError(f"{type(self).__name__} must define make_retriever(self)")
 
     def identity(self, passage: Passage) -> Hashable:
-        """Returns what of a passage is compared with the corpus; for a retriever that loses ids, override it."""
+        """Returns the fields of a passage to compare with the corpus; override it if ids get lost."""
         return (passage.id, passage.title, passage.text)
 
     def search(self, retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Searches and checks the reply's form: one list of at most k `Hit` records per query."""
+        """Searches and checks the form of the result: one list of at most k `Hit` records per query."""
         return checked(retriever.search(queries, k), len(queries), k)
 
     def asked(self) -> list[str]:
-        """Returns the queries."""
+        """Returns the queries to search."""
         assert self.queries, f"{type(self).__name__} must set queries to a few that find something"
         return list(self.queries)
 
     def same(self, found: Sequence[Sequence[Hit]], expected: Sequence[Sequence[Hit]], when: str) -> None:
-        """Refuses hits of `most` that differ from others by more than `tolerance`."""
+        """Raises an AssertionError if two lists of `most` hits differ by more than `tolerance`."""
         assert_same_hits(found, expected, self.tolerance, self.most, when)
 
     # -- hits ------------------------------------------------------------------------------------------------------
 
     def test_hits_are_passages_of_the_corpus_best_first(self) -> None:
-        """At most k hits per query, none made up, none twice, scores finite and falling."""
+        """Checks that a query gets at most k hits: existing passages, no duplicates, finite descending scores."""
         retriever, queries = self.make_retriever(), self.asked()
         pages = self.passages
         if pages is None and isinstance(retriever, CorpusRetriever):
@@ -148,7 +148,7 @@ class RetrieverTests:
                 assert corpus is not None or not twice, f"query {number} finds a passage twice: {twice[0]!r:.200}"
 
     def test_a_lexical_retriever_finds_nothing_without_a_common_word(self) -> None:
-        """Only where `lexical` is set: a hit has a score above 0, and `nothing` finds no hit."""
+        """Checks that a lexical retriever returns only scores above 0, and no hit for the queries in `nothing`."""
         if not self.lexical:
             return
         retriever = self.make_retriever()
@@ -161,7 +161,7 @@ class RetrieverTests:
             assert not hits, f"query {query!r:.80} has no word of any passage, and finds {hits!r:.200}"
 
     def test_fewer_hits_are_the_first_of_more(self) -> None:
-        """The k best are the first k of the k + n best, and a list is shorter than k only if there are no more."""
+        """Checks that the k best hits are the first k of the k + n best."""
         retriever, queries = self.make_retriever(), self.asked()
         every = self.search(retriever, queries, self.most)
         for k in (1, 3, max(1, self.most // 2)):
@@ -174,7 +174,7 @@ class RetrieverTests:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def test_what_is_found_does_not_depend_on_the_call(self) -> None:
-        """Repeated, reversed, one by one, twice in one batch: a query finds the same."""
+        """Checks that a query finds the same alone, repeated, in reversed order and twice in one batch."""
         retriever, queries = self.make_retriever(), self.asked()
         first = self.search(retriever, queries, self.most)
         self.same(self.search(retriever, queries, self.most), first, "asked again")
@@ -185,18 +185,18 @@ class RetrieverTests:
         self.same(self.search(retriever, tuple(queries[:3]), self.most), first[:3], "asked with a tuple of queries")
 
     def test_queries_are_left_as_they_are(self) -> None:
-        """The caller's list belongs to the caller."""
+        """Checks that the retriever does not change the caller's list of queries."""
         queries = self.asked()
         self.search(self.make_retriever(), queries, 3)
         assert queries == self.asked(), f"search changed the list of queries that it was given: {queries!r:.200}"
 
     def test_no_queries_find_no_lists(self) -> None:
-        """An empty batch is answered with an empty list."""
+        """Checks that an empty batch gets an empty list."""
         found = self.make_retriever().search([], 3)
         assert found == [], f"no queries are answered by an empty list, got {found!r:.200}"
 
     def test_wrong_arguments_are_refused(self) -> None:
-        """One string instead of a list, and k below 1, raise `UsageError`; `check_request` does both."""
+        """Checks that a string instead of a list, and a k below 1, raise `UsageError`, as `check_request` does."""
         retriever, query = self.make_retriever(), self.asked()[0]
         wrong: list[tuple[Any, int, str]] = [(query, 3, "queries"), ("", 3, "queries")]
         wrong += [([query], 0, "k"), ([query], -1, "k"), ([], 0, "k")]
@@ -212,7 +212,7 @@ class RetrieverTests:
                 raise AssertionError(f"{call} must raise UsageError (call check_request first), got {found!r:.200}")
 
     def test_hostile_queries_are_answered_and_disturb_no_others(self) -> None:
-        """Control characters, half surrogates, query syntax, megabytes: answered in time, beside others too."""
+        """Checks that control characters, lone surrogates, query syntax and megabytes are answered in time."""
         retriever, queries = self.make_retriever(), self.asked()
         beside = queries[:3]
         expected, started = self.search(retriever, beside, self.most), time.monotonic()
@@ -222,7 +222,7 @@ class RetrieverTests:
         assert took < self.seconds, f"hostile queries took {took:.1f} seconds, at most {self.seconds:g} are allowed"
 
     def test_many_queries_in_one_call(self) -> None:
-        """A large batch is answered like small ones."""
+        """Checks that a large batch gets the same hits as small ones."""
         retriever, queries = self.make_retriever(), self.asked()
         times = max(1, self.many // len(queries))
         found = self.search(retriever, queries * times, 3)
@@ -230,7 +230,7 @@ class RetrieverTests:
         assert_same_hits(found, expected * times, self.tolerance, 3, f"{len(found)} queries in one call")
 
     def test_threads_find_the_same(self) -> None:
-        """Several threads search at once, each in another order."""
+        """Checks that several threads may search at the same time, each in another order."""
         retriever, queries = self.make_retriever(), self.asked()
         first = self.search(retriever, queries, self.most)
         barrier = threading.Barrier(THREADS)
@@ -247,7 +247,7 @@ class RetrieverTests:
     # -- in environments -------------------------------------------------------------------------------------------
 
     def test_copies_find_the_same_through_retrieve(self) -> None:
-        """A deep copy, and one through pickle where `pickled` is set, answers environments as the original does."""
+        """Checks that a deep copy, and a pickled copy if `pickled`, finds the same through `retrieve`."""
         retriever, queries = self.make_retriever(), self.asked()
         expected = self.search(retriever, queries, self.most)
         copies = [copy.deepcopy(retriever)] + ([pickle.loads(pickle.dumps(retriever))] if self.pickled else [])

@@ -1,4 +1,4 @@
-"""`SamplerTests`: what every sampler promises to episodes and to the learner."""
+"""Conformance suite for samplers: `SamplerTests` checks what episodes and the learner expect of every sampler."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ FINISHES = typing.get_args(Finish)
 
 
 class SamplerTests:
-    """The contract of `searchgym.rollout.sampler.Sampler`, and of a `StreamingSampler` where it is one.
+    """Checks of the contract of `searchgym.rollout.sampler.Sampler`, and of `StreamingSampler` where it applies.
 
     A subclass gives `make_sampler`, `vocabulary`, `decode` and, where weights can be loaded, `new_weights`.
     """
 
     vocabulary: int = 0
-    """Token ids of prompts are below this number."""
+    """Size of the vocabulary: prompts consist of token ids below this number."""
     tolerance: float = 1e-5
-    """Most that a log-prob may depend on what else is in the batch."""
+    """Maximum difference of a log-prob between batches, to allow for rounding."""
     max_tokens: int = 12
-    """Tokens of most responses."""
+    """Maximum number of tokens of most responses."""
     draws: bool = True
-    """Responses at temperature 1 depend on the seed. False for one that always says the same."""
+    """Whether responses at temperature 1 depend on the seed; false for a sampler that always says the same."""
     largest_context: int = 4096
-    """The end of a context is checked where `max_context` is at most this; filling a longer one takes too long."""
+    """Largest `max_context` up to which the end of the context is checked; filling a longer one takes too long."""
 
     def make_sampler(self) -> Sampler:
-        """Returns a sampler, closed at the end of each check; weights must be the same each time."""
+        """Returns a new sampler, closed at the end of each check; its weights must be the same each time."""
         raise NotImplementedError(f"{type(self).__name__} must define make_sampler(self)")
 
     def decode(self, ids: list[int]) -> str:
-        """Returns the text of token ids, in which the sampler looks for stop strings."""
+        """Decodes token ids to the text in which the sampler looks for stop strings."""
         raise NotImplementedError(f"{type(self).__name__} must define decode(self, ids)")
 
     def new_weights(self) -> Mapping[str, Any] | None:
-        """Returns weights that change what is sampled greedily; None: the sampler takes none, and must say so."""
+        """Returns weights that change greedy samples; None if the sampler has no weights and refuses updates."""
         return None
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def close(self, sampler: Sampler) -> None:
-        """Closes a sampler that `make_sampler` returned; override it where one is shared."""
+        """Closes a sampler that `make_sampler` returned; override it if the sampler is shared."""
         sampler.close()
 
     def prompts(self, number: int) -> list[npt.NDArray[np.int32]]:
-        """Returns prompts of several lengths, some with a common beginning."""
+        """Returns prompts of several lengths, some with a common prefix."""
         assert self.vocabulary > 0, f"{type(self).__name__} must set vocabulary"
         rng = np.random.default_rng(0)
         shared = rng.integers(0, self.vocabulary, 20)
@@ -62,19 +62,19 @@ class SamplerTests:
         return [row.astype(np.int32) for row in rows]
 
     def requests(self, number: int = 6, seed: int = 0, **sampling: Any) -> list[SampleRequest]:
-        """Returns requests whose seeds count up from `seed`."""
+        """Returns requests with consecutive seeds, starting at `seed`."""
         how = replace(Sampling(self.max_tokens), **sampling)
         return [SampleRequest(ids, how, seed + n) for n, ids in enumerate(self.prompts(number))]
 
     def mixed(self) -> list[SampleRequest]:
-        """Returns requests of all kinds in one batch."""
+        """Returns a batch with requests of every kind."""
         most = self.max_tokens
         kinds = [Sampling(most), Sampling(most, 0.7), Sampling(most, 0.0), Sampling(most, top_p=0.5), Sampling(1)]
         prompts = enumerate(self.prompts(2 * len(kinds)))
         return [SampleRequest(ids, kinds[n % len(kinds)], n) for n, ids in prompts]
 
     def sample(self, sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Samples, and checks the form of each reply."""
+        """Samples and checks the form of each reply."""
         version = sampler.version
         replies = sampler.sample(requests)
         assert isinstance(replies, list) and len(replies) == len(requests), (
@@ -85,7 +85,7 @@ class SamplerTests:
         return replies
 
     def check_reply(self, request: SampleRequest, reply: Sampled, version: int) -> None:
-        """Refuses a reply that is no `Sampled` as its fields describe it."""
+        """Raises an AssertionError if a reply does not fit the fields of `Sampled`."""
         most, count = request.sampling.max_tokens, len(reply.ids)
         for name, row, kind in (("ids", reply.ids, np.int32), ("logp", reply.logp, np.float32)):
             got = f"{row.shape} {row.dtype}"
@@ -100,7 +100,7 @@ class SamplerTests:
         assert reply.version == version, f"a reply names the sampler's version, {version}; got {reply.version}"
 
     def same(self, found: Sequence[Sampled], expected: Sequence[Sampled], when: str) -> None:
-        """Refuses replies that differ from others: in tokens, ends, or log-probs beyond `tolerance`."""
+        """Raises an AssertionError if replies differ in tokens, finish reasons or log-probs."""
         for number, (own, other) in enumerate(zip(found, expected, strict=True)):
             ids = (own.ids.tolist(), other.ids.tolist())
             assert ids[0] == ids[1], f"{when}, request {number} gets other tokens: {ids[0]}, before {ids[1]}"
@@ -111,7 +111,7 @@ class SamplerTests:
     # -- tokens ----------------------------------------------------------------------------------------------------
 
     def test_replies_have_their_form(self) -> None:
-        """One reply per request in order, int32 ids and float32 log-probs of one length; none for no request."""
+        """Checks that each request gets one reply in order, with int32 ids and float32 log-probs of equal length."""
         sampler = self.make_sampler()
         self.sample(sampler, self.mixed())
         for most in (1, 3):
@@ -122,7 +122,7 @@ class SamplerTests:
         self.close(sampler)
 
     def test_temperature_0_is_the_likeliest_whatever_the_seed(self) -> None:
-        """It repeats itself, and equals a nucleus so small that one token is left, whose log-prob is 0 then."""
+        """Checks that greedy sampling repeats itself and equals sampling from a nucleus of one token (log-prob 0)."""
         sampler = self.make_sampler()
         greedy = self.sample(sampler, self.requests(temperature=0.0))
         self.same(self.sample(sampler, self.requests(temperature=0.0)), greedy, "at temperature 0 again")
@@ -140,7 +140,7 @@ class SamplerTests:
         self.close(sampler)
 
     def test_seeds_decide_what_is_drawn(self) -> None:
-        """The same seed draws the same, in a new sampler too; among other seeds some draw something else."""
+        """Checks that equal seeds give equal responses, and different seeds different ones."""
         sampler, other = self.make_sampler(), self.make_sampler()
         first = self.sample(sampler, self.requests())
         self.same(self.sample(sampler, self.requests()), first, "with the same seeds")
@@ -151,7 +151,7 @@ class SamplerTests:
             self.close(one)
 
     def test_a_batch_is_its_requests_one_by_one(self) -> None:
-        """What else is in the batch changes no token, and no log-prob beyond `tolerance`."""
+        """Checks that other requests in the batch change no token, and no log-prob by more than `tolerance`."""
         sampler, requests = self.make_sampler(), self.mixed()
         together = self.sample(sampler, requests)
         self.same([self.sample(sampler, [request])[0] for request in requests], together, "asked one by one")
@@ -161,7 +161,7 @@ class SamplerTests:
         self.close(sampler)
 
     def test_global_generators_are_left_alone(self) -> None:
-        """Neither `random` nor `numpy.random` is drawn from."""
+        """Checks that the sampler does not use the global generators of `random` and `numpy.random`."""
         sampler = self.make_sampler()
         before = (random.getstate(), str(np.random.get_state()))
         self.sample(sampler, self.mixed())
@@ -171,7 +171,7 @@ class SamplerTests:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def test_a_stop_string_ends_a_response_after_its_token(self) -> None:
-        """The token that completes a stop string is the last, and is kept whole."""
+        """Checks that a response ends with the whole token that completes a stop string."""
         sampler, request = self.make_sampler(), self.requests(4)[3]
         free = self.sample(sampler, [request])[0].ids.tolist()
         texts = [self.decode(free[: n + 1]) for n in range(len(free))]
@@ -190,7 +190,7 @@ class SamplerTests:
         self.close(sampler)
 
     def test_a_full_context_ends_a_response(self) -> None:
-        """Request and response together hold at most `max_context` tokens; `finish` tells."""
+        """Checks that prompt and response together have at most `max_context` tokens, and that `finish` reports it."""
         sampler = self.make_sampler()
         if (size := sampler.max_context) <= self.largest_context:
             row = np.resize(self.prompts(6)[5], size)
@@ -204,7 +204,7 @@ class SamplerTests:
     # -- weights and life ------------------------------------------------------------------------------------------
 
     def test_an_update_changes_what_is_sampled_and_the_version(self) -> None:
-        """Replies come from the new weights and name their version; a sampler without weights refuses them."""
+        """Checks that replies after `update` come from the new weights and carry their version."""
         sampler, weights = self.make_sampler(), self.new_weights()
         version = sampler.version + 7
         if weights is None:
@@ -221,7 +221,7 @@ class SamplerTests:
         self.close(sampler)
 
     def refuses_weights(self, sampler: Sampler, version: int) -> None:
-        """Checks that a sampler without weights says so."""
+        """Checks that a sampler without weights refuses an update."""
         try:
             sampler.update({}, version)
         except UsageError:
@@ -229,7 +229,7 @@ class SamplerTests:
         raise AssertionError("a sampler without weights must refuse update() with UsageError")
 
     def test_a_stream_gives_what_a_call_gives(self) -> None:
-        """Requests that join between others get the same; each is delivered once, under its key."""
+        """Checks that requests that join a running batch get the same replies, each delivered once under its key."""
         sampler, requests = self.make_sampler(), self.mixed()
         if isinstance(sampler, StreamingSampler):
             todo, replies = list(enumerate(requests)), dict[int, Sampled]()
@@ -250,7 +250,7 @@ class SamplerTests:
         self.close(sampler)
 
     def test_close_can_be_called_twice(self) -> None:
-        """A second close does nothing."""
+        """Checks that closing a sampler twice is harmless."""
         sampler = self.make_sampler()
         self.close(sampler)
         self.close(sampler)

@@ -1,4 +1,4 @@
-"""A workflow that is ended when it goes on after its episode's end, for `AgentTests`."""
+"""A guard for `AgentTests` that ends workflows which continue after the end of their episode."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from searchgym.errors import EpisodeError
 from searchgym.records import Question
 
 MISUSES: Final = 100
-"""Uses of an episode after its end until an agent counts as one that never returns."""
+"""Number of calls after an episode's end from which an agent counts as never returning."""
 
 
 class NeverReturnsError(BaseException):
-    """Raised inside an agent that goes on after its episode's end; an agent that catches every `Exception` hears it."""
+    """Error raised inside an agent that continues after its episode's end; no `except Exception` catches it."""
 
 
 class Watched:
-    """An agent's workflow that is ended when it goes on after its episode's end again and again."""
+    """A wrapper of an agent's workflow that ends it if it keeps acting after its episode's end."""
 
     def __init__(self, workflow: Agent) -> None:
         self._workflow = workflow
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
-        """Runs one episode."""
+        """Runs one episode of the wrapped workflow."""
         watched: Any = _WatchedIO(io)
         await self._workflow.run(question, watched)
 

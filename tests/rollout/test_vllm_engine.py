@@ -362,11 +362,16 @@ def test_nobody_is_left_waiting_when_every_replica_has_ended():
 def test_a_replica_that_is_begun_again_is_asked_only_once_it_has_the_weights():
     """Requests keep coming from another thread while it starts and loads."""
     dying, other, back = Fake(dies_at=[1]), Fake(), Fake()
-    engines, seen = replicas(dying, other, back), []
+    engines, seen, answered = replicas(dying, other, back), [], threading.Event()
     load = back.load
 
+    def done(completion, version):
+        seen.append(back.steps)
+        answered.set()
+
     def loading(folder):
-        engines.ask(Asked([0], {}, lambda completion, version: seen.append(back.steps), episode="new"))
+        engines.ask(Asked([0], {}, done, episode="new"))
+        assert answered.wait(30)  # by the other one: this one is not asked before it has loaded
         load(folder)
 
     back.load = loading

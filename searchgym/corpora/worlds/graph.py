@@ -68,7 +68,7 @@ class Graph:
     back: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     """Subjects of facts, by object and then by relation."""
     key: str = ""
-    """Random text that identifies the world and seeds the wording that namesakes share."""
+    """Random string that identifies the world; it also seeds the wording of pages of entities with equal names."""
 
     def add_entity(self, entity: Entity) -> Entity:
         """Adds an entity without facts and returns it."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from searchgym.corpora.worlds.world import World
 
 TOP_K: Final = 3
-"""Number of hits of a search, as in the environments' cards."""
+"""Number of hits per search; equal to `top_k` in the environment cards of worlds."""
 DEPTH: Final = 20
 """Number of hits among which the rank of a gold page is determined."""
 NAMED: Final = ("comparison", "bridge-comparison")

@@ -27,11 +27,11 @@ class GroupCounts:
     """Counts of a batch's groups by outcome, for metrics."""
 
     groups: int
-    """All groups."""
+    """Number of groups in the batch."""
     small: int
-    """Groups with fewer than `AdvantageOptions.min_group` episodes."""
+    """Number of groups with fewer than `AdvantageOptions.min_group` episodes."""
     zero_variance: int
-    """Groups that are large enough and whose rewards are all equal."""
+    """Number of groups that are large enough but whose rewards are all equal."""
     strata: int | None = None
     """Number of strata in the groups with signal; None unless the estimator is ``stratified``."""
     lone: int | None = None

@@ -160,7 +160,7 @@ class EnvironmentFactory:
 
     @property
     def max_searches(self) -> int:
-        """Searches that the turn budget allows before the answer: TRL's ``max_tool_calling_iterations``."""
+        """Maximum number of searches before the answer; pass it to TRL as ``max_tool_calling_iterations``."""
         return self.task.rules.max_turns - 1
 
     def dataset(self, questions: Iterable[Question] | None = None) -> datasets.Dataset:

@@ -1,4 +1,4 @@
-"""Tags for TRL: the ``tags`` grammar with models whose chat template has no tools (see `trl_bridge`)."""
+"""Tags for TRL: the ``tags`` grammar for models whose chat template has no tools; see `searchgym.train.bridges.trl`."""
 
 from __future__ import annotations
 

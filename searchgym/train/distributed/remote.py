@@ -30,9 +30,9 @@ from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.recipe import Recipe
 
 GRACE: Final = 2.0
-"""Seconds that ranks get to write their stacks."""
+"""Maximum seconds for the ranks to write their stacks."""
 APART: Final = 10.0
-"""Seconds that a rank gets to answer after another rank has failed, and to identify itself when it connects."""
+"""Maximum seconds for a rank to answer after another rank has failed, and to identify itself when it connects."""
 
 
 class RemoteLearner:
@@ -97,39 +97,39 @@ class RemoteLearner:
     # -- Learner ---------------------------------------------------------------------------------------------------
 
     def version_of(self, key: str) -> int:
-        """See `Learner`: there is one."""
+        """Returns `version` for any key: this learner trains a single model."""
         return self.version
 
     def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
-        """See `Learner`."""
+        """Adds log-probs and values on the ranks; see `Learner.prepare`."""
         made: list[Sample] = self._call("prepare", samples)
         return made
 
     def logp(self, samples: Sequence[Sample]) -> Flat:
-        """See `Learner`."""
+        """Computes the log-probs of the trained tokens on the ranks; see `Learner.logp`."""
         found: Flat = self._call("logp", samples)
         return found
 
     def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """See `Learner`."""
+        """Makes the updates of a step on the ranks; see `Learner.learn`."""
         metrics: Metrics = self._call("learn", samples, step)
         return metrics
 
     def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
-        """See `Learner`."""
+        """Returns the policy's full weights from the first rank; see `Learner.weights`."""
         weights: dict[str, Tensor] = self._call("weights", adapter)
         return weights
 
     def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
-        """See `Learner`: there is one."""
+        """Returns `weights` for any key: this learner trains a single model."""
         return self.weights(adapter)
 
     def save(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Writes models and optimizers of all ranks; see `Learner.save`."""
         self._call("save", folder.resolve())  # ranks may have been started in another folder
 
     def load(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Restores models and optimizers on all ranks; see `Learner.load`."""
         self._call("load", folder.resolve())
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 START: Final = 600.0
-"""Seconds that ranks get to start, connect to the training and load their models."""
+"""Maximum seconds for a rank to start, connect to the training's process and load its models."""
 PR_SET_PDEATHSIG: Final = 1
 STACKS: Final = signal.SIGUSR1
 """Signal that makes a rank write the stacks of its threads."""
@@ -46,7 +46,7 @@ def receive(connection: Connection) -> Any:
 
 
 def main() -> None:
-    """Answers calls until the connection closes."""
+    """Answers the training's calls until the connection closes."""
     where, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")

@@ -32,11 +32,11 @@ CONTEXT: Final = 0.6
 GPU_GIB: Final = 79.0
 """Memory that a GPU of 80 GB reports."""
 BUCKET: Final = 5e8
-"""Gradients that DeepSpeed reduces at once, unless told otherwise."""
+"""Number of gradients that DeepSpeed reduces at once by default."""
 PHASES: Final = ("draw", "policy", "critic")
 """Phases of a step: episodes are sampled, the policy is updated, the critic is updated."""
 LIVE_LOGITS: Final = 3
-"""Copies of a micro-batch's logits in float32 at once: as they are used, their log-softmax, their gradient."""
+"""Number of float32 copies of a micro-batch's logits that exist at once: logits, log-softmax and gradient."""
 
 
 @dataclass(frozen=True, slots=True)

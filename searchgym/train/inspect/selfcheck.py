@@ -32,7 +32,7 @@ from searchgym.train.run.rollout import SamplerHooks
 from searchgym.train.run.trainer import Trainer
 
 TEMPERATURE = 0.8
-"""Of the checks where the recipe's is 1: a trainer that ignores it would not show there."""
+"""Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""
 CUT = {"float32": 1e-3, "bfloat16": 0.05}
 """Relative difference of loss and gradient between two cuts into micro-batches."""
 RATE = 1e-3

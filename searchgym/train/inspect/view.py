@@ -20,7 +20,7 @@ class Token:
 
     context: int
     position: int
-    """Position in the context, counted from its root."""
+    """0-based index of the token in its context, counted from the context's first token."""
     id: int
     text: str
     kind: SpanKind

@@ -95,7 +95,7 @@ class TrainedModel:
         return [by_sample[i] for i in range(len(samples))]
 
     def spread(self, samples: Sequence[Sample], numbers: Flat) -> Flat:
-        """Returns numbers of targets as one (T,) float32 array per sample, 0 at every other token."""
+        """Expands per-target values to one (T,) float32 array per sample, with 0 at tokens that are not targets."""
         rows = []
         for sample, of_targets in zip(samples, numbers, strict=True):
             row = np.zeros(len(sample.ids), np.float32)

@@ -166,7 +166,7 @@ class SupervisedOptions:
     batch: int = 64
     """Demonstrations per step (``method: supervised``)."""
     demonstrations: str | None = None
-    """Episode file with the demonstrations (``method: supervised``), or a name that the caller knows."""
+    """Path of the episode file with the demonstrations (``method: supervised``)."""
     min_reward: float = 1.0
     """Reward that an episode needs in order to be learnt from (``method: rejection``)."""
 
@@ -306,11 +306,11 @@ class DeadlineOptions:
     """Seconds that each phase of a step may take; exceeding them ends the run with stacks and a checkpoint."""
 
     rollout: float = 3600.0
-    """Seconds for sampling a step's episodes."""
+    """Maximum seconds for sampling a step's episodes."""
     learn: float = 3600.0
-    """Seconds for the updates, and again for what precedes them (values, log-probs) and for publishing the weights."""
+    """Maximum seconds for the updates; the same limit holds for preparing samples and for publishing the weights."""
     validation: float = 3600.0
-    """Seconds for one validation."""
+    """Maximum seconds for one validation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class Recipe:
     method: Method
     """``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str
-    """Folder of a model with its tokenizer, or a name that the caller knows."""
+    """Folder of a model with its tokenizer, a model on the hub (``OWNER/NAME``), or ``tiny``."""
     env: str
     """Id of the environment."""
     agent: str

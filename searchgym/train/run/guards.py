@@ -22,7 +22,7 @@ from searchgym.train.run.folder import Row
 HUNG = 3
 """Exit status of a run that the watchdog ended because a phase passed its deadline."""
 RESCUE = 900.0
-"""Seconds that may pass after a deadline for writing stacks and a checkpoint."""
+"""Maximum seconds for writing stacks and a checkpoint after a deadline has passed."""
 
 BOUNDS = {
     "min_entropy": ("learner/entropy", False),

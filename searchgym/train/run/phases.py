@@ -55,7 +55,7 @@ class Phases:
         return sum(self._seconds[name] for name in names)
 
     def peak(self, *names: str) -> float:
-        """Returns the most memory that any of the phases took, in GiB."""
+        """Returns the peak memory over the given phases, in GiB."""
         return max(self._peaks[name] for name in names)
 
 

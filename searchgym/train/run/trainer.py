@@ -53,7 +53,7 @@ class TrainResult:
 
 
 class Trainer:
-    """One training run.
+    """A training run: loop, validation, checkpoints and logs.
 
     Args:
         recipe: Settings of the run.

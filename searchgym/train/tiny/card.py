@@ -34,7 +34,7 @@ TEAM_SUMMARY: Final = (
 
 
 def write_card(folder: Path, command: str) -> dict[str, Any]:
-    """Examines a trained model as it was saved and writes ``card.yaml`` beside it.
+    """Evaluates a saved model and writes ``card.yaml`` beside it.
 
     Args:
         folder: Model folder written by `searchgym.train.tiny.training`, with ``summary.json``.

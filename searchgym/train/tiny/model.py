@@ -29,7 +29,8 @@ from searchgym.protocol import get_protocol
 from searchgym.train.tiny.demonstrations import AGENT
 
 WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
-"""Pattern of pre-tokens, which no token crosses: a word or two digits with a leading blank, punctuation, blanks."""
+"""Regular expression of pre-tokens: a word or two digits with a leading blank, punctuation, blanks; no token crosses
+them."""
 
 TAGS: Final = tuple(
     f"<{slash}{tag}>"
@@ -54,7 +55,8 @@ SLOWEST: Final = 0.05
 """Lower bound of the rotary frequencies that heads looking back use, in radians per token."""
 
 PIECE_COUNT: Final = 20_000
-"""How often a piece of names is put before the tokenizer: more often than any pair of letters is in the texts."""
+"""Number of times that each name fragment is repeated in the tokenizer's training text, above the count of any letter
+pair."""
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 
@@ -73,8 +75,8 @@ class Stage:
     share: float
     """Share of the run's tokens, relative to the other stages."""
     lesson: Literal["exercise", "single", "episode", "teams"]
-    """Pages with all their facts; demonstrations of single facts; demonstrations of all questions; the same by every
-    role of every team."""
+    """What the stage trains on: ``exercise`` (pages with all their facts), ``single`` (single-fact demonstrations),
+    ``episode`` (demonstrations of all questions) or ``teams`` (the same for every role of every team)."""
     pages: int = 1
     """Number of pages per exercise. Default: 1."""
     review: bool = False
@@ -127,9 +129,9 @@ class TinySettings:
     """Learning rate of AdamW, for embeddings, biases and norms."""
     weight_decay: float = 0.01
     warmup: float = 0.01
-    """Share of the tokens over which the rates rise."""
+    """Share of the tokens over which the learning rates rise (warm-up)."""
     decay: float = 0.85
-    """Share of the tokens, the last ones, over which the rates fall linearly to 0."""
+    """Share of the tokens, at the end of the run, over which the learning rates fall linearly to 0."""
     max_grad_norm: float = 1.0
     evaluations: int = 2
     """Number of evaluations, evenly spaced; the last is at the end."""

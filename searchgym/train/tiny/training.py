@@ -296,7 +296,7 @@ class Run:
 
 
 def tokens_in(minutes: float, settings: TinySettings) -> int:
-    """Returns how many tokens this machine trains on in a time, from a few updates of a model that is thrown away."""
+    """Estimates how many tokens this machine can train on in a given time, from a few updates of a discarded model."""
     run = Run.start(settings)
     trainer, stream = Trainer(run.model, settings), run.batches()
     trainer.step(next(stream)[1], 0.0)
@@ -333,7 +333,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Trains the tiny model."""
+    """Command line for training the tiny model."""
     given = _arguments(argv)
     if given.out.exists() and not (given.out / "summary.json").is_file():
         raise SystemExit(f"{given.out} exists and is not a model made by this command: name another folder")
