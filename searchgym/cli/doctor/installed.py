@@ -144,8 +144,7 @@ def install_command(extra: str | None, name: str) -> str:
 
 
 def look_at_packages() -> list[Package]:
-    """Returns the state of every package that SearchGym can use: of the core, of the extras, and the optional ones of
-    no extra."""
+    """Returns the installation state of every package that SearchGym can use, optional ones included."""
     found = []
     for extra, asked in requirements().items():
         if extra in OTHER_BUILDS:
