@@ -294,7 +294,7 @@ class Episode:
     """Record of one attempt at a question: tokens, model calls, searches, answer and reward."""
 
     id: str
-    """Episode id, unique in a run: ``"<question id>#<attempt>"``, followed in training by ``"@<step>"``."""
+    """Episode id, unique in a run: ``"<question id>#<attempt>"``, followed in training by ``"@<step>"``, 0-based."""
     question_id: str
     agent: str
     """Name of the agent."""
@@ -305,7 +305,8 @@ class Episode:
     group_uid: str | None = None
     """Key shared by the episodes whose rewards are compared with each other; None outside training."""
     seed: int | None = None
-    """Seed of the run; with the question id and the attempt it seeds the episode's generator and samples."""
+    """Seed of the engine (of the run; in training one per step); with the question id and the attempt it seeds the
+    episode's generator and samples."""
     contexts: list[Context] = field(default_factory=list)
     """Token tree: every context that a model saw."""
     calls: list[Call] = field(default_factory=list)

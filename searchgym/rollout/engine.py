@@ -30,7 +30,8 @@ class Engine:
         agent: Workflow and roles of the agent; one object for all episodes.
         models: Role name to model, for each of the agent's roles.
         concurrency: Maximum number of concurrent episodes.
-        seed: Seed of the run; with the question id and the attempt it seeds each episode's generator and samples.
+        seed: Seed of the run (training derives one per step); with the question id and the attempt it seeds each
+            episode's generator and samples.
         temperature: Sampling temperature; 0 is greedy.
         top_p: Probability mass of nucleus sampling, in (0, 1].
         training: Whether the episodes will be trained on; see `EpisodeIO.training`.

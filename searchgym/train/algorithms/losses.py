@@ -262,9 +262,9 @@ def token_weights(
     constant_length: int | None = None,
     targets: Targets = model_targets,
 ) -> tuple[list[npt.NDArray[np.float32]], float]:
-    """Returns the weight of each trained token in the loss, and the one denominator of the whole step.
+    """Returns the weight of each trained token in the loss, and the one denominator of the whole update.
 
-    The loss of a step is ``sum of weight x token loss / denominator`` over all its micro-batches and ranks. With
+    The loss of an update is ``sum of weight x token loss / denominator`` over all its micro-batches and ranks. With
     sample weights w and n trained tokens per sample:
 
     * ``token-mean``: weights w, denominator ``sum of w n`` (DAPO, arXiv 2503.14476, equation 8; a long episode weighs
@@ -276,7 +276,7 @@ def token_weights(
       a token's weight depends neither on its episode's length nor on the step's).
 
     Args:
-        samples: Every sample of the step.
+        samples: Every sample of the update.
         reduction: One of the four above.
         constant_length: Number of tokens that each sequence counts as, with ``constant``.
         targets: Returns the positions of the tokens that are learnt from. Default: the model's trained tokens.

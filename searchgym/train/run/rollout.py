@@ -33,7 +33,7 @@ class SamplerHooks:
     rollout: Rollout | None = None
     """Makes episodes. Needed unless ``method: supervised`` runs without validation."""
     publish: Callable[[int], None] = _nothing
-    """Gives the weights to a sampler that does not share the learner's memory.
+    """Copies the learner's weights into the samplers of the trained keys, each of which holds its own copy.
 
     Called with the version of the weights, before the first rollout and after each update."""
     probe: Callable[[Sequence[Sample]], Row] | None = None
