@@ -43,7 +43,7 @@ class SamplerTests:
         raise NotImplementedError(f"{type(self).__name__} must define decode(self, ids)")
 
     def new_weights(self) -> Mapping[str, Any] | None:
-        """Returns weights that change greedy samples; None if the sampler has no weights and refuses updates."""
+        """Returns weights with which greedy sampling gives other tokens; None if the sampler has no weights."""
         return None
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class SamplerTests:
         return [SampleRequest(ids, how, seed + n) for n, ids in enumerate(self.prompts(number))]
 
     def mixed(self) -> list[SampleRequest]:
-        """Returns a batch with requests of every kind."""
+        """Returns one batch with requests of several temperatures, nuclei and lengths."""
         most = self.max_tokens
         kinds = [Sampling(most), Sampling(most, 0.7), Sampling(most, 0.0), Sampling(most, top_p=0.5), Sampling(1)]
         prompts = enumerate(self.prompts(2 * len(kinds)))

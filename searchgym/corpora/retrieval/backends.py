@@ -32,7 +32,7 @@ class Needs(NamedTuple):
 
 
 class Builder(Protocol):
-    """Builds one part, shard by shard. A resumed build may add a shard a second time."""
+    """Builder of one part of an index folder, shard by shard. A resumed build may add a shard a second time."""
 
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
         """Processes one shard of the corpus and writes the result to the folder for shards.
@@ -58,7 +58,7 @@ class Builder(Protocol):
 
 
 class BackEnd(Protocol):
-    """The functions that the module of a back end has."""
+    """Interface of a back end's module."""
 
     def needs(self, card: Any, passages: int, text: int) -> Needs:
         """Returns the memory and disk space of a build.

@@ -75,7 +75,7 @@ class DenseCard(_Card):
     training: int | None = None
     """Number of vectors that the lists are trained on (``ivf-sq8``). Default: FAISS's guideline."""
     nprobe: int = 32
-    """Number of lists that a query visits (``ivf-sq8``)."""
+    """Number of inverted lists that are searched for each query (``ivf-sq8``)."""
     links: int = 32
     """Number of links per vector, FAISS's M (``hnsw``)."""
     ef_construction: int = 80
@@ -128,9 +128,9 @@ class NoiseCard(_Card):
     of: RetrieverCard
     """Card of the retriever whose hits are replaced."""
     start: float = 0.0
-    """Probability that the hits of a query are replaced at step 0. Outside of training it is always 0."""
+    """Probability at step 0 that a query's hits are replaced by random passages. Outside of training it is always 0."""
     end: float = 0.5
-    """Probability that the hits of a query are replaced from step `steps` on."""
+    """Probability, from step `steps` on, that the hits of a query are replaced by random passages."""
     base: float = 4.0
     """Base of the probability's exponential growth: above 1 it grows mostly late in training; 1 means linear growth."""
     steps: int | None = None

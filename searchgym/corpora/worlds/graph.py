@@ -119,7 +119,7 @@ def magnitude(literal: str) -> int:
 
 
 def follow(graph: Graph, start: str, steps: Sequence[str]) -> list[str]:
-    """Returns all objects that a path leads to, sorted and without repeats.
+    """Returns the entities and literals that a chain of relations reaches, sorted and without repeats.
 
     Args:
         graph: Graph to follow.

@@ -53,11 +53,11 @@ class Language(ABC):
     bridge_same: Pair
     """Questions that ask whether the ``{role}`` of ``{a}`` and that of ``{b}`` were born in the same place."""
     roles: Mapping[str, tuple[str, str]]
-    """Words for the person in a role, by relation, one for each half of the templates."""
+    """Words for the person in a role, by relation, one for training templates and one for held-out ones."""
     kinds: Mapping[str, tuple[str, str]]
-    """Words for a kind of entity, by kind, one for each half of the templates."""
+    """Words for a kind of entity, by kind, one for training templates and one for held-out ones."""
     inferences: Mapping[str, tuple[str, str]]
-    """Noun phrases of inferred relations, by relation, one for each half of the templates."""
+    """Noun phrases of inferred relations, by relation, one for training templates and one for held-out ones."""
 
     @abstractmethod
     def page(self, graph: Graph, entity: Entity, half: int, rng: random.Random) -> Page:

@@ -1,4 +1,4 @@
-"""The language of level `simple`: one fact per sentence, which names the subject; a template per relation and half."""
+"""Sentence templates of world level `simple`: one fact per sentence, with training and held-out templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sampler as the training loop sees it: functions that the loop calls, and episodes from the episode engine."""
+"""Connects the training loop to the samplers and to the engine that runs episodes."""
 
 from __future__ import annotations
 

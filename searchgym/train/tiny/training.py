@@ -280,7 +280,7 @@ class Run:
         return int(state["tokens"])
 
     def summary(self) -> dict[str, Any]:
-        """Returns settings, sizes, progress and history as plain data."""
+        """Returns the run's settings, model size, progress and history of scores as plain data."""
         return {
             "settings": dataclasses.asdict(self.settings),
             "parameters": sum(p.numel() for p in self.model.parameters()),

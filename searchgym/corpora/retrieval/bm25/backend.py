@@ -35,7 +35,7 @@ def needs(card: BM25Card, passages: int, text: int) -> Needs:
 
 
 class Bm25Builder:
-    """Builder of a BM25 part: writes the postings of each shard and merges them at the end."""
+    """Builder of the BM25 part of an index folder: writes the postings of each shard and merges them at the end."""
 
     def __init__(self, card: BM25Card, folder: Path, shards: Path, progress: Progress) -> None:
         self._card, self._folder, self._shards, self._progress = card, folder, shards, progress
@@ -67,7 +67,7 @@ builder = Bm25Builder
 def load(
     card: BM25Card, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> BM25Retriever:
-    """Returns a BM25 retriever over a part, whose arrays are memory-mapped; see `BackEnd.load`."""
+    """Returns a retriever over the BM25 part of an index folder, memory-mapped; see `BackEnd.load`."""
     if (facts.get("analyser"), facts.get("analyser_version")) != (analysis.NAME, analysis.VERSION):
         analyser = f"{facts.get('analyser')} {facts.get('analyser_version')}"
         raise IndexMismatchError(f"was analysed by {analyser!r}, this version has {analysis.NAME!r} {analysis.VERSION}")

@@ -211,7 +211,7 @@ def describe_files(folder: Path) -> dict[str, IndexFile]:
 
 
 def part_names(card: RetrieverCard) -> dict[str, PartCard]:
-    """Returns the parts of a card by the names of their folders: the kind, with a number from the second one on."""
+    """Returns a card's parts by folder name: ``KIND`` for the first of a kind, then ``KIND-2``, ``KIND-3``, ..."""
     named: dict[str, PartCard] = {}
     for part in parts_of(card):
         same_kind = sum(other.kind == part.kind for other in named.values())

@@ -51,7 +51,7 @@ builder = LuceneBuilder
 def load(
     card: LuceneCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> LuceneRetriever:
-    """Returns a Lucene retriever over a part, which Lucene memory-maps; see `BackEnd.load`."""
+    """Returns a retriever over the Lucene part of an index folder, memory-mapped; see `BackEnd.load`."""
     return LuceneRetriever(folder, card, passages, sha256, in_order=not facts.get("taken"))
 
 
