@@ -82,8 +82,10 @@ class PassageWriter:
             os.fsync(file.fileno())
 
     def finish(self) -> PassageStore:
-        """Finishes the passage store that is being written and returns it opened. `ENDS` may then be deleted unless
-        another writer continues."""
+        """Finishes the passage store being written and returns it opened.
+
+        `ENDS` may then be deleted, unless another writer continues.
+        """
         self.__exit__()
         ends = np.fromfile(self._folder / ENDS, np.int64)
         np.save(self._folder / OFFSETS, np.concatenate([[0], ends]).astype(np.int64))
