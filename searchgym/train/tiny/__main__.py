@@ -2,4 +2,5 @@
 
 from searchgym.train.tiny.training import main
 
-main()
+if __name__ == "__main__":  # a process that is spawned imports this file too
+    main()

@@ -352,7 +352,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_card(given.out, " ".join(["python -m searchgym.train.tiny", *(sys.argv[1:] if argv is None else argv)]))
     if given.json:
         sys.stdout.write(json.dumps(run.summary(), indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
