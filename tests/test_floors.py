@@ -44,7 +44,7 @@ FLOORS = [
     {"train.learner"},
     {"train.distributed"},
     {"train.run", "train.tiny"},
-    {"train.inspect"},
+    {"train.inspect", "train.selfcheck"},
     {"cli.output"},
     {"cli.doctor"},
     {"cli"},

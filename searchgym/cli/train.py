@@ -151,7 +151,7 @@ def selfcheck(
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.inspect.selfcheck import selfcheck as run
+        from searchgym.train.selfcheck.run import selfcheck as run
         from searchgym.train.recipe.load import load_recipe
 
         with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:

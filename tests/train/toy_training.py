@@ -1,4 +1,4 @@
-"""The bandit of `searchgym.train.inspect.bandit` with a recipe, a model and a trainer for tests."""
+"""The bandit of `searchgym.train.selfcheck.bandit` with a recipe, a model and a trainer for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cards import build
-from searchgym.train.inspect.bandit import QUESTIONS, VOCABULARY, BanditRollout
+from searchgym.train.selfcheck.bandit import QUESTIONS, VOCABULARY, BanditRollout
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import TrainingData

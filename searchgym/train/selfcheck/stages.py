@@ -1,0 +1,261 @@
+"""Checks of the way from sampled tokens to advantages, each on what its stage was given and made of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from searchgym.records import Episode
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.selfcheck.findings import Findings
+from searchgym.train.selfcheck.formulas import Score, call_rewards, continued, gae_advantages, group_advantages
+from searchgym.train.selfcheck.watched import Exchange
+
+TOKENS: Final = "tokens are those sampled"
+MASKS: Final = "masks cover what was sampled"
+CALLS: Final = "each call is learnt from once, by its own model"
+GROUPS: Final = "groups are attempts at one question"
+REWARDS: Final = "rewards are on their calls"
+ADVANTAGES: Final = "advantages follow their formula"
+ATTEMPTS: Final = "attempts differ"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was sampled in a step, and the samples that the trainer made of it."""
+
+    exchanges: Mapping[str, Sequence[Exchange]]
+    """Requests and replies of the samplers, by ``QUESTION#ATTEMPT``."""
+    episodes: Sequence[Episode]
+    """Episodes with their made-up rewards."""
+    samples: Sequence[Sample]
+    """Samples that the trainer made, before advantages."""
+    keys: Mapping[str, str]
+    """Model key of each role."""
+
+    def exchanges_of(self, episode: Episode) -> Sequence[Exchange]:
+        """Returns what an episode's models were asked and replied."""
+        return self.exchanges.get(f"{episode.question_id}#{episode.attempt}", ())
+
+
+def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score) -> None:
+    """Checks the samples of a step against the samplers' replies and the episodes."""
+    with findings.stage(TOKENS):
+        check_tokens(findings, drawn)
+    with findings.stage(MASKS):
+        check_masks(findings, drawn)
+    with findings.stage(CALLS):
+        check_calls(findings, drawn, recipe)
+    with findings.stage(GROUPS):
+        check_groups(findings, drawn, recipe)
+    with findings.stage(REWARDS):
+        check_rewards(findings, drawn, recipe, penalties, score)
+    with findings.stage(ATTEMPTS):
+        check_attempts(findings, drawn)
+
+
+def check_tokens(findings: Findings, drawn: Drawn) -> None:
+    """Checks that prompts, responses and log-probs in the samples are exactly those of the samplers."""
+    replies: dict[str, Counter[tuple[bytes, bytes, bytes]]] = {}
+    for episode in drawn.episodes:
+        of_episode = ((r.ids.tobytes(), a.ids.tobytes(), a.logp.tobytes()) for r, a in drawn.exchanges_of(episode))
+        replies[episode.id] = Counter(of_episode)
+    calls = wrong = other = 0
+    for sample in drawn.samples:
+        for call in sample.calls:
+            calls += 1
+            mine = slice(call.start, call.end)
+            tokens = (sample.ids[: call.start].tobytes(), sample.ids[mine].tobytes())
+            held = (*tokens, sample.sampler_logp[mine].tobytes())
+            known = replies[sample.episode_id]
+            if known[held]:
+                known[held] -= 1
+            elif any(found[:2] == tokens for found in known):
+                other += 1
+            else:
+                wrong += 1
+    said = f"{calls} calls, {wrong} not as they were sampled, {other} with other log-probs"
+    findings.add(TOKENS, calls > 0 and not wrong and not other, said)
+
+
+def check_masks(findings: Findings, drawn: Drawn) -> None:
+    """Checks that the loss mask covers exactly the sampled tokens, and that log-probs and rewards stay inside it."""
+    wrong = outside = 0
+    for sample in drawn.samples:
+        own = np.zeros(len(sample.ids), np.bool_)
+        for call in sample.calls:
+            own[call.start : call.end] = True
+        wrong += int((sample.mask != own).sum())
+        outside += int(np.count_nonzero(sample.sampler_logp[~own]) + np.count_nonzero(sample.reward[~own]))
+    trained = sum(int(sample.mask.sum()) for sample in drawn.samples)
+    said = f"{trained} trained tokens, {wrong} masked the wrong way, {outside} numbers outside the mask"
+    findings.add(MASKS, not wrong and not outside, said)
+
+
+def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
+    """Checks that each call is in one sample, with its role, turn and model, next to the calls that it continues."""
+    trains_prefixes = recipe.credit.train_prefixes and any(t == "praise" or ":" in t for t in recipe.credit.terms)
+    wanted: Counter[tuple[str, int]] = Counter()
+    together: set[frozenset[tuple[str, int]]] = set()
+    for episode in counted(drawn.episodes, recipe):
+        for sequence in sequences(episode, drawn.exchanges_of(episode)):
+            calls = [i for i in sequence if trains_prefixes or not episode.calls[i].prefix]
+            own = [i for i in calls if episode.calls[i].model_key in _trained(recipe, drawn)]
+            wanted.update((episode.id, i) for i in own)
+            together.add(frozenset((episode.id, i) for i in own))
+    by_id = {episode.id: episode for episode in drawn.episodes}
+    held: Counter[tuple[str, int]] = Counter()
+    apart = strange = 0
+    for sample in drawn.samples:
+        held.update((sample.episode_id, call.index) for call in sample.calls)
+        apart += frozenset((sample.episode_id, call.index) for call in sample.calls) not in together
+        for call in sample.calls:
+            made = by_id[sample.episode_id].calls[call.index]
+            own_key = drawn.keys[made.role]
+            strange += (call.role, call.turn, sample.model_key) != (made.role, made.turn, own_key)
+            strange += (call.start, call.end) != (made.start, made.end)
+    missing, extra = (wanted - held).total(), (held - wanted).total()
+    said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from"
+    said += (
+        f", {apart} samples that hold others than those that continue each other, {strange} of another role or model"
+    )
+    findings.add(CALLS, not (missing or extra or apart or strange), said)
+
+
+def _trained(recipe: Recipe, drawn: Drawn) -> set[str]:
+    """Returns the model keys whose calls are made into samples."""
+    frozen = {name for name, own in recipe.models.items() if own.frozen}
+    return set(drawn.keys.values()) - (frozen if recipe.method == "rejection" else set())
+
+
+def counted(episodes: Sequence[Episode], recipe: Recipe) -> list[Episode]:
+    """Returns the episodes to learn from: those whose retriever worked, and with the reward that the method asks."""
+    kept = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
+    if recipe.method == "rejection":
+        kept = [episode for episode in kept if episode.reward >= recipe.supervised.min_reward - 1e-6]
+    return kept
+
+
+def sequences(episode: Episode, exchanges: Sequence[Exchange]) -> list[list[int]]:
+    """Returns the calls that continue each other, by what the models of an episode were asked and replied."""
+    starts: dict[int, bytes] = {}
+    ends: dict[int, bytes] = {}
+    left = [(request.ids.tobytes(), reply.ids.tobytes()) for request, reply in exchanges]
+    for i, call in enumerate(episode.calls):
+        if call.end > call.start:
+            ids = np.concatenate([span.ids for span in episode.tokens(call.context)])
+            pair = (ids[: call.start].tobytes(), ids[call.start : call.end].tobytes())
+            left.remove(pair)
+            starts[i], ends[i] = pair[0], pair[0] + pair[1]
+    return continued(episode.calls, ends, starts)
+
+
+def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
+    """Checks that a group holds the attempts at one question, all of them, and no failed episode."""
+    by_id = {episode.id: episode for episode in drawn.episodes}
+    members: dict[str | None, set[str]] = defaultdict(set)
+    wanted: dict[str, set[str]] = defaultdict(set)
+    wrong = 0
+    for sample in drawn.samples:
+        episode = by_id[sample.episode_id]
+        members[sample.group_uid].add(sample.episode_id)
+        wrong += (sample.question_id, sample.attempt) != (episode.question_id, episode.attempt)
+    for episode in counted(drawn.episodes, recipe):
+        if episode.id in {sample.episode_id for sample in drawn.samples}:
+            wanted[episode.question_id].add(episode.id)
+    found, right = sorted(map(sorted, members.values())), sorted(map(sorted, wanted.values()))
+    sizes = sorted({len(group) for group in members.values()})
+    mixed = sum(len({by_id[e].question_id for e in group}) > 1 for group in members.values())
+    said = f"{len(members)} groups of {', '.join(map(str, sizes))} episodes, {mixed} of several questions"
+    findings.add(GROUPS, found == right and not wrong and None not in members, said)
+
+
+def check_rewards(
+    findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score
+) -> None:
+    """Checks the reward of each call, on its last token, by the credit terms that the package ships."""
+    if any(":" in term for term in recipe.credit.terms):
+        findings.add(REWARDS, True, f"not checked: a term of {', '.join(recipe.credit.terms)} is not the package's own")
+        return
+    expected: dict[tuple[str, int], float] = {}
+    for episode in counted(drawn.episodes, recipe):
+        rows = sequences(episode, drawn.exchanges_of(episode))
+        rewards = call_rewards(episode, rows, recipe.credit, penalties, score)
+        expected |= {(episode.id, i): reward for i, reward in enumerate(rewards)}
+    wrong = total = 0
+    worst = 0.0
+    for sample in drawn.samples:
+        want = np.zeros(len(sample.ids))
+        for call in sample.calls:
+            want[call.end - 1] = expected.get((sample.episode_id, call.index), np.inf)
+        off = float(np.abs(sample.reward - want).max())
+        wrong, total, worst = wrong + (off > 1e-5), total + 1, max(worst, off)
+    said = f"{total} samples by {' + '.join(recipe.credit.terms)}, {wrong} off, by {worst:.2g} at most"
+    findings.add(REWARDS, not wrong, said)
+
+
+def check_attempts(findings: Findings, drawn: Drawn) -> None:
+    """Checks that attempts at a question are not copies, unless the model is so sure that chance makes them equal."""
+    chance, copies = 0.0, 0
+    by_question: dict[str, list[Sequence[Exchange]]] = defaultdict(list)
+    for episode in drawn.episodes:
+        by_question[episode.question_id].append(drawn.exchanges_of(episode))
+    for attempts in by_question.values():
+        if len({tuple(reply.ids.tobytes() for _, reply in attempt) for attempt in attempts}) > 1:
+            findings.add(ATTEMPTS, True, "at one question, models replied differently")
+            return
+        copies += len(attempts) - 1
+        chance += (len(attempts) - 1) * sum(float(reply.logp.sum()) for _, reply in attempts[0])
+    said = f"all {copies} further attempts are copies of the first; chance of that: e^{chance:.1f}"
+    findings.add(ATTEMPTS, chance > -20, said)
+
+
+def check_advantages(findings: Findings, given: Sequence[Sample], made: Sequence[Sample], recipe: Recipe) -> None:
+    """Checks the advantages that were made of samples, and which samples were left out.
+
+    Args:
+        findings: Takes the result.
+        given: All samples of the step, with values and log-probs where the advantages need them.
+        made: Samples of the trained keys that remain, with advantages.
+        recipe: The checked recipe.
+    """
+    coef = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
+    expected: dict[tuple[str, tuple[int, ...]], tuple[Sample, np.ndarray, np.ndarray | None]] = {}
+    if recipe.has_critic:
+        pairs = gae_advantages(given, recipe.advantage, coef, recipe.critic.tokens == "response")
+        for sample, pair in zip(given, pairs, strict=True):
+            if pair is not None:
+                expected[_name(sample)] = (sample, *pair)
+    else:
+        for sample, values in zip(given, group_advantages(given, recipe.advantage, coef), strict=True):
+            if values is not None:
+                expected[_name(sample)] = (sample, values, None)
+    frozen = {name for name, own in recipe.models.items() if own.frozen}
+    wanted = {name for name, (sample, *_) in expected.items() if sample.model_key not in frozen}
+    worst, outside = 0.0, 0
+    for sample in made:
+        if _name(sample) not in expected:
+            continue
+        _, values, returns = expected[_name(sample)]
+        worst = max(worst, float(np.abs(sample.advantage[sample.mask] - values).max(initial=0.0)))
+        outside += int(np.count_nonzero(sample.advantage[~sample.mask]))
+        if returns is not None:
+            gap = np.inf if sample.returns is None else float(np.abs(sample.returns - returns).max())
+            worst = max(worst, gap)
+    names = Counter(map(_name, made))
+    kept_wrong = len(set(names) ^ wanted) + sum(count - 1 for count in names.values())
+    moving = any(np.any(sample.advantage) for sample in made)
+    said = f"{len(made)} samples of {len(given)}, {kept_wrong} kept or left out wrongly, off by {worst:.2g} at most"
+    if not moving:
+        said += "; all are 0: nothing would be learnt"
+    findings.add(ADVANTAGES, worst < 1e-3 and not outside and not kept_wrong and moving, said)
+
+
+def _name(sample: Sample) -> tuple[str, tuple[int, ...]]:
+    """Returns what tells a sample from the others of a step."""
+    return sample.episode_id, tuple(call.index for call in sample.calls)

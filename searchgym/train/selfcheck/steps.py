@@ -1,0 +1,215 @@
+"""A few steps of a recipe by the training loop itself, each stage recomputed from what went into it.
+
+Since each stage is compared with formulas on its actual input, a fault is reported by the stage that it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from searchgym.agents.base import load_agent
+from searchgym.envs.core import State
+from searchgym.envs.task import checked_reward
+from searchgym.records import Answer, Episode
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.assembly import Assembly, assemble, trainer_of
+from searchgym.train.run.draw import Drawer, StepData, TrainingData
+from searchgym.train.run.trainer import Trainer
+from searchgym.train.selfcheck.findings import Broken, Findings
+from searchgym.train.selfcheck.stages import ADVANTAGES, Drawn, check_advantages, check_drawn
+from searchgym.train.selfcheck.updates import AGREE, LOSS, PREPARED, UPDATE, KeyCheck
+from searchgym.train.selfcheck.watched import WatchedLearner, WatchedRollout, WatchedSampler, by_episode
+
+TEMPERATURE: Final = 1.3
+"""Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""
+EPS: Final = 1e-5
+"""Least constant in AdamW's denominator: with 1e-8, rounding in gradients that cancel would grow to whole steps."""
+RATE: Final = {"model": 1e-3, "adapter": 1e-2}
+"""Learning rates at which every update moves the log-probs visibly."""
+STEPS: Final = 3
+KL, ENTROPY = 0.5, 0.1
+"""Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
+LOOP: Final = "steps run to their end"
+
+
+def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
+    """Runs a few small steps of a recipe and checks every stage of them.
+
+    Args:
+        recipe: Recipe to check; its models are loaded.
+        out: Folder for files of the run; must be empty or absent.
+        findings: Takes the results.
+
+    Raises:
+        SearchGymError: The recipe's parts cannot be loaded.
+    """
+    small = small_recipe(recipe)
+    parts = assemble(small, out, WatchedSampler)
+    try:
+        with findings.stage(LOOP):
+            _Steps(small, parts, findings).trainer(out / "steps").run()
+        findings.add(LOOP, True, f"{STEPS} steps of {small.rollout.questions} x {small.rollout.attempts} episodes")
+    except Broken:
+        pass
+    finally:
+        parts.close()
+
+
+def small_recipe(recipe: Recipe) -> Recipe:
+    """Returns the recipe with a few small steps of two updates each, at rates that move the weights."""
+    rollout, least = recipe.rollout, recipe.advantage.min_group
+    questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
+    supervised = recipe.method == "supervised"
+    if supervised:  # the same update, on episodes that the model samples instead of a file's
+        recipe = replace(recipe, method="rejection", supervised=replace(recipe.supervised, min_reward=-1.0))
+    return replace(
+        recipe,
+        steps=STEPS,
+        max_generated_tokens=None,
+        rollout=replace(
+            rollout,
+            questions=questions,
+            attempts=attempts,
+            temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
+            resample=0,
+            staleness=0,
+            probe=0,
+        ),
+        advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # where the batch is the group
+        loss=replace(
+            recipe.loss,
+            kl_coef=recipe.loss.kl_coef and max(recipe.loss.kl_coef, KL),
+            entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
+        ),
+        models={name: replace(own, lr=None, critic_lr=None) for name, own in recipe.models.items()},
+        optimizer=_moving(recipe.optimizer, RATE["adapter" if recipe.lora.rank else "model"]),
+        critic=replace(recipe.critic, warmup_steps=0, optimizer=_moving(recipe.critic.optimizer, RATE["model"])),
+        validation=replace(recipe.validation, every=0),
+        checkpoint=replace(recipe.checkpoint, every=0),
+        guard=type(recipe.guard)(),
+        log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
+    )
+
+
+def _moving(options: OptimizerOptions, rate: float) -> OptimizerOptions:
+    """Returns options of two updates per step on all samples, so that ratios leave 1 and clips act."""
+    return replace(
+        options,
+        lr=rate,
+        eps=max(options.eps, EPS),
+        warmup_steps=1,
+        schedule="cosine",
+        min_lr_ratio=0.1,
+        minibatches=1,
+        epochs=2,
+        micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
+    )
+
+
+class _Steps:
+    """The checks of one run, called by the parts of its loop.
+
+    Args:
+        recipe: The small recipe.
+        parts: What it was loaded into.
+        findings: Takes the results.
+    """
+
+    def __init__(self, recipe: Recipe, parts: Assembly, findings: Findings) -> None:
+        self._recipe, self._parts, self._findings = recipe, parts, findings
+        roles = load_agent(recipe.agent).roles
+        self._penalties = {name: role.penalty for name, role in roles.items()}
+        self._rollout = WatchedRollout(parts.rollout, recipe, lambda name: parts.task.find(name).answers[0])
+        self._learner = WatchedLearner(parts.learner, self._learnt)
+        self._keys = {key.name: KeyCheck(key, parts.learner, findings) for key in parts.keys if not key.frozen}
+
+    def trainer(self, out: Path) -> Trainer:
+        """Returns the run's trainer, whose parts are watched."""
+        watched = replace(self._parts, rollout=self._rollout, learner=self._learner)  # type: ignore[arg-type]
+        trainer = trainer_of(self._recipe, watched, out)
+        data = TrainingData(self._parts.task.questions, trained=self._parts.trained, credit=self._parts.credit)
+        trainer.drawer = _WatchedDrawer(self, self._recipe, self._learner, self._rollout, data)
+        return trainer
+
+    def score(self, episode: Episode, text: str) -> float:
+        """Returns the environment's reward for an answer."""
+        state = State(self._parts.task.find(episode.question_id), answer=Answer(text), stop_reason="answer")
+        return checked_reward(self._parts.task.reward, state)
+
+    def of_key(self, samples: Sequence[Sample], key: str) -> list[Sample]:
+        """Returns the samples of a model key."""
+        return [sample for sample in samples if sample.model_key == key]
+
+    def drawn(self, data: StepData) -> None:
+        """Checks the samples that were made of the step's episodes."""
+        exchanges = []
+        for model in self._parts.models.values():
+            assert isinstance(model.sampler, WatchedSampler)
+            exchanges += model.sampler.exchanges
+            model.sampler.exchanges = []
+        keys = {role: key.name for key in self._parts.keys for role in key.roles}
+        drawn = Drawn(by_episode(exchanges), self._rollout.episodes, data.samples, keys)
+        check_drawn(self._findings, drawn, self._recipe, self._penalties, self.score)
+        self._learner.prepared = None
+        with self._findings.stage(AGREE):
+            for name, check in self._keys.items():
+                if own := self.of_key(data.samples, name):
+                    check.drawn(own)
+
+    def prepared(self, data: StepData, made: StepData) -> None:
+        """Checks what was added to the samples, and their advantages."""
+        if self._recipe.method != "policy":
+            return
+        given = data.samples if self._learner.prepared is None else self._learner.prepared
+        with self._findings.stage(PREPARED):
+            for name, check in self._keys.items():
+                check.prepared(self.of_key(given, name))
+        with self._findings.stage(ADVANTAGES):
+            check_advantages(self._findings, given, made.samples, self._recipe)
+
+    def _learnt(self, samples: Sequence[Sample], step: int, update: Callable[[], Metrics]) -> Metrics:
+        """Lets the learner make its updates, and checks them."""
+        own = {name: mine for name in self._keys if (mine := self.of_key(samples, name))}
+        for name, mine in own.items():
+            self._keys[name].before_update(mine)
+        with self._findings.stage(LOSS):
+            metrics = update()
+        with self._findings.stage(UPDATE):
+            for name, mine in own.items():
+                self._keys[name].after_update(mine, step, metrics)
+        return metrics
+
+    @property
+    def findings(self) -> Findings:
+        """Results so far."""
+        return self._findings
+
+
+class _WatchedDrawer(Drawer):
+    """A drawer whose results are checked as they are made."""
+
+    def __init__(
+        self, steps: _Steps, recipe: Recipe, learner: WatchedLearner, rollout: WatchedRollout, data: TrainingData
+    ) -> None:
+        super().__init__(recipe, learner, rollout, data)
+        self._steps = steps
+
+    def draw(self, step: int) -> StepData:
+        """Returns the data of a step, checked; see `Drawer.draw`."""
+        with self._steps.findings.stage("episodes become samples"):
+            data = super().draw(step)
+        self._steps.drawn(data)
+        return data
+
+    def prepared(self, data: StepData) -> StepData:
+        """Returns the data of the step with advantages, checked; see `Drawer.prepared`."""
+        with self._steps.findings.stage(ADVANTAGES):
+            made = super().prepared(data)
+        self._steps.prepared(data, made)
+        return made

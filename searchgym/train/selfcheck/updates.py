@@ -1,0 +1,258 @@
+"""Checks of one model key: log-probs of sampler and trainer, losses, gradients, updates, the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from searchgym.rollout.loading import load_model
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.critic import load_critic, make_critic
+from searchgym.train.learner.learner import Learner
+from searchgym.train.learner.trained_model import Metrics
+from searchgym.train.recipe.keys import Key
+from searchgym.train.run.assembly import allowed_difference
+from searchgym.train.run.samplers import computed_in
+from searchgym.train.selfcheck.findings import Findings
+from searchgym.train.selfcheck.formulas import Floats
+from searchgym.train.selfcheck.shadow import (
+    AdapterShadow,
+    Seen,
+    Shadow,
+    Updated,
+    likelihood_loss,
+    policy_loss,
+    trained_tokens,
+    value_loss,
+)
+
+AGREE: Final = "log-probs of sampler and trainer agree"
+ARRIVE: Final = "new weights reach the sampler"
+DRAWN: Final = "tokens are drawn from the model's distribution"
+PREPARED: Final = "log-probs of policy and reference"
+LOSS: Final = "the loss is the recipe's"
+GRADIENT: Final = "the gradient is the loss's"
+UPDATE: Final = "the update is AdamW's"
+VALUES: Final = "values are the critic's"
+CRITIC: Final = "the critic learns its returns"
+OFF: Final = {"float32": 5e-4, "bfloat16": 0.08}
+"""Relative difference of losses and gradient norms that number types explain."""
+ASTRAY: Final = {"float32": 0.02, "bfloat16": 0.6}
+"""Distance of an update from the expected one, in lengths of that one: AdamW enlarges small gradients' rounding."""
+CANCELLED: Final = 0.01
+"""Share of its samples' gradients below which an update is not judged: attempts were alike, and rounding remains."""
+STALE: Final = 0.3
+"""Share of what an update moved by which the sampler's log-probs may be off."""
+
+
+class KeyCheck:
+    """Follows one trained model key through the steps, with a trainer of its own beside it.
+
+    Args:
+        key: The key, with its recipe.
+        learner: The learner under test, which is asked for weights only.
+        findings: Takes the results.
+    """
+
+    def __init__(self, key: Key, learner: Learner, findings: Findings) -> None:
+        self.key, self._learner, self._findings, self.recipe = key, learner, findings, key.recipe
+        recipe = key.recipe
+        self._adapter = recipe.lora.rank > 0
+        self._shadow = self._policy()
+        self._start = self._clone(dict(self._shadow.model.state_dict())) if recipe.loss.kl_coef else {}
+        self._critic: Shadow | None = None
+        if recipe.has_critic:
+            path = recipe.critic.model
+            body: Any = load_critic(path, recipe.learner.dtype) if path else make_critic(self._shadow.model)
+            self._critic = Shadow(body, recipe, recipe.critic.optimizer)
+        self._before: dict[str, Tensor] = {}
+        self._previous: dict[str, Tensor] = {}
+        self._noise = 0.0
+        self._old: list[Floats] = []
+        self._reference: list[Floats] | None = None
+
+    @property
+    def _limit(self) -> str:
+        """Number type in which the learner computes."""
+        return "float32" if computed_in(self.recipe) == "float32" else "bfloat16"
+
+    def _policy(self) -> Shadow:
+        """Returns the trainer of the policy; an adapter's starts from the base in float32, rounded as the learner's."""
+        recipe = self.recipe
+        if not self._adapter:
+            return Shadow(load_model(recipe.model, recipe.learner.dtype)[0], recipe, recipe.optimizer)
+        model = load_model(recipe.model, "float32")[0]
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.to(getattr(torch, recipe.learner.dtype)))
+        return AdapterShadow(model, recipe, recipe.optimizer)
+
+    @staticmethod
+    def _clone(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: weight.detach().cpu().clone() for name, weight in state.items()}
+
+    def _present(self) -> dict[str, Tensor]:
+        """Returns a copy of the learner's weights, of the whole model."""
+        if isinstance(self._shadow, AdapterShadow):
+            adapter = self._clone(self._learner.weights_of(self.key.name, True))
+            return self._shadow.merged(adapter)
+        return self._clone(self._learner.weights_of(self.key.name))
+
+    def _look(self, state: Mapping[str, Tensor], samples: Sequence[Sample]) -> Seen:
+        self._shadow.load(state)
+        return self._shadow.look(samples)
+
+    # -- what was sampled ------------------------------------------------------------------------------------------
+
+    def drawn(self, samples: Sequence[Sample]) -> None:
+        """Checks that the sampler has the learner's weights and draws from their distribution."""
+        present = self._present()
+        now = self._look(present, samples)
+        sampled = [s.sampler_logp[s.mask].astype(np.float64) for s in samples]
+        allowed, off = allowed_difference(self.recipe), _mean_gap(now.logp, sampled)
+        self._findings.add(AGREE, off <= allowed, f"{off:.2g} nats apart on average; {allowed:g} is allowed")
+        if self.recipe.rollout.top_p == 1:
+            self._follow_the_distribution(now)
+        if not self._previous:
+            self._noise = off
+        else:
+            moved = _mean_gap(now.logp, self._look(self._previous, samples).logp)
+            if STALE * moved > 2 * self._noise:
+                said = f"{off:.2g} nats off, where the update moved {moved:.2g}; {STALE:g} of that is allowed"
+                self._findings.add(ARRIVE, off <= STALE * moved, said)
+        self._previous = present
+
+    def _follow_the_distribution(self, now: Seen) -> None:
+        """Checks that sampled tokens are as unlikely, on average, as their distributions make them."""
+        surprise = -np.concatenate(now.logp) - np.concatenate(now.entropy)
+        deviation = float(np.sqrt(np.concatenate(now.variance).clip(0).sum()))
+        off = float(surprise.sum()) / max(deviation, 1e-9)
+        said = f"{len(surprise)} tokens, {off:+.1f} standard deviations less likely than expected; 6 are allowed"
+        self._findings.add(DRAWN, abs(off) <= 6, said)
+
+    # -- what advantages need --------------------------------------------------------------------------------------
+
+    def prepared(self, samples: Sequence[Sample]) -> None:
+        """Checks log-probs and values that were added to the samples before their advantages."""
+        if not samples:
+            return
+        present = self._present()
+        for name, state in (("old_logp", present), ("ref_logp", self._start)):
+            rows = [getattr(sample, name) for sample in samples]
+            if any(row is not None for row in rows):
+                own, pairs = self._look(state, samples).logp, zip(samples, rows, strict=True)
+                found = [np.full(int(s.mask.sum()), np.inf) if r is None else r[s.mask] for s, r in pairs]
+                off, allowed = _mean_gap(own, found), allowed_difference(self.recipe)
+                self._findings.add(PREPARED, off <= allowed, f"{off:.2g} nats off; {allowed:g} is allowed")
+        if self._critic is not None:
+            self._values(samples, self._critic)
+
+    def _values(self, samples: Sequence[Sample], critic: Shadow) -> None:
+        """Checks the critic's values, which are 0 before its first update."""
+        gap, size = [], []
+        for sample in samples:
+            places = self._places(sample)
+            with torch.no_grad():
+                own = critic.logits(sample, places)[:, 0].numpy()
+            value = np.full(len(sample.ids), np.inf) if sample.value is None else sample.value
+            gap.append(np.abs(np.delete(value, places)).max(initial=0))
+            gap.append(np.abs(value[places] - own).max(initial=0))
+            size.append(np.abs(own).max(initial=0))
+        off, scale = float(max(gap)), max(1.0, float(max(size)))
+        said = f"off by {off:.2g} at most, where they reach {max(size):.2g}"
+        self._findings.add(VALUES, off <= ASTRAY[self._limit] * scale, said)
+
+    def _places(self, sample: Sample) -> Any:
+        """Returns the positions that have a value."""
+        places = trained_tokens(sample)
+        return np.arange(places[0], places[-1] + 1) if self.recipe.critic.tokens == "response" else places
+
+    # -- the update ------------------------------------------------------------------------------------------------
+
+    def before_update(self, samples: Sequence[Sample]) -> None:
+        """Notes what the loss compares with, before the learner changes its weights."""
+        present = self._present()
+        self._reference = None
+        if self.recipe.method == "policy":
+            if self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "loss":
+                self._reference = self._look(self._start, samples).logp
+            self._old = self._look(present, samples).logp
+        self._shadow.load(present)
+        self._before = self._clone(self._learner.weights_of(self.key.name, self._adapter))
+
+    def after_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
+        """Makes the same update and compares losses, gradients and weights with the learner's."""
+        recipe, shadow = self.recipe, self._shadow
+        if recipe.method == "policy":
+            loss = policy_loss(shadow, samples, self._old, self._reference)
+            scale = float(np.mean(np.abs(np.concatenate([s.advantage[s.mask] for s in samples]))))
+            found = self._metric(metrics, "sampler_difference")
+            own = _mean_gap(self._old, [s.sampler_logp[s.mask] for s in samples])
+            said = f"the trainer reports {found:.2g} nats, {own:.2g} is right"
+            self._findings.add(AGREE, abs(found - own) <= allowed_difference(recipe), said)
+        else:
+            if recipe.supervised.targets == "all":
+                samples = [replace(s, mask=np.arange(len(s.ids)) > 0) for s in samples]
+            loss, scale = likelihood_loss(shadow, samples), 0.0
+        updated = shadow.update(samples, loss, step, self._before)
+        self._compare(LOSS, GRADIENT, updated, metrics, "", scale)
+        self._weights(updated)
+        if self._critic is not None:
+            places = [self._places(sample) for sample in samples]
+            of_critic = self._critic.update(samples, value_loss(self._critic, samples, places), step)
+            self._compare(CRITIC, CRITIC, of_critic, metrics, "critic/", 0.0)
+
+    def _compare(self, loss: str, gradient: str, updated: Updated, metrics: Metrics, prefix: str, scale: float) -> None:
+        """Compares losses, on the scale of one advantage because these cancel, and gradients."""
+        allowed = OFF[self._limit] * (5 if prefix else 1)  # values of two critics drift apart
+        found = self._metric(metrics, f"{prefix}loss")
+        near = abs(found - updated.loss) <= allowed * max(scale, abs(updated.loss), 1e-6)
+        self._findings.add(loss, near, f"loss {found:.6g}, by its formula {updated.loss:.6g}")
+        norm = self._metric(metrics, f"{prefix}gradient_norm")
+        near = abs(norm - updated.norm) <= allowed * max(updated.norm, 0.1 * updated.gross)
+        near = near and (updated.norm > 0 or bool(prefix))
+        said = f"gradient norm {norm:.6g}, by its formula {updated.norm:.6g}"
+        if updated.norm == 0:
+            said += ": nothing would be learnt"
+        self._findings.add(gradient, near, said)
+
+    def _metric(self, metrics: Metrics, name: str) -> float:
+        """Returns a metric of this key; NaN if the learner reports none."""
+        kind, slash, rest = name.partition("/")
+        of_key = f"{kind}/{self.key.name}/{rest}" if slash else f"learner/{self.key.name}/{name}"
+        return metrics.get(name, metrics.get(of_key, float("nan")))
+
+    def _weights(self, updated: Updated) -> None:
+        """Compares how far and in which direction the weights moved."""
+        after = self._clone(self._learner.weights_of(self.key.name, self._adapter))
+        shadow = self._shadow
+        own: Mapping[str, Tensor] = dict(shadow.model.state_dict())
+        if isinstance(shadow, AdapterShadow):
+            own = shadow.adapter
+            merged = shadow.merged(after)
+            handed = self._learner.weights_of(self.key.name)
+            worst = max(
+                float((handed[n].cpu().float() - w.float()).abs().max()) for n, w in merged.items() if n in handed
+            )
+            self._findings.add(UPDATE, worst <= (1e-4 if self._limit == "float32" else 0.05), f"merged {worst:.2g} off")
+        apart = size = 0.0
+        for name, before in self._before.items():
+            step = after[name].double() - before.double()
+            wanted = own[name].double() - before.double()
+            apart, size = apart + float((step - wanted).square().sum()), size + float(wanted.square().sum())
+        off = (apart / size) ** 0.5 if size else float(apart > 0)
+        said = f"weights moved {size**0.5:.3g}, off by {off:.2g} of that; {ASTRAY[self._limit]:g} is allowed"
+        if updated.norm > CANCELLED * updated.gross:
+            self._findings.add(UPDATE, off <= ASTRAY[self._limit], said)
+
+
+def _mean_gap(one: Sequence[Floats], other: Sequence[Any]) -> float:
+    """Returns the mean absolute difference over all tokens of all samples."""
+    gaps = [np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)) for a, b in zip(one, other, strict=True)]
+    every = np.concatenate([np.zeros(0), *gaps])
+    return float(every.mean()) if len(every) else 0.0

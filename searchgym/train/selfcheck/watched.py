@@ -1,0 +1,175 @@
+"""Watched parts of a run: they pass everything on and keep what the checks compare."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from searchgym.records import Call, Episode, Question
+from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
+from searchgym.train.algorithms.samples import Sample
+from searchgym.train.learner.learner import Learner
+from searchgym.train.learner.trained_model import Flat, Metrics
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.draw import Rollout
+
+Exchange = tuple[SampleRequest, Sampled]
+"""What a sampler was asked, and what it replied."""
+
+
+class WatchedSampler:
+    """A sampler that wraps another one and keeps its requests and replies.
+
+    Args:
+        sampler: Sampler that answers the requests.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler, self.max_context = sampler, sampler.max_context
+        self.exchanges: list[Exchange] = []
+        """Requests with their replies, since the list was last emptied."""
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights."""
+        return self._sampler.version
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Samples with the wrapped sampler and keeps requests and replies."""
+        asked = [dataclasses.replace(request, ids=request.ids.copy()) for request in requests]
+        replies = self._sampler.sample(requests)
+        kept = [dataclasses.replace(r, ids=r.ids.copy(), logp=r.logp.copy()) for r in replies]
+        self.exchanges += zip(asked, kept, strict=True)
+        return replies
+
+    def update(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Passes new weights to the wrapped sampler."""
+        self._sampler.update(state, version)
+
+    def forget(self) -> None:
+        """Clears the wrapped sampler's cache."""
+        self._sampler.forget()
+
+    def close(self) -> None:
+        """Closes the wrapped sampler."""
+        self._sampler.close()
+
+
+class WatchedRollout:
+    """A rollout whose episodes get made-up rewards, so that every formula has something to compare.
+
+    A model that never succeeds, or always does, has equal rewards everywhere, under which most faults are silent. The
+    groups get unequal means, one group has equal rewards, one episode counts as failed and one as cut off.
+
+    Args:
+        rollout: Makes the episodes.
+        recipe: Gives group sizes and the bar of ``method: rejection``.
+        answers: Returns the gold answer of a question, by its id.
+    """
+
+    def __init__(self, rollout: Rollout, recipe: Recipe, answers: Callable[[str], str]) -> None:
+        self._rollout, self._recipe, self._answers = rollout, recipe, answers
+        self.sampled: list[Episode] = []
+        """Episodes of the last call, as they were sampled."""
+        self.episodes: list[Episode] = []
+        """The same with made-up rewards."""
+
+    def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
+        """Returns `attempts` episodes per question."""
+        self.sampled = self._rollout(questions, attempts, step, greedy)
+        self.episodes = [
+            self._made_up(episode, number // attempts, number % attempts, len(questions), attempts)
+            for number, episode in enumerate(self.sampled)
+        ]
+        return self.episodes
+
+    def give_up(self) -> None:
+        """Does nothing: the steps are checked one after the other."""
+
+    def _made_up(self, episode: Episode, group: int, attempt: int, groups: int, attempts: int) -> Episode:
+        """Returns a copy of an episode with another reward, and other answers and legal outputs in its calls."""
+        level = 0.25 if group == groups - 1 and groups > 2 else group / 2 + (3 * attempt + group) % 5 / 4
+        if self._recipe.method == "rejection":
+            level += self._recipe.supervised.min_reward - 0.5
+        stop = episode.stop_reason
+        if group == 0 and attempt == attempts - 1 > max(1, self._recipe.advantage.min_group - 1):
+            stop = "retriever_error"
+        elif group == 1 and attempt == 0:
+            stop = "context"
+        calls = [self._other(call, i + attempt, episode) for i, call in enumerate(episode.calls)]
+        return dataclasses.replace(episode, reward=level, stop_reason=stop, calls=calls)
+
+    def _other(self, call: Call, number: int, episode: Episode) -> Call:
+        """Returns a copy of a call, legal or not and with the gold answer or a wrong one, by its number."""
+        answer = call.answer
+        if answer is not None:
+            answer = self._answers(episode.question_id) if number % 2 else "no answer at all"
+        return dataclasses.replace(call, legal=number % 3 > 0, answer=answer)
+
+
+class WatchedLearner:
+    """A learner that keeps what it was asked to prepare, and reports each update to the checks.
+
+    Args:
+        learner: Does the work.
+        learnt: Called with (samples, step, update), where the update is made by calling it.
+    """
+
+    def __init__(
+        self, learner: Learner, learnt: Callable[[Sequence[Sample], int, Callable[[], Metrics]], Metrics]
+    ) -> None:
+        self._learner, self._learnt = learner, learnt
+        self.prepared: list[Sample] | None = None
+        """The samples of the last preparation; None before the first."""
+
+    @property
+    def version(self) -> int:
+        """Updates of the policy made so far."""
+        return self._learner.version
+
+    def version_of(self, key: str) -> int:
+        """Returns the number of updates made to a trained model key."""
+        return self._learner.version_of(key)
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Adds what advantages need; see `Learner.prepare`."""
+        self.prepared = self._learner.prepare(samples)
+        return self.prepared
+
+    def logp(self, samples: Sequence[Sample]) -> Flat:
+        """Returns the log-probs of the trained tokens; see `Learner.logp`."""
+        return self._learner.logp(samples)
+
+    def learn(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Updates the models while the checks look on; see `Learner.learn`."""
+        return self._learnt(samples, step, lambda: self._learner.learn(samples, step))
+
+    def weights(self, adapter: bool = False) -> Mapping[str, Tensor]:
+        """Returns the policy's weights; see `Learner.weights`."""
+        return self._learner.weights(adapter)
+
+    def weights_of(self, key: str, adapter: bool = False) -> Mapping[str, Tensor]:
+        """Returns the weights of a trained model key; see `Learner.weights`."""
+        return self._learner.weights_of(key, adapter)
+
+    def save(self, folder: Path) -> None:
+        """Writes nothing: the checked steps leave no checkpoint."""
+
+    def load(self, folder: Path) -> None:
+        """Restores models and optimizers; see `Learner.load`."""
+        self._learner.load(folder)
+
+    def close(self) -> None:
+        """Leaves the learner open: the self-check closes it."""
+
+
+def by_episode(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
+    """Returns the exchanges of each episode, in their order."""
+    found: dict[str, list[Exchange]] = defaultdict(list)
+    for request, reply in exchanges:
+        found[request.episode].append((request, reply))
+    return found
