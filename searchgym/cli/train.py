@@ -151,8 +151,8 @@ def selfcheck(
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.selfcheck.run import selfcheck as run
         from searchgym.train.recipe.load import load_recipe
+        from searchgym.train.selfcheck.run import selfcheck as run
 
         with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
             checks = run(load_recipe(recipe, overrides or []), Path(folder), say)

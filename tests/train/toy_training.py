@@ -9,13 +9,13 @@ from typing import Any
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.cards import build
-from searchgym.train.selfcheck.bandit import QUESTIONS, VOCABULARY, BanditRollout
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import VARYING
 from searchgym.train.run.rollout import SamplerHooks
 from searchgym.train.run.trainer import Trainer
+from searchgym.train.selfcheck.bandit import QUESTIONS, VOCABULARY, BanditRollout
 
 RECORDS = (TrainingData, SamplerHooks)
 __all__ = ["QUESTIONS", "BanditRollout", "exact", "toy_model", "toy_recipe", "toy_trainer"]

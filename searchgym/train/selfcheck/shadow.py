@@ -286,9 +286,10 @@ def units(sample: Sample, options: LossOptions) -> list[int]:
 
 def fallen(gap: Tensor, advantage: Tensor, lengths: Sequence[int]) -> Tensor:
     """Returns LLDS of each token: its lost log-likelihood, if its unit lost some and the advantage is at least 0."""
-    gates, at = [], 0
+    gates: list[bool] = []
+    at, fixed = 0, gap.detach()
     for length in lengths:
-        gates += [float(gap[at : at + length].sum()) < 0] * length
+        gates += [float(fixed[at : at + length].sum()) < 0] * length
         at += length
     return torch.where(torch.tensor(gates, dtype=torch.bool) & (advantage >= 0), (-gap).clamp(min=0), 0.0)
 
