@@ -108,3 +108,28 @@ def test_overlong_samples_are_left_out_and_missing_values_refused():
     broken = dataclasses.replace(samples[0], reward=np.full(len(samples[0].ids), np.nan, np.float32))
     with pytest.raises(DataError, match="finite"):
         assign_gae([broken], PLAIN, VALUED["model"])
+
+
+def test_sequences_of_one_episode_do_not_share_rewards():
+    """A team's episode has a sequence per call: what one of them earns must not reach the others' tokens."""
+    samples = [dataclasses.replace(sample, episode_id="e", question_id="q") for sample in valued(seed=3)]
+    samples[0].reward[:] = 0
+    samples[1].reward[-1] = 8
+    made = assign_gae(samples, PLAIN, VALUED["model"])
+    for before, after in zip(samples, made, strict=True):
+        mask = before.mask
+        deltas = before.reward[mask] + 0.9 * np.append(before.value[mask][1:], 0) - before.value[mask]
+        wanted = [sum(0.72 ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))]
+        np.testing.assert_allclose(after.advantage[mask], wanted, atol=1e-5)
+
+
+def test_whitening_leaves_observations_out():
+    """With values on observations, their advantages are computed, but only trained tokens are averaged."""
+    samples, options = valued("response", seed=4), dataclasses.replace(PLAIN, whiten=True)
+    for sample in samples:
+        sample.value[~sample.mask] *= 50  # a mean that included these would be far off
+    raw = assign_gae(samples, PLAIN, VALUED["response"])
+    every = np.concatenate([sample.advantage[sample.mask] for sample in raw]).astype(np.float64)
+    for before, after in zip(raw, assign_gae(samples, options, VALUED["response"]), strict=True):
+        wanted = (before.advantage[before.mask] - every.mean()) / (every.std(ddof=1) + options.eps)
+        np.testing.assert_allclose(after.advantage[after.mask], wanted, rtol=1e-4, atol=1e-5)
