@@ -24,7 +24,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/train/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only print the memory it needs; status 2 if too much.")] = False,
     gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None,
     gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0,
@@ -47,7 +47,7 @@ def train(
             raise UsageError("--resume needs --out, the folder of the run")
         if episode is not None and not (explain and out is not None):
             raise UsageError("--episode names an episode of the run in --out, to --explain")
-        loaded = load_recipe(recipe, overrides or [])
+        loaded = load_recipe(recipe, overrides or [], say)
     if plan:
         _print_plan(loaded, gpus, gpu_gib, json)
         return
@@ -155,7 +155,7 @@ def selfcheck(
         from searchgym.train.recipe.load import load_recipe
 
         with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
-            checks = run(load_recipe(recipe, overrides or []), Path(folder), say)
+            checks = run(load_recipe(recipe, overrides or [], say), Path(folder), say)
     rows = [dataclasses.asdict(check) for check in checks]
     if json:
         emit({"recipe": recipe, "checks": rows}, True)
@@ -177,7 +177,7 @@ def demo(
         from searchgym.cli.demo import run_demo
         from searchgym.train.recipe.load import load_recipe
 
-        summary = run_demo(load_recipe(recipe, overrides or []), out, say, report_row, questions)
+        summary = run_demo(load_recipe(recipe, overrides or [], say), out, say, report_row, questions)
     if json:
         emit(summary, True)
         return

@@ -103,8 +103,12 @@ def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypa
 
     assert cli(monkeypatch, capsys, recipe, "steps=1", "--out", "half")[0] == 0
     assert metrics(tmp_path / "half")[1]["rollout/reward"] == rows[1]["rollout/reward"]
+    assert cli(monkeypatch, capsys, recipe, "--out", "half", "--resume")[0] == 0
+    assert metrics(tmp_path / "half")[2] == rows[2]
 
     trained = AutoModelForCausalLM.from_pretrained(summary["checkpoint"])
+    extended = AutoModelForCausalLM.from_pretrained(tmp_path / "half" / "checkpoints" / "last")
+    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), extended.parameters(), strict=True))
     before = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     moved = [not torch.equal(a, b) for a, b in zip(trained.parameters(), before.parameters(), strict=True)]
     assert any(moved)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import transformers
 from safetensors import SafetensorError
 
 from searchgym.corpora.files import read_json
@@ -150,6 +149,8 @@ def remove_checkpoints(folder: Path, keep: Iterable[int]) -> None:
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
     """Keeps transformers from showing progress bars, since users do not wait for checkpoints."""
+    import transformers
+
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
