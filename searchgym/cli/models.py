@@ -26,7 +26,7 @@ def engine(
     """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers; there is no access control."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
-        from searchgym.rollout.loading import model_folder
+        from searchgym.rollout.model_folders import model_folder
         from searchgym.rollout.vllm.server import serve_command
         from searchgym.rollout.vllm.start import samples_by_vllm
         from searchgym.train.recipe.load import load_recipe
@@ -83,7 +83,8 @@ def export(
 
 def dtype_of(folder: Path) -> Dtype:
     """Returns the data type of a checkpoint's weights from its configuration, or from an adapter's base model."""
-    from searchgym.rollout.loading import adapter_base, is_adapter, model_config, model_folder
+    from searchgym.rollout.loading import model_config
+    from searchgym.rollout.model_folders import adapter_base, is_adapter, model_folder
 
     folder = model_folder(folder)
     if is_adapter(folder):

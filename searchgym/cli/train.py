@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from searchgym.cli.output import Json, emit, say, show, table
+from searchgym.errors import DataError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.train.inspect.plan import Part
@@ -38,24 +39,23 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.errors import UsageError
-        from searchgym.train.recipe.load import load_recipe
-        from searchgym.train.run.assembly import train as run
-
-        if resume and out is None:
-            raise UsageError("--resume needs --out, the folder of the run")
-        if episode is not None and not (explain and out is not None):
-            raise UsageError("--episode names an episode of the run in --out, to --explain")
-        loaded = load_recipe(recipe, overrides or [], say)
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder of the run")
+    if episode is not None and not (explain and out is not None):
+        raise UsageError("--episode names an episode of the run in --out, to --explain")
+    loaded = _recipe(recipe, overrides)
     if plan:
         _print_plan(loaded, gpus, gpu_gib, json)
         return
     if explain:
+        _check(loaded)
         _explain(loaded, out, episode, json)
         return
-    with contextlib.redirect_stdout(sys.stderr):
-        folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    _check(loaded, folder, resume)
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.train.run.assembly import train as run
+
         say(f"run folder: {folder}")
         started = time.perf_counter()
         try:
@@ -78,6 +78,23 @@ def train(
         "best_checkpoint": str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def _recipe(name: str, overrides: list[str] | None) -> Recipe:
+    """Reads a recipe, and says which of its values were changed to fit the overrides."""
+    from searchgym.train.recipe.load import load_recipe
+
+    return load_recipe(name, overrides or [], say)
+
+
+def _check(recipe: Recipe, folder: Path | None = None, resume: bool = False) -> None:
+    """Checks the names in a recipe, and whether a run can begin or go on in a folder, before libraries are loaded."""
+    from searchgym.train.recipe.preflight import check_names
+    from searchgym.train.run.folder import check_run_folder
+
+    check_names(recipe)
+    if folder is not None:
+        check_run_folder(folder, recipe, resume=resume)
 
 
 def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: bool) -> None:
@@ -116,7 +133,6 @@ def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool)
         UsageError: A device has less memory than the recipe needs.
     """
     with contextlib.redirect_stdout(sys.stderr):
-        from searchgym.errors import UsageError
         from searchgym.train.inspect.plan import PHASES, check_plan, memory_here, plan
 
         parts = plan(recipe, gpus, gpu_gib)
@@ -150,12 +166,13 @@ def selfcheck(
     json: Json = False,
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
+    loaded = _recipe(recipe, overrides)
+    _check(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.inspect.selfcheck import selfcheck as run
-        from searchgym.train.recipe.load import load_recipe
 
         with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
-            checks = run(load_recipe(recipe, overrides or [], say), Path(folder), say)
+            checks = run(loaded, Path(folder), say)
     rows = [dataclasses.asdict(check) for check in checks]
     if json:
         emit({"recipe": recipe, "checks": rows}, True)
@@ -173,11 +190,12 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train the shipped tiny model to search, and print its scores before and after."""
+    loaded = _recipe(recipe, overrides)
+    _check(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import run_demo
-        from searchgym.train.recipe.load import load_recipe
 
-        summary = run_demo(load_recipe(recipe, overrides or [], say), out, say, report_row, questions)
+        summary = run_demo(loaded, out, say, report_row, questions)
     if json:
         emit(summary, True)
         return
@@ -202,7 +220,6 @@ def show_episode(
 ) -> None:
     """Show an episode token by token: mask, log-prob, reward, advantage."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.errors import DataError, UnknownNameError
         from searchgym.rollout.loading import load_tokenizer
         from searchgym.rollout.storage import read_episodes
         from searchgym.train.inspect.view import draw, tokens_of

@@ -54,7 +54,7 @@ def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, s
         UnknownNameError: The checkpoint is of a team with other roles.
         UsageError: The same.
     """
-    from searchgym.rollout.loading import is_adapter
+    from searchgym.rollout.model_folders import is_adapter
 
     found = dict(models)
     for name in set(models.values()):

@@ -158,7 +158,8 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
     """Loads the models that are not behind a server; returns role name to model."""
     if not models:
         return {}
-    from searchgym.rollout.loading import DTYPES, device_of, model_folder
+    from searchgym.rollout.loading import DTYPES, device_of
+    from searchgym.rollout.model_folders import model_folder
     from searchgym.rollout.transformers.sampler import load_sampler
     from searchgym.rollout.vllm.engine import vllm_version
     from searchgym.rollout.vllm.start import load_vllm, samples_by_vllm
@@ -189,7 +190,7 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
 
 def _weights_sha256(folder: Path) -> str:
     """Returns one SHA-256 over the weight files of a folder and, for an adapter, of its base model."""
-    from searchgym.rollout.loading import adapter_base, is_adapter, model_folder
+    from searchgym.rollout.model_folders import adapter_base, is_adapter, model_folder
 
     folders = [folder, model_folder(adapter_base(folder))] if is_adapter(folder) else [folder]
     digest = hashlib.sha256()

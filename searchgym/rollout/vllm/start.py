@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, EngineLostError, ModelError, UnknownNameError, UsageError
-from searchgym.rollout.loading import (
-    ADAPTER,
-    adapter_base,
-    check_vocabulary,
-    generation_settings,
-    is_adapter,
-    load_tokenizer,
-    model_config,
-    model_folder,
-    read_adapter,
-)
+from searchgym.rollout.loading import check_vocabulary, generation_settings, load_tokenizer, model_config, read_adapter
+from searchgym.rollout.model_folders import ADAPTER, adapter_base, is_adapter, model_folder
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.transformers.sampler import ends_of
 from searchgym.rollout.vllm.engine import DEATHS, TESTED, Backend, VllmEngine, vllm_version
