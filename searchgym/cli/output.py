@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -22,6 +23,11 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def say(text: str) -> None:
     """Prints a line on standard error, without control characters."""
     print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr)  # noqa: T201
+
+
+def in_colour() -> bool:
+    """Tells whether standard output takes ANSI escapes: a terminal, and NO_COLOR is not set."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def show(value: Any) -> str:

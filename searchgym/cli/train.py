@@ -7,16 +7,18 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, say, show, table
-from searchgym.errors import DataError, UnknownNameError, UsageError
+from searchgym.cli.output import Json, emit, in_colour, say, show, table
+from searchgym.errors import DataError, DataMissingError, UsageError
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from searchgym.train.inspect.plan import Part
     from searchgym.train.recipe.recipe import Recipe
 
@@ -75,7 +77,7 @@ def train(
         "after": scores[-1][metric] if scores else None,
         "best": result.progress.best_score,
         "checkpoint": str(result.checkpoint),
-        "best_checkpoint": str(result.best),
+        "best_checkpoint": None if result.best is None else str(result.best),
     }
     emit(summary, json, loaded.name)
 
@@ -117,13 +119,13 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
             str(call.tokens),
             *(f"{call.parts[name]:+.3f}" for name in parts),
             f"{call.reward:+.3f}",
-            "" if call.advantage is None else f"{call.advantage:+.3f}",
+            "n/a" if call.advantage is None else f"{call.advantage:+.3f}",
             " ".join(call.text.split())[:60],
         )
         for number, call in enumerate(calls)
     ]
     head = ("call", "role", "key", "turn", "legal", "tokens", *parts, "reward", "advantage", "text")
-    table(head, rows, f"{episode.id}: reward {episode.reward:g}, {episode.stop_reason}")
+    table(head, rows, f"{episode.id}: the environment's reward {episode.reward:g}, {episode.stop_reason}")
 
 
 def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool) -> None:
@@ -211,39 +213,50 @@ def demo(
 
 def show_episode(
     episodes: Annotated[Path, typer.Argument(help="Run folder, or its episodes.jsonl.")],
-    model: Annotated[Path, typer.Option(help="Model folder whose tokenizer wrote the tokens.")],
+    model: Annotated[
+        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
+    ] = None,
     episode: Annotated[str | None, typer.Option(help="Episode id; by default the first with tokens.")] = None,
     colour: Annotated[
-        bool, typer.Option("--colour/--no-colour", help="Mark trained tokens by colour or by brackets.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--colour/--no-colour",
+            help="Mark trained tokens by colour or by brackets; by default colour in a terminal.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show an episode token by token: mask, log-prob, reward, advantage."""
+    if not episodes.exists():
+        raise DataMissingError("no such run", episodes)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.rollout.loading import load_tokenizer
-        from searchgym.rollout.storage import read_episodes
+        from searchgym.train.inspect.saved import SavedRun
         from searchgym.train.inspect.view import draw, tokens_of
-        from searchgym.train.run.folder import read_advantages
 
-        path = episodes / "episodes.jsonl" if episodes.is_dir() else episodes
-        tokenizer = load_tokenizer(model)
-    with_calls = {e.id: e for e in read_episodes(path) if e.calls}
-    if not with_calls:
-        raise DataError("no episode has tokens of a model", path)
-    if episode is not None and episode not in with_calls:
-        raise UnknownNameError("episode", episode, with_calls)
-    chosen = with_calls[episode] if episode is not None else next(iter(with_calls.values()))
-    sidecar = path.with_suffix(".advantages.jsonl")
-    advantages = read_advantages(sidecar) if sidecar.exists() else None
+        saved = SavedRun.read(episodes)
+        chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
+        if chosen is None or not chosen.calls:
+            raise DataError(
+                "no episode has tokens of a model" if chosen is None else "the episode has none", saved.path
+            )
+        tokenizers = _tokenizers({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
 
-    def decode(ids: Iterable[int]) -> str:
-        return str(tokenizer.decode(list(ids), skip_special_tokens=False))
+    def decode(key: str, ids: Iterable[int]) -> str:
+        return str(tokenizers[key].decode(list(ids), skip_special_tokens=False))
 
-    tokens = tokens_of(chosen, decode, advantages)
+    terms = saved.terms(chosen)
+    tokens = tokens_of(chosen, decode, terms, saved.advantages)
     if json:
         emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
     else:
-        print(draw(chosen, tokens, decode, colour))  # noqa: T201
+        print(draw(chosen, tokens, decode, terms, in_colour() if colour is None else colour))  # noqa: T201
+
+
+def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBase]:
+    """Loads the tokenizer of each model key."""
+    from searchgym.rollout.loading import load_tokenizer
+
+    return {key: load_tokenizer(folder) for key, folder in folders.items()}
 
 
 def report_row(row: dict[str, float]) -> None:

@@ -27,6 +27,7 @@ CASES = [
     (["train", "tiny-grpo", "--explain", "model=/nowhere"], "/nowhere: no such folder"),
     (["selfcheck", "tiny-grpo", "env=Wurld"], "did you mean 'World'"),
     (["demo", "agent=search-r2"], "did you mean 'search-r1'"),
+    (["show", "empty"], "empty/episodes.jsonl: no episodes"),
 ]
 CHILD = """
 import contextlib, io, json, sys

@@ -131,7 +131,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     agent = load_agent(recipe.agent)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_comparison(recipe, agent.roles)
-    credit = Credit.of(recipe.credit, agent.roles, task)
+    credit = Credit.of(recipe.credit, agent.roles, lambda: task)
     _check_adapters(recipe, keys)
     loaded = load_keys(recipe, keys)
     with ExitStack() as opened:
