@@ -1,9 +1,9 @@
-"""Loading of models and tokenizers in Hugging Face format; see `searchgym.rollout.model_folders` for their names."""
+"""Loading of models and tokenizers from folders in Hugging Face format; where the folders are: `rollout.folders`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -17,18 +17,23 @@ from transformers import (
 )
 
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
-from searchgym.rollout.model_folders import ADAPTER, adapter_base, is_adapter, model_folder
+from searchgym.rollout.folders import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    adapter_base,
+    check_config,
+    check_tokenizer,
+    check_weights,
+    is_adapter,
+    model_folder,
+)
+from searchgym.rollout.sampler import Dtype
 
-Dtype = Literal["float32", "bfloat16", "float64"]
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
-
-
-ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-"""File name of a LoRA adapter's weights, as peft writes them."""
 
 
 def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:
@@ -43,9 +48,7 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
         DataError: The tokenizer cannot be read.
     """
     folder = model_folder(path)
-    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-    if not any((folder / name).is_file() for name in names):
-        raise DataMissingError(f"no tokenizer: none of {', '.join(names)}; save one with save_pretrained", folder)
+    check_tokenizer(folder)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds on damaged files
@@ -82,8 +85,7 @@ def load_model(
     if is_adapter(folder):
         return _load_adapted(folder, dtype, device, chat)
     model_config(folder)
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
-        raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+    check_weights(folder)
     tokenizer = load_tokenizer(folder, chat=chat)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -105,8 +107,7 @@ def model_config(folder: Path) -> PretrainedConfig:
         DataMissingError: The folder has no ``config.json``.
         DataError: The configuration cannot be read.
     """
-    if not (folder / "config.json").is_file():
-        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    check_config(folder)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds on damaged files

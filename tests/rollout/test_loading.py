@@ -8,8 +8,8 @@ import torch
 from made_models import save_tiny
 
 from searchgym.errors import DataMissingError
+from searchgym.rollout.folders import model_folder
 from searchgym.rollout.loading import load_model
-from searchgym.rollout.model_folders import model_folder
 
 
 @pytest.fixture

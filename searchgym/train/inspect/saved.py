@@ -14,7 +14,7 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.task import Task
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Episode
-from searchgym.rollout.model_folders import model_folder
+from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.credit import Credit, groups_of
 from searchgym.train.algorithms.samples import outcome_rewards

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from searchgym.agents.base import load_agent
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import TaskOptions, get_reward
 from searchgym.errors import UnknownNameError
-from searchgym.rollout.model_folders import model_folder
+from searchgym.rollout.folders import check_files, model_folder
 from searchgym.train.recipe.keys import check_comparison, keys_of
 from searchgym.train.recipe.recipe import Recipe
 
@@ -19,7 +21,7 @@ def check_names(recipe: Recipe) -> None:
     Raises:
         UnknownNameError: An environment, agent, role, reward or option that does not exist; the nearest is suggested.
         UsageError: Roles and model keys, or roles and credit, do not fit together.
-        DataMissingError: A model does not exist.
+        DataMissingError: A model does not exist, or lacks files.
     """
     options = {**env_options(recipe.env), **recipe.env_options}
     for name in (*options, *recipe.validation.env_options):
@@ -33,4 +35,6 @@ def check_names(recipe: Recipe) -> None:
     if recipe.has_critic and recipe.critic.model:
         models.append(recipe.critic.model)
     for model in dict.fromkeys(models):
-        model_folder(model, ["config.json"])
+        folder = model_folder(model, ["config.json"])
+        if Path(model).is_dir():
+            check_files(folder)

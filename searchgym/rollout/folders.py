@@ -1,4 +1,4 @@
-"""Finding model folders: existing folders, shipped models, and models of the Hugging Face hub; loads no library.
+"""Model folders: where a named model is, and whether its files are all there, checked without loading torch.
 
 A model of the hub is named ``OWNER/NAME[@REVISION]`` and downloaded into the hub's cache, so that later loads need no
 network. Only safetensors weights are downloaded, and no code.
@@ -18,10 +18,50 @@ from searchgym.errors import DataMissingError
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
 """Pattern of a model name on the Hugging Face hub: name and optional revision."""
-PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-"""Patterns of the files that are downloaded from the Hugging Face hub."""
 ADAPTER: Final = "adapter_config.json"
 """File name of a LoRA adapter's configuration, as peft writes it."""
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+"""File name of a LoRA adapter's weights, as peft writes them."""
+PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+"""Patterns of the files that are downloaded from the Hugging Face hub."""
+TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+"""Names of tokenizer files, at least one of which a model folder holds."""
+
+
+def check_config(folder: Path) -> None:
+    """Raises a DataMissingError if a folder has no ``config.json``."""
+    if not (folder / "config.json").is_file():
+        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+
+
+def check_weights(folder: Path) -> None:
+    """Raises a DataMissingError if a folder has no weights."""
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+        raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raises a DataMissingError if a folder has no tokenizer."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise DataMissingError(f"no tokenizer: none of {', '.join(TOKENIZERS)}; save one with save_pretrained", folder)
+
+
+def check_files(folder: Path) -> None:
+    """Raises a DataMissingError if a folder lacks files of a model; an adapter's are checked when it is loaded."""
+    if not is_adapter(folder):
+        check_config(folder)
+        check_weights(folder)
+        check_tokenizer(folder)
+
+
+def adapter_base(folder: Path) -> str:
+    """Returns the name of an adapter's base model."""
+    return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Returns whether a folder holds an adapter and no complete model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
@@ -63,13 +103,3 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) 
         why = "the hub cannot be reached, and in its cache: " if offline else ""
         reason = f"no such folder, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
         raise DataMissingError(reason, name) from error
-
-
-def adapter_base(folder: Path) -> str:
-    """Returns the name of an adapter's base model."""
-    return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
-
-
-def is_adapter(folder: Path) -> bool:
-    """Returns whether a folder holds an adapter and no complete model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
