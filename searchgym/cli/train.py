@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from searchgym.cli.output import Json, emit, in_colour, say, show, table
+from searchgym.cli.training.steps import training_steps
 from searchgym.errors import DataError, DataMissingError, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def train(
         say(f"run folder: {folder}")
         started = time.perf_counter()
         try:
-            result = run(loaded, folder, resume=resume, report=report_row)
+            with training_steps(loaded) as report:
+                result = run(loaded, folder, resume=resume, report=report)
         except KeyboardInterrupt:
             say(f"interrupted: go on with the same command and --out {folder} --resume")
             raise typer.Exit(130) from None
@@ -197,7 +199,8 @@ def demo(
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import run_demo
 
-        summary = run_demo(loaded, out, say, report_row, questions)
+        with training_steps(loaded) as report:
+            summary = run_demo(loaded, out, say, report, questions)
     if json:
         emit(summary, True)
         return
@@ -257,9 +260,3 @@ def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBas
     from searchgym.rollout.loading import load_tokenizer
 
     return {key: load_tokenizer(folder) for key, folder in folders.items()}
-
-
-def report_row(row: dict[str, float]) -> None:
-    """Prints the main metrics of a training step on standard error."""
-    names = ("step", "rollout/reward", "rollout/em", "rollout/searches", "validation/em", "learner/loss", "time/draw")
-    say("  ".join(f"{name} {show(row[name])}" for name in names if name in row))

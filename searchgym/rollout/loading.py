@@ -27,6 +27,7 @@ from searchgym.rollout.folders import (
     is_adapter,
     model_folder,
 )
+from searchgym.rollout.quiet import quiet_libraries
 from searchgym.rollout.sampler import Dtype
 
 DTYPES: dict[str, torch.dtype] = {
@@ -88,9 +89,10 @@ def load_model(
     check_weights(folder)
     tokenizer = load_tokenizer(folder, chat=chat)
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
-        )
+        with quiet_libraries():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
+            )
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"the model cannot be read: {error}", folder) from error
     model, report = loaded
