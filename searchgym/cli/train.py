@@ -7,20 +7,20 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from searchgym.cli.output import Json, emit, in_colour, say, show, table
+from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
 from searchgym.errors import DataError, DataMissingError, UsageError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from searchgym.train.inspect.plan import Part
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -29,9 +29,21 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/train/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only print the memory it needs; status 2 if too much.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only print memory, fit and hours; status 2 if too much.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
+    ] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None,
     gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0,
+    cpu_gib: Annotated[
+        float | None, typer.Option(help="GiB of main memory to plan for instead of what is free here.")
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds of a step, for the plan's hours; by default those of the run in --out."),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -46,9 +58,13 @@ def train(
         raise UsageError("--resume needs --out, the folder of the run")
     if episode is not None and not (explain and out is not None):
         raise UsageError("--episode names an episode of the run in --out, to --explain")
+    planned = {"--config": config, "--gpus": gpus, "--cpu-gib": cpu_gib, "--step-seconds": step_seconds}
+    if not plan and (given := [name for name, value in planned.items() if value is not None]):
+        raise UsageError(f"{given[0]} is for --plan")
     loaded = _recipe(recipe, overrides)
     if plan:
-        _print_plan(loaded, gpus, gpu_gib, json)
+        machine = Machine(gpus=gpus, gpu_gib=gpu_gib, cpu_gib=cpu_gib)
+        print_plan(loaded if config is None else sized_by(loaded, config), machine, step_seconds, out, json)
         return
     if explain:
         _check(loaded)
@@ -128,40 +144,6 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
     ]
     head = ("call", "role", "key", "turn", "legal", "tokens", *parts, "reward", "advantage", "text")
     table(head, rows, f"{episode.id}: the environment's reward {episode.reward:g}, {episode.stop_reason}")
-
-
-def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool) -> None:
-    """Prints the memory that a recipe needs on each device.
-
-    Raises:
-        UsageError: A device has less memory than the recipe needs.
-    """
-    with contextlib.redirect_stdout(sys.stderr):
-        from searchgym.train.inspect.plan import PHASES, check_plan, memory_here, plan
-
-        parts = plan(recipe, gpus, gpu_gib)
-        memory = memory_here() | {f"cuda:{number}": gpu_gib for number in range(gpus or 0)}
-    if as_json:
-        emit({"recipe": recipe.name, "memory": memory, "parts": [dataclasses.asdict(p) for p in parts]}, True)
-    else:
-        phases = PHASES if recipe.has_critic else PHASES[:2]
-        table(("device", "GiB of", *phases), list(_plan_rows(parts, phases)), f"{recipe.name}: plan")
-    if misfits := check_plan(parts, memory):
-        raise UsageError(f"the training does not fit: {'; '.join(misfits)}")
-
-
-def _plan_rows(parts: Sequence[Part], phases: Sequence[str]) -> Iterator[list[str]]:
-    """Yields table rows: the memory items of each device by phase, then their sums. Equal devices share rows."""
-    alike: dict[tuple[Part, ...], list[str]] = {}
-    for device in dict.fromkeys(part.device for part in parts):
-        items = tuple(dataclasses.replace(part, device="") for part in parts if part.device == device)
-        alike.setdefault(items, []).append(device)
-    for items, devices in alike.items():
-        name = devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}, each"
-        for part in items:
-            yield [name, part.what, *(f"{part.gib:.2f}" if phase in part.phases else "" for phase in phases)]
-        sums = (sum(part.gib for part in items if phase in part.phases) for phase in phases)
-        yield [name, "all", *(f"{total:.2f}" for total in sums)]
 
 
 def selfcheck(
