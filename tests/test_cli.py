@@ -55,6 +55,10 @@ def test_list(cli):
     assert len(json_of(cli("list", "--json"))["envs"]) >= 8
     assert {row["name"] for row in json_of(cli("list", "agents", "--json"))["agents"]} >= {"oracle", "random"}
     assert "wiki-18" in cli("list", "corpora")[1]
+    assert json_of(cli("list", "environments", "--json")) == json_of(cli("list", "--json"))
+    recipes = {row["name"]: row for row in json_of(cli("list", "recipes", "--json"))["recipes"]}
+    assert recipes["tiny-grpo"]["steps"] == 20 and "GRPO" in recipes["tiny-grpo"]["summary"]
+    assert {row["name"] for row in json_of(cli("list", "models", "--json"))["models"]} == {"tiny", "tiny-teams"}
     status, _, err = cli("list", "env")
     assert (status, "did you mean 'envs'" in err) == (2, True)
 

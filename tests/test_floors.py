@@ -46,7 +46,7 @@ FLOORS = [
     {"train.run", "train.tiny"},
     {"train.inspect", "train.selfcheck"},
     {"cli.output"},
-    {"cli.doctor"},
+    {"cli.doctor", "cli.training"},
     {"cli"},
     {"cli.__init__"},
     {"__main__"},

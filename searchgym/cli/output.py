@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 
@@ -22,6 +26,11 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def say(text: str) -> None:
     """Prints a line on standard error, without control characters."""
     print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr)  # noqa: T201
+
+
+def in_colour() -> bool:
+    """Tells whether standard output takes ANSI escapes: a terminal, and NO_COLOR is not set."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def show(value: Any) -> str:
@@ -74,15 +83,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -
     Console(width=width, soft_wrap=True).print(grid, crop=False)
 
 
+def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
+    """Returns progress bars on standard error with ``done/whole`` and more columns; disabled unless in a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    first = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    return Progress(*first, *columns, console=console, disable=not console.is_terminal, transient=transient)
+
+
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
     """Shows a progress bar while the block runs, if standard error is a terminal; yields ``advance(done, total)``."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with bars(TimeRemainingColumn()) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -101,19 +117,15 @@ def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
     Yields:
         ``report(stage, done, whole)``, to be called with a total of 0 if it is unknown.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    rate = TextColumn("{task.fields[rate]:.0f}/s")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with bars(TextColumn("{task.fields[rate]:.0f}/s"), TimeRemainingColumn(), transient=False) as bar:
         tasks: dict[str, Any] = {}
         lines = _Lines()
 
         def report(stage: str, done: int, whole: int) -> None:
             whole = whole or max(expected, done)
-            if not console.is_terminal:
+            if bar.disable:
                 lines.report(stage, done, whole)
                 return
             if stage not in tasks:

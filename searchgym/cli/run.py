@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from searchgym.cards import AgentCard, CorpusCard, EncoderCard, load_card
+from searchgym.cards import AgentCard, CorpusCard, EncoderCard, ModelCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
@@ -53,40 +54,77 @@ def load(name: str, options: TaskOptions, wait: float = 0.0) -> Task:
 
 
 def list_cards(
-    kind: Annotated[str, typer.Argument(help="envs, agents, corpora, retrievers or encoders.")] = "envs",
+    kind: Annotated[
+        str, typer.Argument(help="envs, agents, recipes, models, corpora, retrievers or encoders.")
+    ] = "envs",
     json: Json = False,
 ) -> None:
-    """List available environments, agents, corpora, retrievers or encoders."""
+    """List available environments, agents, recipes, models, corpora, retrievers or encoders."""
+    kind = "envs" if kind == "environments" else kind
+    if kind not in LISTED:
+        raise UnknownNameError("kind", kind, LISTED)
+    emit_rows(LISTED[kind](), json, kind)
+
+
+Rows = list[dict[str, Any]]
+
+
+def _envs() -> Rows:
     from searchgym.envs.registration import registered
 
-    rows: list[dict[str, Any]]
-    if kind == "envs":
-        rows = [
-            {
-                "id": c.id,
-                "data": f"{c.questions.dataset}, {c.questions.split}",
-                "n": c.questions.size,
-                "summary": c.summary,
-            }
-            for c in registered().values()
-        ]
-    elif kind == "agents":
-        agents = [load_card(AgentCard, path) for path in cards_of("agents").values()]
-        rows = [{"name": c.name, "summary": c.summary} for c in agents]
-    elif kind == "corpora":
-        corpora = [load_card(CorpusCard, path) for path in cards_of("corpora").values()]
-        rows = [{"name": c.name, "passages": c.passages, "licence": c.licence, "summary": c.summary} for c in corpora]
-    elif kind == "retrievers":
-        from searchgym.corpora.retrieval.cards import find_retriever
+    return [
+        {"id": c.id, "data": f"{c.questions.dataset}, {c.questions.split}", "n": c.questions.size, "summary": c.summary}
+        for c in registered().values()
+    ]
 
-        retrievers = {name: find_retriever(name) for name in cards_of("retrievers")}
-        rows = [{"name": n, "kind": c.kind, "summary": c.summary} for n, c in retrievers.items()]
-    elif kind == "encoders":
-        encoders = [load_card(EncoderCard, path) for path in cards_of("encoders").values()]
-        rows = [{"name": c.name, "dimension": c.dimension, "licence": c.licence, "model": c.model} for c in encoders]
-    else:
-        raise UnknownNameError("kind", kind, ("envs", "agents", "corpora", "retrievers", "encoders"))
-    emit_rows(rows, json, kind)
+
+def _agents() -> Rows:
+    cards = [load_card(AgentCard, path) for path in cards_of("agents").values()]
+    return [{"name": c.name, "summary": c.summary} for c in cards]
+
+
+def _recipes() -> Rows:
+    from searchgym.train.recipe.load import load_recipe
+
+    recipes = {name: load_recipe(name) for name in cards_of("train")}
+    return [
+        {"name": name, "method": r.method, "agent": r.agent, "model": r.model, "steps": r.steps, "summary": r.summary}
+        for name, r in recipes.items()
+    ]
+
+
+def _models() -> Rows:
+    cards = [load_card(ModelCard, path) for path in cards_of("models").values()]
+    return [{"name": c.name, "parameters": c.parameters, "licence": c.licence, "summary": c.summary} for c in cards]
+
+
+def _corpora() -> Rows:
+    cards = [load_card(CorpusCard, path) for path in cards_of("corpora").values()]
+    return [{"name": c.name, "passages": c.passages, "licence": c.licence, "summary": c.summary} for c in cards]
+
+
+def _retrievers() -> Rows:
+    from searchgym.corpora.retrieval.cards import find_retriever
+
+    cards = {name: find_retriever(name) for name in cards_of("retrievers")}
+    return [{"name": name, "kind": c.kind, "summary": c.summary} for name, c in cards.items()]
+
+
+def _encoders() -> Rows:
+    cards = [load_card(EncoderCard, path) for path in cards_of("encoders").values()]
+    return [{"name": c.name, "dimension": c.dimension, "licence": c.licence, "model": c.model} for c in cards]
+
+
+LISTED: Final[dict[str, Callable[[], Rows]]] = {
+    "envs": _envs,
+    "agents": _agents,
+    "recipes": _recipes,
+    "models": _models,
+    "corpora": _corpora,
+    "retrievers": _retrievers,
+    "encoders": _encoders,
+}
+"""Kind of card to the function that returns a row of the table for each card."""
 
 
 @takes_records

@@ -7,16 +7,20 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit, say, show, table
+from searchgym.cli.output import Json, emit, in_colour, say, show, table
+from searchgym.cli.training.plan import Machine, print_plan, sized_by
+from searchgym.cli.training.steps import training_steps
+from searchgym.errors import DataError, DataMissingError, UsageError
 
 if TYPE_CHECKING:
-    from searchgym.train.inspect.plan import Part
+    from transformers import PreTrainedTokenizerBase
+
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -24,10 +28,22 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/train/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only print the memory it needs; status 2 if too much.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only print memory, fit and hours; status 2 if too much.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Plan with the sizes in this config.json instead of the model's.")
+    ] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="Plan for this many GPUs instead of this machine's.")] = None,
     gpu_gib: Annotated[float, typer.Option(help="GiB of memory of each of --gpus; 80 GB cards report 79.")] = 79.0,
+    cpu_gib: Annotated[
+        float | None, typer.Option(help="GiB of main memory to plan for instead of what is free here.")
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds of a step, for the plan's hours; by default those of the run in --out."),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -38,28 +54,32 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model by a recipe: PPO, the GRPO family, rejection sampling or supervised."""
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.errors import UsageError
-        from searchgym.train.recipe.load import load_recipe
-        from searchgym.train.run.assembly import train as run
-
-        if resume and out is None:
-            raise UsageError("--resume needs --out, the folder of the run")
-        if episode is not None and not (explain and out is not None):
-            raise UsageError("--episode names an episode of the run in --out, to --explain")
-        loaded = load_recipe(recipe, overrides or [])
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder of the run")
+    if episode is not None and not (explain and out is not None):
+        raise UsageError("--episode names an episode of the run in --out, to --explain")
+    planned = {"--config": config, "--gpus": gpus, "--cpu-gib": cpu_gib, "--step-seconds": step_seconds}
+    if not plan and (given := [name for name, value in planned.items() if value is not None]):
+        raise UsageError(f"{given[0]} is for --plan")
+    loaded = _recipe(recipe, overrides)
     if plan:
-        _print_plan(loaded, gpus, gpu_gib, json)
+        machine = Machine(gpus=gpus, gpu_gib=gpu_gib, cpu_gib=cpu_gib)
+        print_plan(loaded if config is None else sized_by(loaded, config), machine, step_seconds, out, json)
         return
     if explain:
+        _check(loaded)
         _explain(loaded, out, episode, json)
         return
-    with contextlib.redirect_stdout(sys.stderr):
-        folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    _check(loaded, folder, resume)
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.train.run.assembly import train as run
+
         say(f"run folder: {folder}")
         started = time.perf_counter()
         try:
-            result = run(loaded, folder, resume=resume, report=report_row)
+            with training_steps(loaded) as report:
+                result = run(loaded, folder, resume=resume, report=report)
         except KeyboardInterrupt:
             say(f"interrupted: go on with the same command and --out {folder} --resume")
             raise typer.Exit(130) from None
@@ -75,9 +95,26 @@ def train(
         "after": scores[-1][metric] if scores else None,
         "best": result.progress.best_score,
         "checkpoint": str(result.checkpoint),
-        "best_checkpoint": str(result.best),
+        "best_checkpoint": None if result.best is None else str(result.best),
     }
     emit(summary, json, loaded.name)
+
+
+def _recipe(name: str, overrides: list[str] | None) -> Recipe:
+    """Reads a recipe, and says which of its values were changed to fit the overrides."""
+    from searchgym.train.recipe.load import load_recipe
+
+    return load_recipe(name, overrides or [], say)
+
+
+def _check(recipe: Recipe, folder: Path | None = None, resume: bool = False) -> None:
+    """Checks the names in a recipe, and whether a run can begin or go on in a folder, before libraries are loaded."""
+    from searchgym.train.recipe.preflight import check_names
+    from searchgym.train.run.folder import check_run_folder
+
+    check_names(recipe)
+    if folder is not None:
+        check_run_folder(folder, recipe, resume=resume)
 
 
 def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: bool) -> None:
@@ -100,48 +137,13 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
             str(call.tokens),
             *(f"{call.parts[name]:+.3f}" for name in parts),
             f"{call.reward:+.3f}",
-            "" if call.advantage is None else f"{call.advantage:+.3f}",
+            "n/a" if call.advantage is None else f"{call.advantage:+.3f}",
             " ".join(call.text.split())[:60],
         )
         for number, call in enumerate(calls)
     ]
     head = ("call", "role", "key", "turn", "legal", "tokens", *parts, "reward", "advantage", "text")
-    table(head, rows, f"{episode.id}: reward {episode.reward:g}, {episode.stop_reason}")
-
-
-def _print_plan(recipe: Recipe, gpus: int | None, gpu_gib: float, as_json: bool) -> None:
-    """Prints the memory that a recipe needs on each device.
-
-    Raises:
-        UsageError: A device has less memory than the recipe needs.
-    """
-    with contextlib.redirect_stdout(sys.stderr):
-        from searchgym.errors import UsageError
-        from searchgym.train.inspect.plan import PHASES, check_plan, memory_here, plan
-
-        parts = plan(recipe, gpus, gpu_gib)
-        memory = memory_here() | {f"cuda:{number}": gpu_gib for number in range(gpus or 0)}
-    if as_json:
-        emit({"recipe": recipe.name, "memory": memory, "parts": [dataclasses.asdict(p) for p in parts]}, True)
-    else:
-        phases = PHASES if recipe.has_critic else PHASES[:2]
-        table(("device", "GiB of", *phases), list(_plan_rows(parts, phases)), f"{recipe.name}: plan")
-    if misfits := check_plan(parts, memory):
-        raise UsageError(f"the training does not fit: {'; '.join(misfits)}")
-
-
-def _plan_rows(parts: Sequence[Part], phases: Sequence[str]) -> Iterator[list[str]]:
-    """Yields table rows: the memory items of each device by phase, then their sums. Equal devices share rows."""
-    alike: dict[tuple[Part, ...], list[str]] = {}
-    for device in dict.fromkeys(part.device for part in parts):
-        items = tuple(dataclasses.replace(part, device="") for part in parts if part.device == device)
-        alike.setdefault(items, []).append(device)
-    for items, devices in alike.items():
-        name = devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}, each"
-        for part in items:
-            yield [name, part.what, *(f"{part.gib:.2f}" if phase in part.phases else "" for phase in phases)]
-        sums = (sum(part.gib for part in items if phase in part.phases) for phase in phases)
-        yield [name, "all", *(f"{total:.2f}" for total in sums)]
+    table(head, rows, f"{episode.id}: the environment's reward {episode.reward:g}, {episode.stop_reason}")
 
 
 def selfcheck(
@@ -150,12 +152,13 @@ def selfcheck(
     json: Json = False,
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
+    loaded = _recipe(recipe, overrides)
+    _check(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.recipe.load import load_recipe
         from searchgym.train.selfcheck.run import selfcheck as run
 
         with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
-            checks = run(load_recipe(recipe, overrides or []), Path(folder), say)
+            checks = run(loaded, Path(folder), say)
     rows = [dataclasses.asdict(check) for check in checks]
     if json:
         emit({"recipe": recipe, "checks": rows}, True)
@@ -173,11 +176,13 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train the shipped tiny model to search, and print its scores before and after."""
+    loaded = _recipe(recipe, overrides)
+    _check(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import run_demo
-        from searchgym.train.recipe.load import load_recipe
 
-        summary = run_demo(load_recipe(recipe, overrides or []), out, say, report_row, questions)
+        with training_steps(loaded) as report:
+            summary = run_demo(loaded, out, say, report, questions)
     if json:
         emit(summary, True)
         return
@@ -193,43 +198,47 @@ def demo(
 
 def show_episode(
     episodes: Annotated[Path, typer.Argument(help="Run folder, or its episodes.jsonl.")],
-    model: Annotated[Path, typer.Option(help="Model folder whose tokenizer wrote the tokens.")],
+    model: Annotated[
+        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
+    ] = None,
     episode: Annotated[str | None, typer.Option(help="Episode id; by default the first with tokens.")] = None,
     colour: Annotated[
-        bool, typer.Option("--colour/--no-colour", help="Mark trained tokens by colour or by brackets.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--colour/--no-colour",
+            help="Mark trained tokens by colour or by brackets; by default colour in a terminal.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show an episode token by token: mask, log-prob, reward, advantage."""
+    if not episodes.exists():
+        raise DataMissingError("no such run", episodes)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.errors import DataError, UnknownNameError
-        from searchgym.rollout.loading import load_tokenizer
-        from searchgym.rollout.storage import read_episodes
+        from searchgym.train.inspect.saved import SavedRun
         from searchgym.train.inspect.view import draw, tokens_of
-        from searchgym.train.run.folder import read_advantages
 
-        path = episodes / "episodes.jsonl" if episodes.is_dir() else episodes
-        tokenizer = load_tokenizer(model)
-    with_calls = {e.id: e for e in read_episodes(path) if e.calls}
-    if not with_calls:
-        raise DataError("no episode has tokens of a model", path)
-    if episode is not None and episode not in with_calls:
-        raise UnknownNameError("episode", episode, with_calls)
-    chosen = with_calls[episode] if episode is not None else next(iter(with_calls.values()))
-    sidecar = path.with_suffix(".advantages.jsonl")
-    advantages = read_advantages(sidecar) if sidecar.exists() else None
+        saved = SavedRun.read(episodes)
+        chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
+        if chosen is None or not chosen.calls:
+            raise DataError(
+                "no episode has tokens of a model" if chosen is None else "the episode has none", saved.path
+            )
+        tokenizers = _tokenizers({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
 
-    def decode(ids: Iterable[int]) -> str:
-        return str(tokenizer.decode(list(ids), skip_special_tokens=False))
+    def decode(key: str, ids: Iterable[int]) -> str:
+        return str(tokenizers[key].decode(list(ids), skip_special_tokens=False))
 
-    tokens = tokens_of(chosen, decode, advantages)
+    terms = saved.terms(chosen)
+    tokens = tokens_of(chosen, decode, terms, saved.advantages)
     if json:
         emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
     else:
-        print(draw(chosen, tokens, decode, colour))  # noqa: T201
+        print(draw(chosen, tokens, decode, terms, in_colour() if colour is None else colour))  # noqa: T201
 
 
-def report_row(row: dict[str, float]) -> None:
-    """Prints the main metrics of a training step on standard error."""
-    names = ("step", "rollout/reward", "rollout/em", "rollout/searches", "validation/em", "learner/loss", "time/draw")
-    say("  ".join(f"{name} {show(row[name])}" for name in names if name in row))
+def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBase]:
+    """Loads the tokenizer of each model key."""
+    from searchgym.rollout.loading import load_tokenizer
+
+    return {key: load_tokenizer(folder) for key, folder in folders.items()}

@@ -206,13 +206,15 @@ class SearchEnv(gymnasium.Env[str, str]):
             self.stats.retriever_errors += 1
         else:
             state, observation = finish(state, hits, rules)
-        info, reward = step_info(self.task, state), 0.0
+        info, reward, shown = step_info(self.task, state), 0.0, observation
         if state.done:
             reward, scores = self.task.score(state)
             info |= end_info(state, scores)
+            figures = {"reward": reward} | scores
+            shown = f"[{state.stop_reason}: {', '.join(f'{name} {value:g}' for name, value in figures.items())}]"
         self._state = state
         self.stats.steps += 1
-        self._transcript += [rules.protocol.history(action), observation or f"[{state.stop_reason}]"]
+        self._transcript += [rules.protocol.history(action), shown]
         failed = state.stop_reason == "retriever_error"
         return observation, reward, state.done and not failed, failed, info
 
@@ -228,7 +230,7 @@ class SearchEnv(gymnasium.Env[str, str]):
             self.stats.retriever_seconds += time.perf_counter() - start
 
     def render(self) -> str | None:
-        """Returns the transcript so far, if `render_mode` is ``"ansi"``."""
+        """Returns the transcript so far, with reward and scores at the end, if `render_mode` is ``"ansi"``."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() was called on an environment made without render_mode='ansi'")
             return None

@@ -51,6 +51,7 @@ def test_an_episode_from_question_to_reward():
     }
     assert "Question: When was" in env.render()
     assert "<think>easy</think>" in env.render()
+    assert env.render().splitlines()[-1] == "[answer: reward 1, em 1, f1 1]"
 
 
 def test_thoughts_can_be_dropped_from_the_transcript():

@@ -185,7 +185,7 @@ def test_the_score_is_the_environments_reward():
     task = load_task(find_env("searchgym/Demo-v0"), reward="f1")
     question = task.questions[0]
     roles = {"planning": Role("planning", "", 1, penalty=-1.0)}
-    made = Credit.of(CreditOptions(terms=["difference", "format"]), roles, task)
+    made = Credit.of(CreditOptions(terms=["difference", "format"]), roles, lambda: task)
     half = f"{question.answers[0]} zzz"
     calls = [{"role": "planning", "answer": question.answers[0], "legal": False}, {"role": "answer", "answer": half}]
     (row,) = made.allocate([dataclasses.replace(team(calls), question_id=question.id)])

@@ -9,7 +9,8 @@ from transformers import AutoConfig
 from searchgym.cards import list_cards
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
-from searchgym.train.inspect.plan import Part, adapter_parameters, check_plan, memory_here, model_shape, plan
+from searchgym.train.inspect.plan import Part, check_plan, memory_here, plan
+from searchgym.train.inspect.shapes import adapter_parameters, model_shape
 from searchgym.train.recipe.load import load_recipe
 
 QWEN = {  # as published; the parameters too

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from made_models import tiny_qwen2, tiny_tokenizer
@@ -14,7 +16,7 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import assemble
-from searchgym.train.run.folder import VARYING
+from searchgym.train.run.folder import VARYING, read_advantages
 
 RECIPE = """
 name: tiny-test
@@ -38,6 +40,11 @@ def length(state):
     return float(len(state.searches))
 
 
+def seldom(state):
+    """Rewards searching on the question whose calls may be illegal: other groups have no signal."""
+    return float(len(state.searches) * (state.question.id == "demo-03"))
+
+
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -49,7 +56,7 @@ def recipe(tmp_path, monkeypatch):
     (agent / "p.md").write_text("{question}")
     (agent / "card.yaml").write_text(
         "name: own-prompt\nsummary: s\nworkflow: test_run:OneTurn\n"
-        "roles: {searcher: {prompt: p.md, fields: [question], max_tokens: 12}}\n"
+        "roles: {searcher: {prompt: p.md, fields: [question], max_tokens: 12, penalty: -0.5}}\n"
     )
     (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=tmp_path / "model", agent=agent))
     torch.set_num_threads(1)
@@ -64,6 +71,7 @@ class OneTurn:
 
         chat = io.open("searcher", question=question.text)
         reply = await chat.generate()
+        reply.call.legal = question.id != "demo-03" or len(reply.text) % 3 > 0
         observation = await io.step(Search((question.text,)) if len(reply.text) % 2 else Answer(reply.text))
         if not observation.done:
             chat.observe(observation.text)
@@ -90,6 +98,11 @@ def metrics(folder):
 def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypatch, capsys):
     status, out, err = cli(monkeypatch, capsys, recipe, "--out", "whole")
     assert status == 0, err
+    assert "Loading weights" not in err and "\x1b" not in err
+    lines = err.splitlines()
+    assert lines[0] == "run folder: whole"
+    assert [line.split(" · ")[0] for line in lines[1:]] == ["step 0/2", "step 1/2", "step 2/2"]
+    assert " a step · " in lines[2] and lines[2].endswith(" left")
     summary = json.loads(out)
     assert (summary["steps"], summary["recipe"]) == (2, "tiny-test")
     rows = metrics(tmp_path / "whole")
@@ -103,8 +116,12 @@ def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypa
 
     assert cli(monkeypatch, capsys, recipe, "steps=1", "--out", "half")[0] == 0
     assert metrics(tmp_path / "half")[1]["rollout/reward"] == rows[1]["rollout/reward"]
+    assert cli(monkeypatch, capsys, recipe, "--out", "half", "--resume")[0] == 0
+    assert metrics(tmp_path / "half")[2] == rows[2]
 
     trained = AutoModelForCausalLM.from_pretrained(summary["checkpoint"])
+    extended = AutoModelForCausalLM.from_pretrained(tmp_path / "half" / "checkpoints" / "last")
+    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), extended.parameters(), strict=True))
     before = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     moved = [not torch.equal(a, b) for a, b in zip(trained.parameters(), before.parameters(), strict=True)]
     assert any(moved)
@@ -141,7 +158,7 @@ def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsy
     chosen = next(episode for episode in episodes if len(episode.calls) == 2)
 
     def show(*args):
-        monkeypatch.setattr(sys, "argv", ["searchgym", "show", "run", "--model", "model", *args])
+        monkeypatch.setattr(sys, "argv", ["searchgym", "show", "run", *args])
         with contextlib.suppress(SystemExit):
             main()
         return capsys.readouterr()
@@ -154,11 +171,65 @@ def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsy
     logp = [float(value) for span in spans if span.logp is not None for value in span.logp]
     assert [t["logp"] for t in tokens if t["trained"]] == logp
     assert all((t["advantage"] is not None) == t["trained"] for t in tokens)
-    plain = show("--episode", chosen.id, "--no-colour").out
+    plain = show("--episode", chosen.id).out  # not a terminal
     assert plain.count("⟦") == 2
     assert "\x1b" not in plain
-    assert "\x1b[" in show("--episode", chosen.id).out
+    assert "\x1b[" in show("--episode", chosen.id, "--colour").out
+    assert json.loads(show("--episode", chosen.id, "--model", "model", "--json").out)["tokens"] == tokens
     assert "unknown episode 'x'" in show("--episode", "x").err
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    assert "the run does not tell where its model policy is" in show().err
+    assert show("--model", "elsewhere").out
+
+
+@pytest.mark.parametrize(("terminal", "environment"), [(False, None), (True, None), (True, "1")])
+def test_colour_is_for_terminals_and_not_with_no_color(monkeypatch, terminal, environment):
+    from searchgym.cli import output
+
+    monkeypatch.setattr(output, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: terminal)))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if environment:
+        monkeypatch.setenv("NO_COLOR", environment)
+    assert output.in_colour() == (terminal and not environment)
+
+
+def test_show_and_explain_give_the_rewards_and_advantages_of_the_training(recipe, tmp_path, monkeypatch, capsys):
+    """Of a run with a credit of two terms; one of its groups has no signal and left the batch."""
+    options = ["credit.terms=[outcome, format]", "steps=1", "env_options={max_turns: 2, reward: 'test_run:seldom'}"]
+    status, out, err = cli(monkeypatch, capsys, recipe, *options, "validation.every=0", "--out", "run")
+    assert status == 0, err
+    assert [json.loads(out)[name] for name in ("before", "after", "best", "best_checkpoint")] == [None] * 4
+    recorded = read_advantages(tmp_path / "run" / "episodes.advantages.jsonl")
+    episodes = list(read_episodes(tmp_path / "run" / "episodes.jsonl"))
+    assert 0 < len({name.rpartition("/")[0] for name in recorded}) < len(episodes)
+    groups = {}
+    for episode in episodes:
+        total = episode.reward - 0.5 * sum(not call.legal for call in episode.calls)
+        groups.setdefault(episode.group_uid, {})[episode.id] = total
+    penalised = 0
+    for episode in episodes:
+        monkeypatch.setattr(sys, "argv", ["searchgym", "show", "run", "--episode", episode.id, "--json"])
+        with contextlib.suppress(SystemExit):
+            main()
+        tokens = json.loads(capsys.readouterr().out)["tokens"]
+        status, out, err = cli(monkeypatch, capsys, recipe, "--explain", "--out", "run", "--episode", episode.id)
+        assert status == 0, err
+        calls = json.loads(out)["calls"]
+        penalised += sum(call["parts"]["format"] < 0 for call in calls)
+        total = groups[episode.group_uid][episode.id]
+        assert sum(call["reward"] for call in calls) == pytest.approx(total)
+        assert sum(token["reward"] for token in tokens) == pytest.approx(total)
+        values = np.array(list(groups[episode.group_uid].values()))
+        for index, call in enumerate(calls):
+            own = [token for token in tokens if token["call"] == index]
+            assert call["tokens"] == len(own) == episode.calls[index].end - episode.calls[index].start > 0
+            assert own[-1]["reward"] == pytest.approx(call["reward"])
+            assert {token["advantage"] for token in own} == {call["advantage"]}
+            assert (call["advantage"] is None) == (f"{episode.id}/{index}" not in recorded)
+            if call["advantage"] is not None:
+                wanted = (total - values.mean()) / (values.std(ddof=1) + 1e-6)
+                assert call["advantage"] == pytest.approx(wanted, rel=1e-5)
+    assert penalised
 
 
 def test_what_is_wrong_with_a_recipe_is_said_in_one_line(recipe, tmp_path, monkeypatch, capsys):

@@ -523,12 +523,6 @@ def test_a_folder_in_use_is_refused(tmp_path):
     first.run()
 
 
-def test_a_resume_of_another_recipe_is_refused(tmp_path):
-    toy_trainer(tmp_path / "run").run()
-    with pytest.raises(UsageError, match=r"another recipe \(steps: 8 then, steps: 9 now\): it cannot be resumed"):
-        toy_trainer(tmp_path / "run", toy_recipe(steps=9), resume=True)
-
-
 @pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_named(tmp_path, file):
     toy_trainer(tmp_path / "run").run()

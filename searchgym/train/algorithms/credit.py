@@ -175,10 +175,17 @@ class Credit:
         return rewarded and self.options.train_prefixes
 
     @classmethod
-    def of(cls, options: CreditOptions, roles: Mapping[str, Role], task: Task) -> Credit:
-        """Builds the credit for an agent's roles, with answers scored by the task's reward."""
+    def of(cls, options: CreditOptions, roles: Mapping[str, Role], load: Callable[[], Task]) -> Credit:
+        """Builds the credit for an agent's roles.
+
+        Args:
+            options: Names and coefficients of the terms.
+            roles: Roles of the agent, with their penalties.
+            load: Returns the task whose reward scores answers; called only if a term scores one.
+        """
 
         def score(episode: Episode, text: str) -> float:
+            task = load()
             state = State(
                 task.find(episode.question_id),
                 episode.turns,
@@ -215,3 +222,20 @@ class Credit:
         """Returns the reward of each call of a group: the sum over the terms."""
         parts = list(self.parts(group).values())
         return [[float(sum(values)) for values in zip(*rows, strict=True)] for rows in zip(*parts, strict=True)]
+
+    def rewards(self, episodes: Sequence[Episode]) -> list[list[float] | None]:
+        """Returns the rewards of each episode's calls, given group by group; None where the retriever failed."""
+        rewards: list[list[float] | None] = [None] * len(episodes)
+        for places in groups_of(episodes):
+            for i, of_calls in zip(places, self.allocate([episodes[i] for i in places]), strict=True):
+                rewards[i] = of_calls
+        return rewards
+
+
+def groups_of(episodes: Sequence[Episode]) -> list[list[int]]:
+    """Returns the groups that credit compares, as indices of episodes; without those whose retriever failed."""
+    groups: dict[str | None, list[int]] = {}
+    for i, episode in enumerate(episodes):
+        if episode.stop_reason != "retriever_error":
+            groups.setdefault(episode.group_uid, []).append(i)
+    return list(groups.values())

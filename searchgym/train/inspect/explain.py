@@ -9,22 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from searchgym.agents.base import load_agent
-from searchgym.errors import DataError, UnknownNameError
+from searchgym.errors import DataError
 from searchgym.records import Episode
-from searchgym.rollout.storage import read_episodes
-from searchgym.train.algorithms.credit import Credit
-from searchgym.train.recipe.keys import keys_of
-from searchgym.train.recipe.load import read_recipe
+from searchgym.train.inspect.saved import Advantages, SavedRun, Terms, terms_of
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import assemble, load_tasks
+from searchgym.train.run.assembly import assemble
 from searchgym.train.run.draw import Drawer, TrainingData
-from searchgym.train.run.folder import read_advantages
-
-Advantages = Mapping[str, npt.NDArray[np.float32]]
-"""Call id to the advantages of its tokens; (1,) where all have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +27,14 @@ class ExplainedCall:
     turn: int
     legal: bool
     tokens: int
-    """Number of trained tokens; 0 if the model key is frozen or the sequence was dropped from the batch."""
+    """Number of tokens that the model wrote."""
     parts: dict[str, float]
     """Reward by credit term."""
     reward: float
     """Reward of the call: the sum over `parts`."""
     advantage: float | None
-    """Mean advantage over the call's tokens; None if the call is not trained."""
+    """Mean advantage over the call's tokens; None if the call is not trained on: its model key is frozen, its sequence
+    left the batch, or its step was not recorded."""
     text: str
 
 
@@ -55,17 +47,12 @@ def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list
 
     Raises:
         UnknownNameError: The run has no such episode.
-        DataError: The run wrote no episodes.
+        DataMissingError: The run wrote no episodes.
     """
-    path = run / "episodes.jsonl"
-    if not path.is_file():
-        raise DataError("no episodes: a run writes them in the steps that log.episodes_every says", path)
-    episodes = {episode.id: episode for episode in read_episodes(path)}
-    recipe = read_recipe(run / "recipe.yaml")
-    agent = load_agent(recipe.agent)
-    trained = [key.name for key in keys_of(recipe, agent.roles, agent.name) if not key.frozen]
-    credit = Credit.of(recipe.credit, agent.roles, load_tasks(recipe)[0])
-    return _explain(episodes, read_advantages(run / "episodes.advantages.jsonl"), credit, trained, episode_id)
+    saved = SavedRun.read(run)
+    trained = [key.name for key in saved.model_keys() if not key.frozen]
+    chosen = _with_signal(saved.episodes, saved.advantages) if episode_id is None else saved.find(episode_id)
+    return chosen, _calls(chosen, saved.terms(chosen), saved.advantages, trained)
 
 
 def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
@@ -83,34 +70,27 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
         for sample in draw.samples
         for call, name in zip(sample.calls, sample.call_ids, strict=True)
     }
-    return _explain({episode.id: episode for episode in draw.episodes}, advantages, parts.credit, parts.trained)
+    chosen = _with_signal({episode.id: episode for episode in draw.episodes}, advantages)
+    return chosen, _calls(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
 
 
-def _explain(
-    episodes: Mapping[str, Episode],
-    advantages: Advantages,
-    credit: Credit,
-    trained: Sequence[str],
-    episode_id: str | None = None,
-) -> tuple[Episode, list[ExplainedCall]]:
-    if episode_id is not None and episode_id not in episodes:
-        raise UnknownNameError("episode", episode_id, episodes)
+def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Episode:
+    """Returns the first episode with a nonzero advantage, or the first one if none has.
+
+    Raises:
+        DataError: There is no episode.
+    """
     if not episodes:
         raise DataError("there is no episode to explain")
     with_signal = (call.rpartition("/")[0] for call, own in advantages.items() if np.any(own))
-    chosen = episodes[episode_id or next(with_signal, next(iter(episodes)))]
-    group = [episode for episode in episodes.values() if episode.group_uid == chosen.group_uid]
-    rows = {name: found[group.index(chosen)] for name, found in credit.parts(group).items()}
-    return chosen, _calls(chosen, rows, advantages, trained)
+    return episodes[next(with_signal, next(iter(episodes)))]
 
 
-def _calls(
-    episode: Episode, rows: Mapping[str, Sequence[float]], advantages: Advantages, trained: Sequence[str]
-) -> list[ExplainedCall]:
+def _calls(episode: Episode, terms: Terms, advantages: Advantages, trained: Sequence[str]) -> list[ExplainedCall]:
     """Returns the calls of an episode."""
     found = []
     for index, call in enumerate(episode.calls):
-        parts = {name: row[index] for name, row in rows.items()}
+        parts = {name: row[index] for name, row in terms.items()}
         own = advantages.get(f"{episode.id}/{index}") if call.model_key in trained else None
         found.append(
             ExplainedCall(
@@ -118,7 +98,7 @@ def _calls(
                 model_key=call.model_key,
                 turn=call.turn,
                 legal=call.legal,
-                tokens=0 if own is None else call.end - call.start,
+                tokens=call.end - call.start,
                 parts=parts,
                 reward=sum(parts.values()),
                 advantage=None if own is None else float(np.mean(own)),

@@ -12,18 +12,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.rollout.loading import DTYPES, device_of, model_config, model_folder
+from searchgym.rollout.loading import DTYPES, device_of
 from searchgym.rollout.transformers.sampler import BATCH_TOKENS
 from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
+from searchgym.train.inspect.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.memory import GIB
 from searchgym.train.recipe.keys import Key, keys_of
-from searchgym.train.recipe.options import LearnerOptions, LoraOptions, OptimizerOptions
+from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.samplers import sharing
 
@@ -49,50 +50,6 @@ class Part:
     gib: float
     phases: tuple[str, ...] = PHASES
     """Phases in which the memory is in use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Sizes of a decoder-only language model."""
-
-    parameters: int
-    hidden: int
-    intermediate: int
-    layers: int
-    kv_width: int
-    """Number of key-value heads times the width of a head."""
-    vocabulary: int
-    tied: bool
-    """Whether the output head shares the embedding's weights."""
-
-
-def model_shape(name: str) -> Shape:
-    """Returns the sizes of a model, from its configuration alone.
-
-    Raises:
-        DataMissingError: The model does not exist.
-        UsageError: The model's architecture cannot be planned.
-    """
-    from transformers import AutoModelForCausalLM
-
-    config: Any = model_config(model_folder(name, ["config.json"]))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    text = config.get_text_config(decoder=True)
-    try:
-        heads = text.num_attention_heads
-        width = getattr(text, "head_dim", None) or text.hidden_size // heads
-        return Shape(
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            hidden=text.hidden_size,
-            intermediate=text.intermediate_size,
-            layers=text.num_hidden_layers,
-            kv_width=(getattr(text, "num_key_value_heads", None) or heads) * width,
-            vocabulary=text.vocab_size,
-            tied=bool(text.tie_word_embeddings),
-        )
-    except AttributeError as error:
-        raise UsageError(f"{name}: no plan for a {config.model_type} model: {error}") from error
 
 
 def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> list[Part]:
@@ -247,20 +204,6 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
         asleep = options.replicas * options.tensor_parallel * weights
         parts.append(Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic")))
     return parts
-
-
-def adapter_parameters(name: str, options: LoraOptions) -> int:
-    """Returns the parameters of an adapter, from its base's configuration alone."""
-    from transformers import AutoModelForCausalLM
-
-    config = model_config(model_folder(name, ["config.json"]))
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    head = model.get_output_embeddings()
-    found = [(name, m) for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head]
-    if options.targets is not None:
-        found = [(name, m) for name, m in found if name.rpartition(".")[2] in options.targets]
-    return sum(options.rank * (m.in_features + m.out_features) for _, m in found)
 
 
 def _trained(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from searchgym.records import Episode, SpanKind
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.inspect.saved import Advantages, Terms
+
+Decode = Callable[[str, Iterable[int]], str]
+"""Function from a model key and token ids of its tokenizer to text."""
 
 DIM, BLUE, GREEN, RED, YELLOW, BOLD, RESET = (f"\x1b[{code}m" for code in ("2", "34", "32", "31", "33", "1", "0"))
 
@@ -36,27 +37,24 @@ class Token:
     """Index of the token's call in `Episode.calls`; None outside calls."""
 
 
-def tokens_of(
-    episode: Episode,
-    decode: Callable[[Iterable[int]], str],
-    advantages: Mapping[str, npt.NDArray[np.float32]] | None = None,
-) -> list[Token]:
+def tokens_of(episode: Episode, decode: Decode, terms: Terms, advantages: Advantages) -> list[Token]:
     """Returns every token of an episode's contexts that hold calls, in the order of the contexts.
 
     Args:
         episode: Episode with contexts and calls.
-        decode: Function from token ids to text.
-        advantages: Advantages by call id (``"<episode id>/<call>"``), as `read_advantages` gives them.
+        decode: Function from a model key and token ids to text.
+        terms: Rewards of the calls by credit term.
+        advantages: Advantages by call id (``"<episode id>/<call>"``).
     """
     found: list[Token] = []
-    for sample in samples_from(episode):
+    for sample in samples_from(episode, rewards=rewards_of(episode, terms)):
         context = episode.calls[sample.calls[0].index].context
         kinds: list[SpanKind] = [span.kind for span in episode.tokens(context) for _ in span.ids]
         call_of = {position: call for call in sample.calls for position in range(call.start, call.end)}
         for position, token in enumerate(sample.ids.tolist()):
             call = call_of.get(position)
             advantage = None
-            if call is not None and advantages is not None:
+            if call is not None:
                 own = advantages.get(f"{episode.id}/{call.index}")
                 if own is not None:
                     advantage = float(own[0] if len(own) == 1 else own[position - call.start])
@@ -65,7 +63,7 @@ def tokens_of(
                     context=context,
                     position=position,
                     id=token,
-                    text=decode([token]),
+                    text=decode(sample.model_key, [token]),
                     kind=kinds[position],
                     trained=bool(sample.mask[position]),
                     logp=float(sample.sampler_logp[position]) if sample.mask[position] else None,
@@ -77,16 +75,24 @@ def tokens_of(
     return found
 
 
-def draw(episode: Episode, tokens: Iterable[Token], decode: Callable[[Iterable[int]], str], colour: bool) -> str:
+def rewards_of(episode: Episode, terms: Terms) -> list[float]:
+    """Returns the reward of each call of an episode: the sum over the terms."""
+    return [sum(row[index] for row in terms.values()) for index in range(len(episode.calls))]
+
+
+def draw(episode: Episode, tokens: Iterable[Token], decode: Decode, terms: Terms, colour: bool) -> str:
     """Returns the text view of an episode, with ANSI colours or brackets.
 
     Prompts are dim and observations blue; trained tokens are green with a positive advantage, red with a negative one,
-    yellow with none. Without colour trained tokens stand in ``⟦ ⟧``. After each call: log-prob, reward, advantage.
+    yellow with none. Without colour trained tokens stand in ``⟦ ⟧``. After each call: log-prob, reward (with its terms,
+    if there are several) and advantage.
     """
+    keys = {call.context: call.model_key for call in episode.calls}
     paint: Callable[[str, str], str] = (lambda code, text: f"{code}{text}{RESET}") if colour else (lambda _, text: text)
     lines = [
         paint(BOLD, f"episode {episode.id}"),
-        f"agent {episode.agent}, environment {episode.env}, end {episode.stop_reason}, reward {episode.reward:g}",
+        f"agent {episode.agent}, environment {episode.env}, end {episode.stop_reason}, "
+        f"the environment's reward {episode.reward:g}",
         "",
     ]
     text: list[str] = []
@@ -95,13 +101,13 @@ def draw(episode: Episode, tokens: Iterable[Token], decode: Callable[[Iterable[i
     def close() -> None:
         if not run:
             return
-        body = decode([token.id for token in run])  # at once: a character may be several tokens
         first = run[0]
+        body = decode(keys[first.context], [token.id for token in run])  # at once: a character may be several tokens
         if first.trained:
             sign = first.advantage or 0.0
             body = paint(GREEN if sign > 0 else RED if sign < 0 else YELLOW, body)
             text.append(body if colour else f"⟦{body}⟧")
-            text.append(paint(DIM, f"  ← {_summary(episode, run)}\n"))
+            text.append(paint(DIM, f"  ← {_summary(episode, run, terms)}\n"))
         else:
             text.append(paint(DIM if first.kind == "prompt" else BLUE, body))
         run.clear()
@@ -114,7 +120,7 @@ def draw(episode: Episode, tokens: Iterable[Token], decode: Callable[[Iterable[i
     return "\n".join(lines) + "".join(text)
 
 
-def _summary(episode: Episode, run: list[Token]) -> str:
+def _summary(episode: Episode, run: list[Token], terms: Terms) -> str:
     """Describes one call in a line."""
     assert run[0].call is not None
     call = episode.calls[run[0].call]
@@ -122,7 +128,9 @@ def _summary(episode: Episode, run: list[Token]) -> str:
     values = sorted({token.advantage for token in run if token.advantage is not None})
     shown = f"{values[0]:.3g}" if len(values) == 1 else f"{values[0]:.3g} to {values[-1]:.3g}" if values else "n/a"
     legal = "" if call.legal else ", not legal"
+    parts = ", ".join(f"{name} {row[run[0].call]:g}" for name, row in terms.items())
+    reward = f"{rewards_of(episode, terms)[run[0].call]:g}" + (f" ({parts})" if len(terms) > 1 else "")
     return (
         f"{call.role} (model {call.model_key}, version {call.policy_version}), turn {call.turn}{legal}: "
-        f"{len(run)} tokens, log-prob {logp:.2f}, reward {sum(t.reward for t in run):g}, advantage {shown}"
+        f"{len(run)} tokens, log-prob {logp:.2f}, reward {reward}, advantage {shown}"
     )

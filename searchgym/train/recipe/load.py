@@ -6,8 +6,9 @@ runs. An override names a value by its dotted path (``optimizer.lr=1e-4``).
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ import yaml
 from searchgym.cards import build, find_card, parse_yaml
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.train.recipe.combinations import combination_problems
-from searchgym.train.recipe.recipe import Recipe, recipe_keys
+from searchgym.train.recipe.recipe import Recipe, recipe_keys, recipe_values
+
+Say = Callable[[str], None]
+"""Function that shows the user a line of text."""
 
 
-def load_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(name: str, overrides: Iterable[str] = (), say: Say = lambda text: None) -> Recipe:
     """Reads a recipe and its overrides.
 
     Args:
         name: Name of a shipped recipe, or a path to a YAML file.
-        overrides: ``key=value``, the key dotted, the value as YAML; the last one of a key wins.
+        overrides: ``key=value``, the key dotted, the value as YAML; the last one of a key wins. If they lower the
+            number of steps, a warm-up of the recipe that would not fit is shortened.
+        say: Called with a line of text for each warm-up that was shortened.
 
     Raises:
         UnknownNameError: No such recipe, or no such key; the nearest is suggested.
@@ -34,21 +40,21 @@ def load_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
         path = find_card("train", name)
     except UnknownNameError as error:
         raise UnknownNameError("recipe", name, error.known) from None
-    return read_recipe(path, overrides)
+    return read_recipe(path, overrides, say)
 
 
-def read_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+def read_recipe(path: Path, overrides: Iterable[str] = (), say: Say = lambda text: None) -> Recipe:
     """Reads the recipe of a file; see `load_recipe`."""
     try:
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CardError(f"{path}: cannot be read as YAML: {error}") from error
-    where = str(path)
+    where, overrides = str(path), list(overrides)
     if isinstance(data, dict):
         for override in overrides:
             _override(data, override)
             where += f" {override}"
-    recipe = build(Recipe, data, where)
+    recipe = _shortened(build(Recipe, data, where), {key.partition("=")[0] for key in overrides}, say)
     check_recipe(recipe, where)
     return recipe
 
@@ -76,6 +82,21 @@ def _override(data: dict[str, Any], override: str) -> None:
         raise CardError(f"override {override!r}: the value cannot be read as YAML: {error}") from error
 
 
+def _shortened(recipe: Recipe, given: Collection[str], say: Say) -> Recipe:
+    """Returns the recipe with warm-ups that fit a number of steps given by the user; warm-ups that the user gave stay.
+
+    The critic's warm-up leaves a step in which the policy learns too.
+    """
+    steps = max(recipe.steps, 1)
+    for section, most in (("optimizer", steps), ("critic", steps - 1)):
+        options: Any = getattr(recipe, section)
+        key, warmup = f"{section}.warmup_steps", options.warmup_steps
+        if "steps" in given and key not in given and warmup > most:
+            recipe = dataclasses.replace(recipe, **{section: dataclasses.replace(options, warmup_steps=most)})
+            say(f"{key}: {most} instead of the recipe's {warmup}, because steps is {steps}")
+    return recipe
+
+
 def check_recipe(recipe: Recipe, where: str) -> None:
     """Refuses values out of range and combinations that cannot work.
 
@@ -90,10 +111,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
 def _range_problems(recipe: Recipe) -> list[str]:
     """Returns one line per value that is out of range."""
     found = []
-    for key in recipe_keys():
-        value: Any = recipe
-        for part in key.split("."):
-            value = getattr(value, part)
+    for key, value in recipe_values(recipe).items():
         if isinstance(value, float) and not math.isfinite(value):
             found.append(f"{key} is {value}: expected a finite number")
         elif key in _AT_LEAST and value is not None and value < _AT_LEAST[key]:

@@ -88,3 +88,14 @@ def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:
     for name, hint in typing.get_type_hints(cls).items():
         keys += recipe_keys(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
     return keys
+
+
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
+    """Returns every value of a recipe by its dotted name."""
+    found = {}
+    for key in recipe_keys():
+        value: Any = recipe
+        for part in key.split("."):
+            value = getattr(value, part)
+        found[key] = value
+    return found

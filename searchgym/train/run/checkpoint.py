@@ -12,17 +12,16 @@ import os
 import pickle
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import transformers
 from safetensors import SafetensorError
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, TrainingError
+from searchgym.rollout.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,7 +73,7 @@ def save_checkpoint(
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
     try:
         part.mkdir(parents=True)
-        with _no_progress_bars():
+        with quiet_libraries():
             learner.save(part)
         if tokenizer is not None:
             tokenizer.save_pretrained(part)
@@ -102,7 +101,7 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
         DataError: A file is missing or damaged, or the model has another shape.
     """
     try:
-        with _no_progress_bars():
+        with quiet_libraries():
             learner.load(path)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         raise DataError(f"not a checkpoint of this model: {error}", path) from error
@@ -145,18 +144,6 @@ def remove_checkpoints(folder: Path, keep: Iterable[int]) -> None:
             part.unlink()
         else:
             shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Keeps transformers from showing progress bars, since users do not wait for checkpoints."""
-    shown = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            transformers.utils.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _sync(path: Path) -> None:

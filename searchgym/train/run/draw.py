@@ -168,25 +168,13 @@ class Drawer:
         if len(episodes) != len(picks) * attempts:
             wanted = f"{attempts} attempts at {len(picks)} questions"
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
-        rewards = self._rewards(episodes)
+        rewards = self._credit.rewards(episodes)
         samples = [
             [] if of_calls is None else [s for s in samples_from(e, rewards=of_calls) if self._counts(s, e)]
             for e, of_calls in zip(episodes, rewards, strict=True)
         ]
         numbers = [given or [0.0] * len(e.calls) for e, given in zip(episodes, rewards, strict=True)]
         return _Attempts(list(picks), episodes, samples, numbers)
-
-    def _rewards(self, episodes: Sequence[Episode]) -> list[list[float] | None]:
-        """Returns the rewards of each episode's calls, given group by group; None where the retriever failed."""
-        groups: dict[str | None, list[int]] = {}
-        for i, episode in enumerate(episodes):
-            if episode.stop_reason != "retriever_error":
-                groups.setdefault(episode.group_uid, []).append(i)
-        rewards: list[list[float] | None] = [None] * len(episodes)
-        for places in groups.values():
-            for i, of_calls in zip(places, self._credit.allocate([episodes[i] for i in places]), strict=True):
-                rewards[i] = of_calls
-        return rewards
 
     def _counts(self, sample: Sample, episode: Episode) -> bool:
         """Tells whether a sample belongs to the step, as prefix answers do only if the credit rewards them."""

@@ -22,12 +22,17 @@ from searchgym.errors import RunExistsError, UsageError
 from searchgym.records import Episode
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.extension import resume_problem
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 from searchgym.train.run.checkpoint import list_checkpoints
 
 Row = dict[str, float]
 """Metrics of one step, by name."""
+RECIPE: Final = "recipe.yaml"
+METRICS: Final = "metrics.jsonl"
+EPISODES: Final = "episodes.jsonl"
+ADVANTAGES: Final = "episodes.advantages.jsonl"
 VARYING: Final = ("time/", "memory/")
 """Prefixes of the metrics that differ from run to run; all other metrics are reproducible."""
 
@@ -42,66 +47,36 @@ class RunFolder:
 
     Raises:
         RunExistsError: The folder is not empty and `resume` is false, or another process is using it.
-        UsageError: The folder holds no run to resume, or a run of another recipe.
+        UsageError: The folder holds no run to resume, or a run that cannot go on with this recipe.
     """
 
     def __init__(self, path: Path, recipe: Recipe, *, resume: bool) -> None:
         self.path, self.checkpoints = path, path / "checkpoints"
-        self._check(recipe, resume)
+        check_run_folder(path, recipe, resume=resume)
         self._open = ExitStack()
         self._open.enter_context(lock_folder(path))
         self.checkpoints.mkdir(exist_ok=True)
-        with write_atomic(path / "recipe.yaml") as file:
+        with write_atomic(path / RECIPE) as file:
             file.write(dump_recipe(recipe).encode("utf-8"))
         self._recipe = recipe
         self.rows: list[Row] = []
-
-    def _check(self, recipe: Recipe, resume: bool) -> None:
-        """Raises an error for a folder that cannot be used."""
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"{self.path} is a file: the output must be a folder")
-        record = self.path / "recipe.yaml"
-        if not resume:
-            if (
-                self.path.exists()
-                and any(entry.name != ".lock" for entry in self.path.iterdir())
-                and not self._unused()
-            ):
-                hint = "resume it, or choose another folder" if record.exists() else "choose another folder"
-                what = "a run" if record.exists() else "files that are no run"
-                raise RunExistsError(f"{self.path} holds {what}: {hint}")
-        elif not record.exists():
-            raise UsageError(f"{self.path} holds no run to resume")
-        elif (before := read_recipe(record)) != recipe:
-            then, now = dump_recipe(before).splitlines(), dump_recipe(recipe).splitlines()
-            changed = [f"{a.strip()} then, {b.strip()} now" for a, b in zip(then, now, strict=False) if a != b]
-            raise UsageError(f"{self.path} holds a run of another recipe ({'; '.join(changed)}): it cannot be resumed")
-
-    def _unused(self) -> bool:
-        """Tells whether the folder is from a run stopped before its first episodes, so that a new run loses nothing."""
-        written = self.episodes.exists() and self.episodes.stat().st_size
-        rows = self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
-        known = {path.name for path in (*self._appended(), self.checkpoints)}
-        known |= {"recipe.yaml", "tensorboard", ".lock", "heartbeat.json", "ranks"}
-        others = {entry.name for entry in self.path.iterdir()} - known
-        return not (written or rows > 1 or others or self.newest_checkpoint())
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
     @property
     def episodes(self) -> Path:
         """Path of the training episodes."""
-        return self.path / "episodes.jsonl"
+        return self.path / EPISODES
 
     @property
     def advantages(self) -> Path:
         """Path of the advantages by call id; see `read_advantages`."""
-        return self.path / "episodes.advantages.jsonl"
+        return self.path / ADVANTAGES
 
     @property
     def metrics(self) -> Path:
         """Path of the metrics, one JSON line per step."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     def newest_checkpoint(self) -> Path | None:
         """Returns the folder of the newest complete checkpoint; None if no checkpoint exists."""
@@ -114,7 +89,7 @@ class RunFolder:
             sizes: Lengths that `sizes` returned at the checkpoint; empty for a new run.
             step: Step of the checkpoint.
         """
-        for file in self._appended():
+        for file in _appended(self.path):
             if file.exists():
                 with file.open("rb+") as stream:
                     stream.truncate(sizes.get(file.name, 0))
@@ -131,10 +106,7 @@ class RunFolder:
 
     def sizes(self) -> dict[str, int]:
         """Returns the lengths in bytes of the files that grow, by name."""
-        return {file.name: file.stat().st_size for file in self._appended() if file.exists()}
-
-    def _appended(self) -> list[Path]:
-        return [self.metrics, self.episodes, sidecar(self.episodes), self.advantages]
+        return {file.name: file.stat().st_size for file in _appended(self.path) if file.exists()}
 
     def __enter__(self) -> RunFolder:
         return self
@@ -190,6 +162,40 @@ class RunFolder:
         axes.grid(alpha=0.3)
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
+
+
+def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Raises an error for a folder in which a run cannot begin or go on; see `RunFolder`."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file: the output must be a folder")
+    record = path / RECIPE
+    if not resume:
+        if path.exists() and any(entry.name != ".lock" for entry in path.iterdir()) and not _unused(path):
+            hint = "resume it, or choose another folder" if record.exists() else "choose another folder"
+            what = "a run" if record.exists() else "files that are no run"
+            raise RunExistsError(f"{path} holds {what}: {hint}")
+    elif not record.exists():
+        raise UsageError(f"{path} holds no run to resume")
+    else:
+        made = max(list_checkpoints(path / "checkpoints"), default=0)
+        if problem := resume_problem(read_recipe(record), recipe, made):
+            raise UsageError(f"{path} holds a run that cannot be resumed like this: {problem}")
+
+
+def _unused(path: Path) -> bool:
+    """Tells whether a folder is from a run stopped before its first episodes, so that a new run loses nothing."""
+    episodes, metrics = path / EPISODES, path / METRICS
+    written = episodes.exists() and episodes.stat().st_size
+    rows = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    known = {file.name for file in _appended(path)}
+    known |= {RECIPE, "checkpoints", "tensorboard", ".lock", "heartbeat.json", "ranks"}
+    others = {entry.name for entry in path.iterdir()} - known
+    return not (written or rows > 1 or others or list_checkpoints(path / "checkpoints"))
+
+
+def _appended(path: Path) -> list[Path]:
+    """Returns the files of a run folder that grow."""
+    return [path / METRICS, path / EPISODES, sidecar(path / EPISODES), path / ADVANTAGES]
 
 
 def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:

@@ -48,8 +48,8 @@ class TrainResult:
     """Metrics of every step, as in ``metrics.jsonl``."""
     checkpoint: Path
     """Folder of the last checkpoint."""
-    best: Path
-    """Folder of the checkpoint with the best validation score; the last checkpoint if nothing was validated."""
+    best: Path | None
+    """Folder of the checkpoint with the best validation score; None if nothing was validated."""
 
 
 class Trainer:
@@ -133,7 +133,7 @@ class Trainer:
                     self._ahead.close()
             last = self.folder.checkpoints / checkpoint_name(self.progress.step)
             best = self.progress.best_step
-            best_path = last if best is None else self.folder.checkpoints / checkpoint_name(best)
+            best_path = None if best is None else self.folder.checkpoints / checkpoint_name(best)
             return TrainResult(self.progress, self.folder.rows, last, best_path)
 
     def _draw_ahead(self) -> None:

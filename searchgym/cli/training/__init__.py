@@ -1,0 +1,1 @@
+"""What the commands that train show: the steps of a run, and the plan of its memory."""

@@ -1,0 +1,138 @@
+"""The steps of a training as they are made: a bar and a table in a terminal, else a line per step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from searchgym.cli.output import bars, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from searchgym.train.recipe.recipe import Recipe
+
+HEADER_EVERY: Final = 20
+"""Rows of the table between two headers."""
+WIDTH: Final = 9
+"""Least width of the table's columns."""
+
+
+@contextmanager
+def training_steps(recipe: Recipe) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    """Shows the steps of a training on standard error; yields a function that is called with each row of metrics."""
+    from rich.progress import TextColumn, TimeElapsedColumn
+
+    with bars(TimeElapsedColumn(), TextColumn("{task.fields[left]}")) as bar:
+        steps = _Steps(recipe, bar)
+        yield steps.report
+
+
+def columns_of(recipe: Recipe) -> dict[str, str]:
+    """Returns the columns of the table with their metrics: the few that tell whether a training goes well."""
+    found = {}
+    if recipe.method != "supervised":
+        found = {"reward": "rollout/reward", "searches": "rollout/searches"}
+    if recipe.validation.every:
+        found["validation"] = f"validation/{recipe.validation.metric}"
+    if recipe.method == "policy":
+        found["entropy"] = "learner/entropy"
+        if recipe.loss.kl_coef:
+            found["KL"] = "learner/ref_kl"
+        elif recipe.optimizer.minibatches * recipe.optimizer.epochs > 1:
+            found["KL"] = "learner/old_kl"
+    else:
+        found |= {"kept": "rejection/kept"} if recipe.method == "rejection" else {}
+        found["nll"] = "learner/nll"
+    return found | {"tokens": "learner/tokens_trained" if recipe.method == "supervised" else "rollout/tokens"}
+
+
+def metric(row: Mapping[str, float], name: str) -> float | None:
+    """Returns a metric of a row; of several model keys, each with one of its own, the mean. None if there is none."""
+    if name in row:
+        return row[name]
+    first, _, last = name.partition("/")
+    values = [value for key, value in row.items() if key.split("/")[0::2] == [first, last] and key.count("/") == 2]
+    return sum(values) / len(values) if values else None
+
+
+def number(value: float | None) -> str:
+    """Formats a metric for the table; a missing one is empty."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration for people: ``4.2 s``, ``12 s``, ``3 min``, ``2 h 05 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Shows rows of metrics as they come, with the time that is left."""
+
+    recipe: Recipe
+    bar: Progress
+    rows: int = 0
+    """Rows shown so far."""
+    seconds: list[float] = field(default_factory=list)
+    """Wall-clock seconds of each step of this session."""
+    last: float | None = None
+    """When the last row came; None before the first one."""
+
+    def __post_init__(self) -> None:
+        if not self.bar.disable:
+            self.bar.add_task(self.recipe.name, total=self.recipe.steps, left="")
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Shows a step; step 0, which is before the first, only if it was validated."""
+        step, now = int(row["step"]), time.monotonic()
+        spent = sum(value for name, value in row.items() if name in ("time/draw", "time/learn", "time/validation"))
+        spent = spent if self.last is None else now - self.last  # a resumed run begins with a step
+        self.last = now
+        if step:
+            self.seconds.append(spent)
+        left = self._left(step)
+        values = {name: metric(row, key) for name, key in columns_of(self.recipe).items()}
+        if not self.bar.disable:
+            self.bar.update(self.bar.task_ids[0], completed=step, left=left, refresh=True)
+        if step or values.get("validation") is not None:
+            if self.bar.disable:
+                self._line(step, values, left)
+            else:
+                self._row(step, values, spent)
+        if step == self.recipe.steps and not self.bar.disable:
+            self.bar.remove_task(self.bar.task_ids[0])
+
+    def _left(self, step: int) -> str:
+        if not self.seconds or step >= self.recipe.steps:
+            return ""
+        return f"{duration(sum(self.seconds) / len(self.seconds) * (self.recipe.steps - step))} left"
+
+    def _line(self, step: int, values: Mapping[str, float | None], left: str) -> None:
+        """Prints a step as a line."""
+        parts = [f"step {step}/{self.recipe.steps}"]
+        parts += [f"{name} {number(value)}" for name, value in values.items() if value is not None]
+        if self.seconds:
+            parts.append(f"{duration(sum(self.seconds) / len(self.seconds))} a step")
+        say(" · ".join([*parts, *([left] if left else [])]))
+
+    def _row(self, step: int, values: Mapping[str, float | None], spent: float) -> None:
+        """Prints a step as a row of the table, above the bar."""
+        cells = {"step": str(step)} | {name: number(value) for name, value in values.items()}
+        cells["seconds"] = f"{spent:.1f}"
+        widths = [max(WIDTH, len(name) + 2) for name in cells]
+        if self.rows % HEADER_EVERY == 0:
+            say("".join(name.rjust(width) for name, width in zip(cells, widths, strict=True)))
+        say("".join(cell.rjust(width) for cell, width in zip(cells.values(), widths, strict=True)))
+        self.rows += 1

@@ -1,0 +1,122 @@
+"""Saved episodes of a run, with the rewards and advantages that training gave their calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.agents.base import load_agent
+from searchgym.envs.task import Task
+from searchgym.errors import DataMissingError, UnknownNameError, UsageError
+from searchgym.records import Episode
+from searchgym.rollout.folders import model_folder
+from searchgym.rollout.storage import read_episodes
+from searchgym.train.algorithms.credit import Credit, groups_of
+from searchgym.train.algorithms.samples import outcome_rewards
+from searchgym.train.recipe.keys import Key, keys_of
+from searchgym.train.recipe.load import read_recipe
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.folder import ADVANTAGES, EPISODES, RECIPE, read_advantages
+
+Advantages = Mapping[str, npt.NDArray[np.float32]]
+"""Call id to the advantages of its tokens; (1,) where all have the same."""
+Terms = dict[str, list[float]]
+"""Rewards of an episode's calls, by credit term."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """Episodes of a training or of an evaluation, read from its folder."""
+
+    path: Path
+    """The file of the episodes."""
+    recipe: Recipe | None
+    """Recipe of the training; None for an evaluation."""
+    episodes: dict[str, Episode]
+    """Every episode by its id."""
+    advantages: Advantages
+    """Advantages by call id; empty for an evaluation."""
+
+    @classmethod
+    def read(cls, path: Path) -> SavedRun:
+        """Reads a run folder, or its ``episodes.jsonl``.
+
+        Raises:
+            DataMissingError: There are no episodes.
+        """
+        path = path / EPISODES if path.is_dir() else path
+        if not path.is_file():
+            raise DataMissingError("no episodes: a run writes them in the steps that log.episodes_every says", path)
+        record, advantages = path.with_name(RECIPE), path.with_name(ADVANTAGES)
+        return cls(
+            path,
+            read_recipe(record) if record.is_file() else None,
+            {episode.id: episode for episode in read_episodes(path)},
+            read_advantages(advantages) if advantages.is_file() else {},
+        )
+
+    def find(self, episode_id: str) -> Episode:
+        """Returns the episode with an id.
+
+        Raises:
+            UnknownNameError: The run has no such episode.
+        """
+        if episode_id not in self.episodes:
+            raise UnknownNameError("episode", episode_id, self.episodes)
+        return self.episodes[episode_id]
+
+    def model_keys(self) -> list[Key]:
+        """Returns the model keys of a training; none of an evaluation."""
+        if self.recipe is None:
+            return []
+        agent = load_agent(self.recipe.agent)
+        return keys_of(self.recipe, agent.roles, agent.name)
+
+    def terms(self, episode: Episode) -> Terms:
+        """Returns the rewards that training gave an episode's calls; those of an evaluation by the outcome alone."""
+        if self.recipe is None:
+            return {"outcome": outcome_rewards(episode)}
+        return terms_of(episode, list(self.episodes.values()), credit_of(self.recipe))
+
+    def model_of(self, key: str) -> Path:
+        """Returns the folder of the model behind a model key.
+
+        Raises:
+            UsageError: The run does not name it, or it is no longer there.
+        """
+        names = {own.name: own.recipe.model for own in self.model_keys()}
+        try:
+            return model_folder(names.get(key, key), ["*.json", "*.jinja", "*.model", "*.txt"])
+        except DataMissingError as error:
+            raise UsageError(
+                f"the run does not tell where its model {key} is ({error}): give it with --model"
+            ) from error
+
+
+def credit_of(recipe: Recipe) -> Credit:
+    """Returns the credit of a recipe; its environment is loaded only if a term scores answers."""
+
+    @functools.cache
+    def load() -> Task:
+        from searchgym.train.run.assembly import load_tasks
+
+        return load_tasks(recipe)[0]
+
+    return Credit.of(recipe.credit, load_agent(recipe.agent).roles, load)
+
+
+def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:
+    """Returns the rewards of an episode's calls by credit term, given within its group as in training.
+
+    Where the retriever failed, training gives no reward, and there is no term.
+    """
+    for places in groups_of(episodes):
+        group = [episodes[place] for place in places]
+        if episode in group:
+            return {name: rows[group.index(episode)] for name, rows in credit.parts(group).items()}
+    return {}

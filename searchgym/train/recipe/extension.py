@@ -1,0 +1,66 @@
+"""Resuming with more or fewer steps: allowed unless the steps already made would have been others.
+
+The number of a recipe's steps ends the run, and it stretches some schedules. A run without such a schedule does not
+depend on it, so that an extended run equals one that had all the steps from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from searchgym.corpora.retrieval.cards import CacheCard, HybridCard, NoiseCard, RerankCard, find_retriever, is_card
+from searchgym.envs.registration import env_options, registered
+from searchgym.train.recipe.recipe import Recipe, recipe_values
+
+
+def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
+    """Returns why a run cannot be resumed with another recipe; None if it can.
+
+    Args:
+        before: Recipe of the run so far.
+        now: Recipe to go on with.
+        made: Steps of the run's newest checkpoint.
+    """
+    then, given = recipe_values(before), recipe_values(now)
+    changed = [key for key in then if then[key] != given[key]]
+    if others := [key for key in changed if key != "steps"]:
+        said = "; ".join(f"{key}: {then[key]} then, {given[key]} now" for key in others)
+        back = " ".join(f"{key}={then[key]}" for key in others)
+        return f"it is of another recipe ({said}): only steps may change, so give {back}"
+    if not changed:
+        return None
+    if now.steps < made:
+        return f"{made} of {before.steps} steps are made: give at least steps={made}"
+    if schedule := schedule_by_steps(before):
+        return (
+            f"steps was {before.steps} and is {now.steps} now, and {schedule} depends on it: the steps already made "
+            f"would have been others. Go on with steps={before.steps}, or start a new run from a checkpoint of this "
+            "one (model=CHECKPOINT)"
+        )
+    return None
+
+
+def schedule_by_steps(recipe: Recipe) -> str | None:
+    """Returns the option of a recipe whose schedule depends on the number of steps, with its value; None without."""
+    if recipe.optimizer.schedule != "constant":
+        return f"optimizer.schedule {recipe.optimizer.schedule}"
+    if recipe.has_critic and recipe.critic.optimizer.schedule != "constant":
+        return f"critic.optimizer.schedule {recipe.critic.optimizer.schedule}"
+    known = recipe.env in registered()
+    retriever = {**(env_options(recipe.env) if known else {}), **recipe.env_options}.get("retriever")
+    if isinstance(retriever, (str, Mapping)) or is_card(retriever):
+        if _noise_grows(find_retriever(retriever)):  # type: ignore[arg-type]
+            return "the noise of env_options.retriever (give its card a number of steps)"
+    elif hasattr(retriever, "at_step"):
+        return "env_options.retriever, which is told the number of steps,"
+    return None
+
+
+def _noise_grows(card: Any) -> bool:
+    """Tells whether a retriever card, or one inside it, has noise that grows until the last step of training."""
+    if isinstance(card, HybridCard):
+        return any(map(_noise_grows, card.of))
+    if isinstance(card, NoiseCard) and card.steps is None and card.start != card.end:
+        return True
+    return isinstance(card, (NoiseCard, RerankCard, CacheCard)) and _noise_grows(card.of)

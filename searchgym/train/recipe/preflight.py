@@ -1,0 +1,40 @@
+"""Checks of the names in a recipe, before any library or model is loaded: a typing error is answered at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from searchgym.agents.base import load_agent
+from searchgym.envs.registration import env_options, find_env
+from searchgym.envs.task import TaskOptions, get_reward
+from searchgym.errors import UnknownNameError
+from searchgym.rollout.folders import check_files, model_folder
+from searchgym.train.recipe.keys import check_comparison, keys_of
+from searchgym.train.recipe.recipe import Recipe
+
+
+def check_names(recipe: Recipe) -> None:
+    """Raises an error unless the recipe's environment, agent, roles and models exist and its options have known names.
+
+    Of a model on the hub only the configuration is downloaded.
+
+    Raises:
+        UnknownNameError: An environment, agent, role, reward or option that does not exist; the nearest is suggested.
+        UsageError: Roles and model keys, or roles and credit, do not fit together.
+        DataMissingError: A model does not exist, or lacks files.
+    """
+    options = {**env_options(recipe.env), **recipe.env_options}
+    for name in (*options, *recipe.validation.env_options):
+        if name not in TaskOptions.__annotations__:
+            raise UnknownNameError("option", name, TaskOptions.__annotations__)
+    get_reward(options.get("reward") or find_env(recipe.env).reward)
+    agent = load_agent(recipe.agent)
+    keys = keys_of(recipe, agent.roles, agent.name)
+    check_comparison(recipe, agent.roles)
+    models = [key.recipe.model for key in keys]
+    if recipe.has_critic and recipe.critic.model:
+        models.append(recipe.critic.model)
+    for model in dict.fromkeys(models):
+        folder = model_folder(model, ["config.json"])
+        if Path(model).is_dir():
+            check_files(folder)

@@ -1,0 +1,120 @@
+"""Whether a plan fits: sizes without a network, capacity, hours, and changes that make it fit."""
+
+import json
+
+import pytest
+from transformers import AutoConfig
+
+from searchgym.cards import list_cards
+from searchgym.cli import main
+from searchgym.train.inspect.fit import fits_of, hours, suggestions, with_values
+from searchgym.train.inspect.plan import Part, check_plan, plan
+from searchgym.train.inspect.shapes import KNOWN, model_shape
+from searchgym.train.recipe.load import load_recipe
+
+LARGE = [name for name in list_cards("train") if name.startswith("qwen")]
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch):
+    def asked():
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("searchgym.rollout.folders.hub_answers", asked)
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    def run(*args):
+        monkeypatch.setattr("sys.argv", ["searchgym", "train", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_the_sizes_of_the_recipes_models_are_known_without_a_network():
+    assert {load_recipe(name).model for name in LARGE} <= KNOWN.keys()
+    published = {"0.5B": 494_032_768, "3B": 3_085_938_688, "7B": 7_615_616_512}
+    for size, parameters in published.items():
+        assert model_shape(f"Qwen/Qwen2.5-{size}").parameters == parameters
+    assert model_shape("Qwen/Qwen2.5-7B-Instruct@main") == model_shape("Qwen/Qwen2.5-7B")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_sizes_come_from_a_config_that_is_given(cli, tmp_path, folder):
+    AutoConfig.for_model("qwen2", **KNOWN["Qwen/Qwen2.5-3B"]).save_pretrained(tmp_path)
+    given = tmp_path if folder else (tmp_path / "config.json").rename(tmp_path / "mine.json")
+    _, out, _ = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--config", given, "--json")
+    (weights,) = (part["gib"] for part in json.loads(out)["parts"] if part["what"] == "sampler: weights")
+    assert weights == pytest.approx(3_085_938_688 * 2 / 2**30)
+    status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "none.json")
+    assert status == 1 and "no such file: --config takes a config.json" in err
+    (tmp_path / "bad.json").write_text("{")
+    status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "bad.json")
+    assert status == 1 and "bad.json: the configuration cannot be read" in err
+    status, _, err = cli("tiny-grpo", "--config", given)
+    assert status == 2 and "--config is for --plan" in err
+
+
+def test_need_and_rest_of_each_device_by_hand():
+    parts = [Part("cpu", "a", 3.0), Part("cpu", "b", 4.0, ("policy",)), Part("cuda:0", "c", 5.0, ("draw",))]
+    cpu, gpu = fits_of(parts, {"cpu": 8.0, "cuda:0": 4.0})
+    assert (cpu.need, cpu.phase, cpu.left) == (7.0, "policy", 1.0)
+    assert (gpu.need, gpu.phase, gpu.left) == (5.0, "draw", -1.0)
+
+
+def test_a_plan_shows_capacity_fit_and_hours(cli):
+    status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--step-seconds", 36)
+    assert status == 0
+    assert "│ capacity " in out and "│ 79.00 " in out and "│ left " in out
+    assert "cuda:0: has 79.0 GiB, needs 67.5 (policy); fits: yes, 11.5 GiB left" in err
+    assert "cuda:1 to cuda:7, each: has 79.0 GiB, needs 49.8 (policy); fits: yes, 29.2 GiB left" in err
+    assert "hours: 10.1" in err  # 1005 steps
+    status, out, _ = cli("tiny-grpo", "--plan", "--json")
+    (fit,) = json.loads(out)["fits"]
+    assert fit["left"] == pytest.approx(fit["capacity"] - fit["need"]) and fit["left"] > 0
+    assert json.loads(out)["hours"] is None
+    assert "hours: unknown" in cli("tiny-grpo", "--plan")[2]
+
+
+def test_hours_are_those_of_an_earlier_run(tmp_path):
+    recipe = load_recipe("tiny-grpo", ["steps=100"])
+    assert hours(recipe, None, tmp_path) is None
+    rows = [{"step": 0, "time/validation": 50.0}, {"step": 1, "time/draw": 20.0, "time/learn": 10.0}]
+    rows.append({"step": 2, "time/draw": 99.0, "time/waited": 5.0, "time/learn": 10.0, "time/validation": 15.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert hours(recipe, None, tmp_path) == pytest.approx(100 * 30 / 3600)
+    assert hours(recipe, 36.0, tmp_path) == pytest.approx(1.0)
+
+
+def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
+    status, out, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 1, "--cpu-gib", 256)
+    assert (status, out) == (2, "")
+    assert "it fits with learner.ranks=1 learner.offload_optimizer=true (16.8 GiB left" in err
+    assert "lora.rank=64" in err
+    assert "error: the training does not fit: learner.ranks is 8, there are 1 GPUs" in err
+    status, _, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--gpu-gib", 8, "--cpu-gib", 64)
+    assert status == 2
+    assert "fits: no, " in err and "GiB too little" in err
+    assert "no smaller micro-batches, ZeRO, offloading or LoRA make it fit" in err
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(("gpus", "gib"), [(1, 79.0), (2, 40.0)])
+def test_suggested_changes_fit_as_they_are_written(name, gpus, gib):
+    """Each is put into the recipe as a user would, and planned again."""
+    recipe, memory = load_recipe(name), {"cpu": 512.0} | {f"cuda:{n}": gib for n in range(gpus)}
+    for found in suggestions(recipe, gpus, gib, memory):
+        changed = load_recipe(name, found.changes)
+        parts = plan(changed, gpus, gib)
+        assert check_plan(parts, memory) == []
+        assert min(fit.left for fit in fits_of(parts, memory)) == pytest.approx(found.left)
+
+
+def test_a_value_is_changed_by_its_dotted_key():
+    recipe = load_recipe("qwen2.5-7b-grpo-vllm")
+    changed = with_values(recipe, {"rollout.vllm.replicas": 1, "steps": 7})
+    assert (changed.rollout.vllm.replicas, changed.steps) == (1, 7)
+    assert with_values(changed, {"rollout.vllm.replicas": 8, "steps": recipe.steps}) == recipe
