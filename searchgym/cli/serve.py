@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import ipaddress
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +19,9 @@ from searchgym.errors import UsageError
 if TYPE_CHECKING:
     from searchgym.corpora.retrieval.backends import Progress
     from searchgym.corpora.retrieval.retriever import Retriever
+
+SWITCH: Final = 0.001
+"""Seconds after which a thread that searches or writes an answer lets the others run; Python's own are 5 times more."""
 
 
 def serve(
@@ -73,6 +78,8 @@ def serve(
 
     def load(progress: Progress) -> Retriever:
         loaded.append(open_it(progress))
+        gc.collect()
+        gc.freeze()  # a collection would otherwise visit all that is loaded, and hold every request for 0.2 s
         say(f"ready: {identify(loaded[0]).get('passages', 'unknown number of')} passages")
         return loaded[0]
 
@@ -90,6 +97,7 @@ def serve(
         app, http=connection, log_level="warning", access_log=False, timeout_graceful_shutdown=grace
     )
     server = uvicorn.Server(options)
+    sys.setswitchinterval(SWITCH)
     with contextlib.closing(_listening(host, port)) as listener:
         say(f"listening at http://{host}:{listener.getsockname()[1]}")
         server.run(sockets=[listener])
