@@ -68,6 +68,7 @@ def main() -> None:
         corpus = Path(folder) / "corpus.jsonl"
         write_corpus(corpus, generated.passages(args.passages))
         options = ["--timeout", str(args.timeout)] if args.timeout else []
+        print("starting the server ...", file=sys.stderr)
         server = Server(corpus, options)
         try:
             rows = [slow_sockets(server, args), headers(server)]
@@ -77,7 +78,7 @@ def main() -> None:
         finally:
             server.process.kill()
             server.process.wait()
-    emit_rows(rows, args.json, "rows", f"{args.passages} passages")
+    emit_rows(rows, args.json, "results", f"{args.passages} passages")
 
 
 def parse_args() -> argparse.Namespace:
