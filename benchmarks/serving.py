@@ -47,7 +47,9 @@ DISTINCT: Final = 8192
 DIMENSION: Final = 384
 ROLES: Final = {"ours": "bytes", "null": "", "loop": "json", "lucene": "", "flat": "ids", "flat-loop": "ids"}
 """Role of a server to the way its answers are compared: all bytes, as JSON, passage ids, or not at all."""
-HEAD: Final = "POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+HEAD: Final = (
+    "POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+)
 
 
 def main() -> None:

@@ -10,6 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 QUICK = {  # arguments, and rows at least
+    "attack_server.py": (
+        ["--passages", "2000", "--slow-seconds", "3", "--timeout", "1", "--seconds", "1", "--requests", "500"],
+        15,
+    ),
     "docstrings.py": (["--number", "3"], 3),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),

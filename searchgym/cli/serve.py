@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import ipaddress
 import socket
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +19,9 @@ from searchgym.errors import UsageError
 if TYPE_CHECKING:
     from searchgym.corpora.retrieval.backends import Progress
     from searchgym.corpora.retrieval.retriever import Retriever
+
+SWITCH: Final = 0.001
+"""Seconds after which a thread that searches or writes an answer lets the others run; Python's own are 5 times more."""
 
 
 def serve(
@@ -28,27 +35,51 @@ def serve(
     max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024,
     max_k: Annotated[int, typer.Option(min=1, help="Maximum passages per query.")] = 100,
     max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request body.")] = 8 * 2**20,
+    max_hits: Annotated[int, typer.Option(min=1, help="Maximum passages per request, its queries times k.")] = 10_240,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Maximum queries in the queue; further ones get status 503.")
     ] = 8192,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for a request to arrive, and for a client to take its reply.")
+    ] = 30.0,
     grace: Annotated[int, typer.Option(min=0, help="Seconds to finish accepted requests at shutdown.")] = 30,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="SEARCHGYM_TOKEN", help="Token that clients must send; other users see it on this line."),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the token.")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Serve other machines without a token.")] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Name by which clients reach the server, * for any; may be repeated.")
+    ] = None,
 ) -> None:
     """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics."""
     try:
         import uvicorn
 
+        from searchgym.serving.access import Access
         from searchgym.serving.app import make_app
+        from searchgym.serving.connections import bounded
         from searchgym.serving.service import Limits, Service
     except ImportError as error:
         raise UsageError(f"serving needs {error.name}: pip install 'searchgym[serve]'") from error
     from searchgym.corpora.retrieval.identity import identify
 
+    token = _token(token, token_file)
+    if token is None and not open_ and not _is_loopback(host):
+        raise UsageError(
+            f"--host {host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
+            "clients run, or give --token-file, or --open to serve everyone who reaches this address"
+        )
+    access = Access(token, [*(allow_host or ()), host, socket.gethostname()])
     open_it = _opener(index, retriever)
     loaded: list[Retriever] = []
     failed: list[BaseException] = []
 
     def load(progress: Progress) -> Retriever:
         loaded.append(open_it(progress))
+        gc.collect()
+        gc.freeze()  # a collection would otherwise visit all that is loaded, and hold every request for 0.2 s
         say(f"ready: {identify(loaded[0]).get('passages', 'unknown number of')} passages")
         return loaded[0]
 
@@ -59,15 +90,39 @@ def serve(
     def info() -> dict[str, Any]:
         return identify(loaded[0])
 
-    limits = Limits(queries=max_queries, k=max_k, body=max_body, waiting=max_waiting, calls=calls)
-    app = make_app(Service(load, limits, fail), info)
-    options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=grace)
+    limits = Limits(queries=max_queries, k=max_k, hits=max_hits, body=max_body, waiting=max_waiting, calls=calls)
+    app = make_app(Service(load, limits, fail), info, access)
+    connection = bounded(timeout, max_body)
+    options = uvicorn.Config(
+        app, http=connection, log_level="warning", access_log=False, timeout_graceful_shutdown=grace
+    )
     server = uvicorn.Server(options)
+    sys.setswitchinterval(SWITCH)
     with contextlib.closing(_listening(host, port)) as listener:
         say(f"listening at http://{host}:{listener.getsockname()[1]}")
         server.run(sockets=[listener])
     if failed:
         raise failed[0]
+
+
+def _token(token: str | None, file: Path | None) -> str | None:
+    """Returns the token that clients must send, None if none is given."""
+    if file is not None:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--token-file {file}: {error}") from error
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
+        raise UsageError("the token is empty or has characters that no HTTP header can hold: use letters and digits")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Retriever]:

@@ -6,20 +6,26 @@ speed of a server with one process.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import ClientDisconnect
 
 from searchgym.corpora.retrieval.remote.wire import contents, document
 from searchgym.errors import BusyError, RetrieverError
+from searchgym.records import Hit
+from searchgym.serving.access import Access, Gate
 from searchgym.serving.service import Limits, Service
 
 DEFAULT_K: Final = 3
 """Number of hits per query if a request names none, as in Search-R1."""
+LONG: Final = 256
+"""Number of hits above which a reply is written in a thread; it takes about a millisecond to write this many."""
 
 
 class _BadRequestError(Exception):
@@ -30,12 +36,13 @@ class _BadRequestError(Exception):
         super().__init__(reason)
 
 
-def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> FastAPI:
+def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict, access: Access | None = None) -> FastAPI:
     """Returns the HTTP application of a retrieval service.
 
     Args:
         service: Service that answers the queries; it starts to load when the application starts.
         info: Returns the reply of ``/info``, a description of the index.
+        access: Decides which requests are answered. Default: those that were meant for localhost or an IP address.
     """
 
     @asynccontextmanager
@@ -44,10 +51,14 @@ def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> 
         yield
 
     app = FastAPI(title="SearchGym retrieval", lifespan=lifespan)
+    app.add_middleware(Gate, access=access or Access())
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:
-        """Answers a request in Search-R1's schema, ``{"queries": [..], "topk": 3, "return_scores": false}``."""
+        """Answers a request in Search-R1's schema, ``{"queries": [..], "topk": 3, "return_scores": false}``.
+
+        UnityMAS-O's client asks here first, in the schema of ``/search``, and is answered in that.
+        """
         return await _answer(service, request, _retrieve)
 
     @app.post("/search")
@@ -81,25 +92,45 @@ def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict) -> 
     return app
 
 
-Schema = Callable[[Service, dict[str, Any]], Awaitable[Any]]
+Schema = Callable[[Service, dict[str, Any]], Awaitable[bytes]]
 """Function that answers the body of a request with the body of a reply."""
 
 
-async def _retrieve(service: Service, body: dict[str, Any]) -> Any:
+async def _retrieve(service: Service, body: dict[str, Any]) -> bytes:
     """Returns the reply of ``/retrieve``: a list per query, of documents or of documents with scores."""
+    if "questions" in body and "queries" not in body:
+        return await _search(service, body)
     scores = body.get("return_scores", False)
     if not isinstance(scores, bool):
         raise _BadRequestError(f"return_scores is true or false, got {scores!r:.80}")
-    lists = await service.search(_texts(body, "queries", service.limits), _k(body, "topk", service.limits))
-    if not scores:
-        return {"result": [[document(hit.passage) for hit in hits] for hits in lists]}
-    return {"result": [[{"document": document(hit.passage), "score": hit.score} for hit in hits] for hits in lists]}
+    lists = await _hits(service, body, "queries", "topk")
+
+    def rows(hits: list[Hit]) -> Any:
+        if not scores:
+            return [document(hit.passage) for hit in hits]
+        return [{"document": document(hit.passage), "score": hit.score} for hit in hits]
+
+    return b'{"result": ' + await _written(service, lists, rows) + b"}"
 
 
-async def _search(service: Service, body: dict[str, Any]) -> Any:
+async def _search(service: Service, body: dict[str, Any]) -> bytes:
     """Returns the reply of ``/search``: an object per question, with the texts of its hits."""
-    lists = await service.search(_texts(body, "questions", service.limits), _k(body, "N", service.limits))
-    return [{"top_k_docs": [contents(hit.passage) for hit in hits]} for hits in lists]
+    lists = await _hits(service, body, "questions", "N")
+    return await _written(service, lists, lambda hits: {"top_k_docs": [contents(hit.passage) for hit in hits]})
+
+
+async def _written(service: Service, lists: list[list[Hit]], row: Callable[[list[Hit]], Any]) -> bytes:
+    """Returns a JSON list of the rows of all queries; a long one is written in a thread, so that others do not wait.
+
+    Each row is encoded by itself, because the encoder does not let other threads run before it is done.
+    """
+
+    def write() -> bytes:
+        return b"[" + b", ".join(_encoded(row(hits)) for hits in lists) + b"]"
+
+    if sum(map(len, lists)) <= LONG:
+        return write()
+    return await asyncio.get_running_loop().run_in_executor(service.writer, write)
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -108,7 +139,8 @@ async def _search(service: Service, body: dict[str, Any]) -> Any:
 async def _answer(service: Service, request: Request, schema: Schema) -> Response:
     """Returns the reply to a request, or an error reply with the reason."""
     try:
-        response = _json(await schema(service, await _body(request, service.limits)))
+        data = await schema(service, await _body(request, service.limits))
+        response = Response(data, media_type="application/json")
     except _BadRequestError as error:
         response = _error(error.reason, error.status)
     except BusyError as error:
@@ -121,11 +153,17 @@ async def _answer(service: Service, request: Request, schema: Schema) -> Respons
 
 async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     """Returns the JSON object in the body of a request, reading no more than the allowed number of bytes."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":  # a web page may send the others to any server, without being asked
+        raise _BadRequestError(f"the content type is application/json, got {media_type!r:.80}", 415)
     read = bytearray()
-    async for chunk in request.stream():
-        read += chunk
-        if len(read) > limits.body:
-            raise _BadRequestError(f"the body has over {limits.body} bytes: send fewer queries at once", 413)
+    try:
+        async for chunk in request.stream():
+            read += chunk
+            if len(read) > limits.body:
+                raise _BadRequestError(f"the body has over {limits.body} bytes: send fewer queries at once", 413)
+    except ClientDisconnect:
+        raise _BadRequestError("the connection ended before the request", 408) from None
     try:
         body = json.loads(read)
     except (ValueError, RecursionError) as error:
@@ -135,31 +173,31 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     return body
 
 
-def _texts(body: Mapping[str, Any], name: str, limits: Limits) -> Sequence[str]:
-    """Returns the queries in a field of a body."""
-    texts = body.get(name)
+async def _hits(service: Service, body: Mapping[str, Any], texts_field: str, k_field: str) -> list[list[Hit]]:
+    """Returns the hits of the queries in a body, once its fields are checked."""
+    limits, texts, k = service.limits, body.get(texts_field), body.get(k_field)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise _BadRequestError(f"{name} is a list of strings, got {texts!r:.80}")
+        raise _BadRequestError(f"{texts_field} is a list of strings, got {texts!r:.80}")
     if len(texts) > limits.queries:
-        raise _BadRequestError(f"{len(texts)} {name}, at most {limits.queries} in one request", 413)
-    return texts
-
-
-def _k(body: Mapping[str, Any], name: str, limits: Limits) -> int:
-    """Returns the number of hits in a field of a body, `DEFAULT_K` if it is absent."""
-    k = body.get(name)
+        raise _BadRequestError(f"{len(texts)} {texts_field}, at most {limits.queries} in one request", 413)
     k = DEFAULT_K if k is None else k
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= limits.k:
-        raise _BadRequestError(f"{name} is a number from 1 to {limits.k}, got {k!r:.80}")
-    return k
+        raise _BadRequestError(f"{k_field} is a number from 1 to {limits.k}, got {k!r:.80}")
+    if len(texts) * k > limits.hits:
+        asked = f"{len(texts)} {texts_field} with {k_field} {k} are {len(texts) * k} passages"
+        raise _BadRequestError(f"{asked}, at most {limits.hits} in one request: send fewer {texts_field} at once", 413)
+    return await service.search(texts, k)
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only express as an escape
+        return json.dumps(body).encode()
 
 
 def _json(body: Any, status: int = 200) -> Response:
-    try:
-        data = json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can only express as an escape
-        data = json.dumps(body).encode()
-    return Response(data, status, media_type="application/json")
+    return Response(_encoded(body), status, media_type="application/json")
 
 
 def _error(reason: str, status: int, after: int | None = None) -> Response:

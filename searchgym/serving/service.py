@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from searchgym.corpora.retrieval.backends import Progress
+from searchgym.corpora.retrieval.remote.client import MOST_HITS
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import BusyError
 from searchgym.records import Hit
@@ -25,6 +27,8 @@ class Limits:
     """Maximum number of queries in a request."""
     k: int = 100
     """Maximum number of hits per query."""
+    hits: int = MOST_HITS
+    """Maximum number of hits in a request, its queries times k."""
     body: int = 8 * 2**20
     """Maximum number of bytes in a request."""
     waiting: int = 8192
@@ -86,6 +90,8 @@ class Service:
         self._slots = threading.Semaphore(self.limits.calls)
         self._waiting = 0
         self._started = time.monotonic()
+        self.writer = ThreadPoolExecutor(1, "searchgym-answer")
+        """Thread that writes long answers; one only, because several would keep the event loop from running."""
         self.loading: dict[str, str | int] = {}
         """Progress of loading: ``stage``, its name; ``done``, the work done; and ``of``, the work in all."""
 
@@ -146,7 +152,9 @@ class Service:
 
     def _batcher(self, retriever: Retriever, k: int) -> Batcher[Queries, list[list[Hit]]]:
         counted = _Counted(retriever, self.metrics, self._slots, self.limits)
-        return retrieval_batcher(counted, k, self.limits.seconds, self.limits.batch)
+        # A call of many queries with a large k would hold up the requests with another.
+        queries = min(self.limits.batch, max(self.limits.hits // k, 1))
+        return retrieval_batcher(counted, k, self.limits.seconds, queries)
 
 
 class _Counted:

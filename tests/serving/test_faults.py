@@ -103,15 +103,16 @@ def test_a_server_that_stays_dead_ends_episodes_and_no_error_is_seen(world, serv
 
 
 def test_an_overfilled_queue_says_503_and_recovers(world, tmp_path):
-    server = Server(world / "corpus.jsonl", "--max-waiting", "8", "--max-queries", "1024")
+    server = Server(world / "corpus.jsonl", "--max-waiting", "8", "--max-queries", "1024", "--max-hits", "102400")
     try:
         HttpRetriever(server.url).wait(60)
         queries = [f"page number {n} of the world" for n in range(1024)]
         body = json.dumps({"queries": queries, "topk": 100}).encode()
+        headers = {"Content-Type": "application/json"}
         statuses, hits = [], []
 
         def ask():
-            reply = http.request("POST", f"{server.url}/retrieve", body=body, timeout=60)
+            reply = http.request("POST", f"{server.url}/retrieve", body=body, headers=headers, timeout=60)
             statuses.append(reply.status)
             if reply.status == 503:
                 assert int(reply.headers["Retry-After"]) >= 1 and "wait already" in json.loads(reply.data)["detail"]
@@ -126,7 +127,7 @@ def test_an_overfilled_queue_says_503_and_recovers(world, tmp_path):
             thread.join(90)
         assert {200, 503} == set(statuses) and len(statuses) == 16
         end = time.monotonic() + 30
-        while (reply := http.request("POST", f"{server.url}/retrieve", body=body)).status == 503:
+        while (reply := http.request("POST", f"{server.url}/retrieve", body=body, headers=headers)).status == 503:
             assert time.monotonic() < end
         assert reply.status == 200 and len(json.loads(reply.data)["result"]) == 1024
         (found,) = hits  # the client waited as it was told, and was served

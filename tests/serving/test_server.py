@@ -240,7 +240,10 @@ def test_what_was_accepted_is_finished_before_the_end():
 
 def test_a_client_that_leaves_harms_nobody(url, own):
     address = urllib3.util.parse_url(url)
-    for sent in (b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{", b"nonsense\r\n\r\n"):
+    for sent in (
+        b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{",
+        b"nonsense\r\n\r\n",
+    ):
         with socket.create_connection((address.host, address.port)) as connection:
             connection.sendall(sent)
     assert HttpRetriever(url).search(QUERIES[:1], 3) == own.search(QUERIES[:1], 3)

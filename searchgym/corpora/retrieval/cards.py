@@ -159,6 +159,10 @@ class RecordedCard(_Card):
     """Path of the run's ``episodes.jsonl``, or of its folder."""
 
 
+TOKEN: Final = "SEARCHGYM_TOKEN"
+"""Environment variable with the token of a retrieval server, on the server and on its clients."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCard(_Card):
     """A retrieval server, reached over HTTP."""
@@ -172,6 +176,8 @@ class HttpCard(_Card):
     """Maximum number of simultaneous calls."""
     deadline: float = 30.0
     """Seconds for one call, retries included."""
+    token_env: str = TOKEN
+    """Environment variable with the server's token, ``SEARCHGYM_TOKEN`` or a name that begins so and an underscore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,3 +391,6 @@ def _check(card: RetrieverCard, where: str) -> None:
         raise CardError(f"{where}: rerank takes either encoder or cross_encoder")
     if isinstance(card, LuceneCard) and not re.fullmatch(r"[1-9]\d*[kmgtKMGT]?", card.memory):
         raise CardError(f"{where}: memory is a number of bytes such as 512m or 4g, got {card.memory!r}")
+    # A card from elsewhere must not make the client send another secret of this machine to its server.
+    if isinstance(card, HttpCard) and card.token_env != TOKEN and not card.token_env.startswith(f"{TOKEN}_"):
+        raise CardError(f"{where}: token_env is {TOKEN} or begins with {TOKEN}_, got {card.token_env!r}")

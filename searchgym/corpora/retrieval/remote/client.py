@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final, Literal, Self
 import urllib3
 from urllib3.util import parse_url
 
+from searchgym.corpora.retrieval.cards import TOKEN
 from searchgym.corpora.retrieval.remote.wire import read_contents, scored
 from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.errors import RetrieverError, UsageError
@@ -29,6 +31,8 @@ LONGEST_PAUSE: Final = 5.0
 """Longest pause between retries in seconds."""
 MOST: Final = 512
 """Default number of queries per request; a server of this project accepts 1,024 by default."""
+MOST_HITS: Final = 10_240
+"""Maximum number of hits per request, its queries times k, which is also a server's default limit."""
 SHOWN: Final = 300
 """Maximum number of characters of a server's reply in an error message."""
 
@@ -57,6 +61,7 @@ class HttpRetriever:
         connections: Maximum number of simultaneous calls.
         deadline: Seconds for one call of `search`, pauses included.
         most: Maximum number of queries per request; more queries are sent in several requests, one after the other.
+        token: Token that the server asks for. Default: the environment variable ``SEARCHGYM_TOKEN``, if it is set.
 
     Raises:
         UsageError: `url` does not begin with http:// or https://.
@@ -65,7 +70,14 @@ class HttpRetriever:
     tries_again = True
 
     def __init__(
-        self, url: str, schema: Schema | None = None, *, connections: int = 8, deadline: float = 30.0, most: int = MOST
+        self,
+        url: str,
+        schema: Schema | None = None,
+        *,
+        connections: int = 8,
+        deadline: float = 30.0,
+        most: int = MOST,
+        token: str | None = None,
     ) -> None:
         base, _, last = url.rstrip("/").rpartition("/")
         named: Schema | None = "retrieve" if last == "retrieve" else "search" if last == "search" else None
@@ -76,7 +88,9 @@ class HttpRetriever:
         self.calls_at_once, self.deadline, self.most = connections, deadline, most
         self.tried_again = 0
         """Number of retries so far."""
-        self._pool = urllib3.PoolManager(maxsize=connections, block=True, retries=False)
+        token = token or os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        self._pool = urllib3.PoolManager(maxsize=connections, block=True, retries=False, headers=headers)
         self._random = random.Random()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -89,8 +103,9 @@ class HttpRetriever:
         check_request(queries, k)
         results: list[list[Hit]] = []
         end = time.monotonic() + self.deadline
-        for start in range(0, len(queries), self.most):
-            results += self._ask(queries[start : start + self.most], k, end)
+        size = max(min(self.most, MOST_HITS // k), 1)
+        for start in range(0, len(queries), size):
+            results += self._ask(queries[start : start + size], k, end)
         return results
 
     def _ask(self, queries: Sequence[str], k: int, end: float) -> list[list[Hit]]:
@@ -160,7 +175,7 @@ class HttpRetriever:
                 "POST",
                 f"{self.url}/{self.schema}",
                 body=json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
+                headers={**self._pool.headers, "Content-Type": "application/json"},
                 timeout=timeout,
                 pool_timeout=max(seconds, 0.001),
             )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from searchgym.corpora.retrieval.cards import (
+    TOKEN,
     BM25Card,
     CacheCard,
     DenseCard,
@@ -75,7 +77,10 @@ def _elsewhere(card: RecordedCard | HttpCard | ToolCard) -> Retriever:
     if isinstance(card, HttpCard):
         from searchgym.corpora.retrieval.remote.client import HttpRetriever
 
-        return HttpRetriever(card.url, card.schema, connections=card.connections, deadline=card.deadline)
+        token = os.environ.get(card.token_env)
+        if token is None and card.token_env != TOKEN:
+            raise UsageError(f"{card.url}: its card takes the token from {card.token_env}, which is not set")
+        return HttpRetriever(card.url, card.schema, connections=card.connections, deadline=card.deadline, token=token)
     if isinstance(card, RecordedCard):
         from searchgym.corpora.retrieval.remote.recorded import RecordedRetriever
 

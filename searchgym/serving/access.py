@@ -1,0 +1,82 @@
+"""Who may ask a retrieval server: a token, and the host names under which it answers."""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import ipaddress
+import json
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from fastapi import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that need no token; they tell nothing about the index."""
+ANY: Final = "*"
+"""Host name that allows every other."""
+
+
+class Access:
+    """Decides which requests are answered.
+
+    A request names in ``Host`` the server that it was meant for. A page in a browser that reaches this server through
+    a name of its own (DNS rebinding) sends that name, so names other than ``localhost`` must be allowed; addresses are
+    always allowed, because no page can own them.
+
+    Args:
+        token: Token that requests must bring as ``Authorization: Bearer TOKEN``. Default: none is needed.
+        hosts: Names that ``Host`` may have, besides ``localhost`` and every IP address; `ANY` allows all.
+    """
+
+    def __init__(self, token: str | None = None, hosts: Iterable[str] = ()) -> None:
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._allowed = functools.lru_cache(maxsize=256)(self._is_allowed)
+
+    def refusal(self, scope: Scope) -> Response | None:
+        """Returns the error reply to a request that is not allowed, None if it is."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if not hosts or not all(map(self._allowed, hosts)):
+            shown = b", ".join(hosts)[:80].decode("latin-1")
+            return _refused(f"this server does not answer for the host {shown!r}: see --allow-host", 421)
+        if self._expected is None or scope["path"] in PROBES:
+            return None
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) == 1 and hmac.compare_digest(given[0], self._expected):
+            return None
+        return _refused("this server needs a token: Authorization: Bearer TOKEN", 401)
+
+    def _is_allowed(self, host: bytes) -> bool:
+        """Returns whether the value of a ``Host`` header is allowed."""
+        if ANY in self._hosts:
+            return True
+        try:
+            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+            if name in self._hosts:
+                return True
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class Gate:
+    """ASGI application that hands on the requests that `Access` allows and refuses the others."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or lets the application answer it."""
+        refusal = self.access.refusal(scope) if scope["type"] == "http" else None
+        await (self.app if refusal is None else refusal)(scope, receive, send)
+
+
+def _refused(reason: str, status: int) -> Response:
+    response = Response(json.dumps({"detail": reason}), status, media_type="application/json")
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response

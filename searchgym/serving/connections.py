@@ -1,0 +1,88 @@
+"""Connections of a server that end when a client takes too long or sends too much between its requests.
+
+uvicorn limits the time of idle connections only, and with its faster parser the size of headers not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEAD: Final = 64 * 2**10
+"""Maximum number of bytes in the head of a request, up to one read of the socket more."""
+
+
+class _Bounded(asyncio.Protocol):
+    """Connection with limits, to be combined with uvicorn's class of connections.
+
+    A request must have arrived within `seconds` of the connection's start or of the last reply, and a reply must have
+    been taken within `seconds` of its end. While a request is being answered no time is counted.
+    """
+
+    seconds: ClassVar[float]
+    body: ClassVar[int]
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    cycle: Any
+    """uvicorn's latest request on this connection and its reply, None before the first."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._since, self._unasked = self.loop.time(), 0
+        self._timer = self.loop.call_later(self.seconds, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is not before or self._reads_body():  # the application limits the body that it reads
+            self._unasked = 0
+            return
+        self._unasked += len(data)
+        if self._unasked > (HEAD if self._reads_head() else HEAD + self.body):
+            self._refuse(b"431 Request Header Fields Too Large")
+
+    def on_response_complete(self) -> None:
+        """Starts the time for the next request; uvicorn calls this after each reply."""
+        self._since = self.loop.time()
+        super().on_response_complete()  # type: ignore[misc]
+
+    def _reads_body(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
+
+    def _reads_head(self) -> bool:
+        return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+
+    def _check(self) -> None:
+        """Ends the connection if its time is up, else looks again later."""
+        left = self._since + self.seconds - self.loop.time()
+        if self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete:
+            left = self.seconds  # the server's turn
+        if left > 0:
+            self._timer = self.loop.call_later(left, self._check)
+        elif self.transport.is_closing() or self.transport.get_write_buffer_size():
+            self.transport.abort()  # the client does not take its reply
+        else:
+            self._refuse(b"408 Request Timeout")
+
+    def _refuse(self, status: bytes) -> None:
+        """Ends the connection, with an error reply unless it is closing already."""
+        if not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self.transport.close()
+
+
+def bounded(seconds: float, body: int) -> type[asyncio.Protocol]:
+    """Returns a class of connections for ``uvicorn.Config(http=...)``.
+
+    Args:
+        seconds: Maximum number of seconds for a request to arrive, and for a reply to be taken.
+        body: Maximum number of bytes in the body of a request.
+    """
+    return type("Connection", (_Bounded, AutoHTTPProtocol), {"seconds": seconds, "body": body})
