@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from searchgym.eval.runner import EvalOptions
     from searchgym.eval.scores import Scores
     from searchgym.records import Question
-    from searchgym.rollout.models import Model
+    from searchgym.rollout.models import Loading, Model
 
 
 @takes_records
@@ -42,19 +42,24 @@ def evaluate(
 ) -> None:
     """Evaluate an agent on an environment's questions."""
     from searchgym.agents.base import load_agent
-    from searchgym.eval.runner import EvalOptions
+    from searchgym.eval.runner import EvalOptions, check_out
+    from searchgym.rollout.models import Loading
 
     loaded = load_agent(agent)
     if model and not loaded.roles:
         raise UsageError(f"agent {loaded.name} has no roles that ask a model: leave out --model")
     if (run.resume or run.overwrite) and run.out is None:
         raise UsageError("--resume and --overwrite need --out: the folder of the run")
+    if run.out is not None:
+        check_out(run.out, resume=run.resume, overwrite=run.overwrite)
+    how = Loading(loading.sampler, loading.dtype, run.concurrency, loading.max_context)
+    named = named_models(model or [], loaded, how)
     task = chosen_task(env, choice)
     folder = run.out or new_folder(task, loaded.name)
     if run.resume and not (folder / "run.json").exists():
         say(f"nothing to resume in {folder}: a new run")
     options = EvalOptions(run.temperature, run.seed, run.concurrency, run.resume, run.overwrite)
-    with open_models(model or [], loaded, task, loading, run.concurrency) as models:
+    with open_models(named, task, how) as models:
         scores = run_evaluation(task, loaded, folder, models, options)
     if json:
         emit({"env": task.card.id, "agent": loaded.name, "out": str(folder)} | scores, True)
@@ -94,18 +99,21 @@ def new_folder(task: Task, agent: str) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def open_models(
-    specs: list[str], agent: LoadedAgent, task: Task, loading: LoadOptions, requests: int
-) -> Iterator[Mapping[str, Model]]:
-    """Loads the model behind each role of an agent, and closes the samplers when the block ends."""
+def named_models(specs: list[str], agent: LoadedAgent, how: Loading) -> dict[str, str | Path]:
+    """Returns the URL or folder of the model behind each role; wrong ones are refused before anything is loaded."""
     from searchgym.rollout.checkpoints import in_checkpoints
-    from searchgym.rollout.models import Loading, load_models, parse_models
+    from searchgym.rollout.models import find_models, parse_models
+
+    return find_models(in_checkpoints(parse_models(specs, agent.roles), agent), how)
+
+
+@contextlib.contextmanager
+def open_models(named: Mapping[str, str | Path], task: Task, how: Loading) -> Iterator[Mapping[str, Model]]:
+    """Loads the model behind each role of an agent, and closes the samplers when the block ends."""
+    from searchgym.rollout.models import load_models
 
     with contextlib.ExitStack() as opened:
         with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-            named = in_checkpoints(parse_models(specs, agent.roles), agent)
-            how = Loading(loading.sampler, loading.dtype, requests, loading.max_context)
             models = load_models(named, task.rules.protocol, how)
         for model in {id(model): model for model in models.values()}.values():  # roles may share a model
             opened.callback(model.sampler.close)

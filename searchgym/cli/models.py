@@ -15,7 +15,7 @@ import typer
 from searchgym.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from searchgym.rollout.loading import Dtype
+    from searchgym.rollout.sampler import Dtype
 
 
 def engine(
@@ -26,13 +26,15 @@ def engine(
     """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers; there is no access control."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
-        from searchgym.rollout.loading import model_folder
-        from searchgym.rollout.vllm.server import serve_command
-        from searchgym.rollout.vllm.start import samples_by_vllm
+        from searchgym.rollout.folders import model_folder
         from searchgym.train.recipe.load import load_recipe
-        from searchgym.train.run.samplers import sampled_in
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
+
+        from searchgym.rollout.vllm.server import serve_command
+        from searchgym.rollout.vllm.start import samples_by_vllm
+        from searchgym.train.run.samplers import sampled_in
+
         samples_by_vllm("vllm")
     host, _, port = at.rpartition("//")[2].partition(":")
     with socket.socket() as probe:
@@ -83,7 +85,8 @@ def export(
 
 def dtype_of(folder: Path) -> Dtype:
     """Returns the data type of a checkpoint's weights from its configuration, or from an adapter's base model."""
-    from searchgym.rollout.loading import adapter_base, is_adapter, model_config, model_folder
+    from searchgym.rollout.folders import adapter_base, is_adapter, model_folder
+    from searchgym.rollout.loading import model_config
 
     folder = model_folder(folder)
     if is_adapter(folder):

@@ -14,7 +14,7 @@ import typer
 
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random in the run.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RunOptions:
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     seed: Seed = 0
-    concurrency: Annotated[int, typer.Option(help="Episodes that run at once; does not affect scores.")] = 64
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64
 
 
 @dataclass(frozen=True, slots=True)

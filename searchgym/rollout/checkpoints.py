@@ -11,6 +11,7 @@ import yaml
 from searchgym.agents.base import LoadedAgent
 from searchgym.cards import parse_yaml
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
+from searchgym.rollout.folders import is_adapter
 
 
 def share_roles(
@@ -54,8 +55,6 @@ def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, s
         UnknownNameError: The checkpoint is of a team with other roles.
         UsageError: The same.
     """
-    from searchgym.rollout.loading import is_adapter
-
     found = dict(models)
     for name in set(models.values()):
         checkpoint = Path(name)

@@ -1,15 +1,9 @@
-"""Loading of models and tokenizers: folders in Hugging Face format, shipped models, and models of the Hugging Face hub.
-
-A model of the hub is named ``OWNER/NAME[@REVISION]`` and downloaded into the hub's cache, so that later loads need no
-network. Only safetensors weights are downloaded, and no code.
-"""
+"""Loading of models and tokenizers from folders in Hugging Face format; where the folders are: `rollout.folders`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -22,27 +16,24 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from searchgym.cards import list_cards
-from searchgym.corpora.files import read_json
-from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
+from searchgym.rollout.folders import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    adapter_base,
+    check_config,
+    check_tokenizer,
+    check_weights,
+    is_adapter,
+    model_folder,
+)
+from searchgym.rollout.sampler import Dtype
 
-Dtype = Literal["float32", "bfloat16", "float64"]
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
-
-
-HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
-"""Pattern of a model name on the Hugging Face hub: name and optional revision."""
-ADAPTER: Final = "adapter_config.json"
-"""File name of a LoRA adapter's configuration, as peft writes it."""
-ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-"""File name of a LoRA adapter's weights, as peft writes them."""
-PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-"""Patterns of the files that are downloaded from the Hugging Face hub."""
 
 
 def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokenizerBase:
@@ -57,9 +48,7 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
         DataError: The tokenizer cannot be read.
     """
     folder = model_folder(path)
-    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-    if not any((folder / name).is_file() for name in names):
-        raise DataMissingError(f"no tokenizer: none of {', '.join(names)}; save one with save_pretrained", folder)
+    check_tokenizer(folder)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds on damaged files
@@ -96,8 +85,7 @@ def load_model(
     if is_adapter(folder):
         return _load_adapted(folder, dtype, device, chat)
     model_config(folder)
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
-        raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+    check_weights(folder)
     tokenizer = load_tokenizer(folder, chat=chat)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -119,8 +107,7 @@ def model_config(folder: Path) -> PretrainedConfig:
         DataMissingError: The folder has no ``config.json``.
         DataError: The configuration cannot be read.
     """
-    if not (folder / "config.json").is_file():
-        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    check_config(folder)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises many kinds on damaged files
@@ -141,16 +128,6 @@ def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: in
         raise UsageError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model knows {known}: they do not belong together"
         )
-
-
-def adapter_base(folder: Path) -> str:
-    """Returns the name of an adapter's base model."""
-    return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
-
-
-def is_adapter(folder: Path) -> bool:
-    """Returns whether a folder holds an adapter and no complete model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
 
 
 def read_adapter(folder: Path, base: Path) -> dict[str, torch.Tensor]:
@@ -219,44 +196,3 @@ def device_of(name: str) -> str:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError(f"device {name}: torch {torch.__version__} finds no GPU here (searchgym doctor)")
     return name
-
-
-def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
-    """Returns the folder of a model, downloading it from the Hugging Face hub if needed.
-
-    Args:
-        name: An existing path, the name of a shipped model, or of one on the hub, tried in this order.
-        parts: Patterns of the files to download from the hub.
-
-    Raises:
-        DataMissingError: There is no such folder or model.
-    """
-    folder, shipped = Path(name), list_cards("models")
-    if folder.is_dir():
-        return folder
-    if str(name) in shipped:
-        return shipped[str(name)].parent
-    if match := HUB_NAME.fullmatch(str(name)):
-        return _from_hub(str(name), match[1], match[2], parts)
-    raise DataMissingError(
-        "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
-        f"model: {', '.join(shipped)}",
-        folder,
-    )
-
-
-def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) -> Path:
-    """Returns a model's folder in the hub's cache, after downloading it if the hub can be reached."""
-    import huggingface_hub
-
-    offline = not hub_answers()
-    try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                repo, revision=revision, allow_patterns=list(parts), local_files_only=offline
-            )
-        )
-    except Exception as error:  # the hub's client raises many types
-        why = "the hub cannot be reached, and in its cache: " if offline else ""
-        reason = f"no such folder, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
-        raise DataMissingError(reason, name) from error

@@ -7,19 +7,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
-from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest, StreamingSampler, VllmOptions
+from searchgym.rollout.folders import adapter_base, check_files, is_adapter, model_folder
+from searchgym.rollout.sampler import (
+    Dtype,
+    Sampled,
+    Sampler,
+    SampleRequest,
+    SamplerName,
+    StreamingSampler,
+    VllmOptions,
+)
 from searchgym.rollout.tokens import TokenFormat
 
 if TYPE_CHECKING:
     from searchgym.rollout.api_sampler import MessageFormat
-    from searchgym.rollout.loading import Dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +85,7 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, s
         Role name to model.
 
     Raises:
-        UsageError: Two models for one role, or a model that no role uses.
+        UsageError: Two models for one role, none for another, or a model that no role uses.
         UnknownNameError: The agent has no such role.
     """
     named: dict[str, str] = {}
@@ -97,7 +105,9 @@ def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, s
     rest = [role for role in roles if role not in named]
     if bare and not rest:
         raise UsageError(f"no role is left for the model {bare[0]}")
-    return named | {role: bare[0] for role in rest if bare}
+    if rest and not bare:
+        raise UsageError(f"no model for role {', '.join(rest)} (--model [ROLE=]PATH)")
+    return named | {role: model for role in rest for model in bare}
 
 
 def is_url(model: str | Path) -> bool:
@@ -134,12 +144,45 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
         DataMissingError: A folder does not exist or holds no model.
         UsageError: A model has no tokenizer, two folders have one name, or a URL lacks the model's name.
     """
-    served = {role: str(model) for role, model in models.items() if is_url(model)}
-    if len({model.partition("#")[2] for model in served.values()}) < len(set(served.values())):
-        raise UsageError(f"two servers have models of one name: {', '.join(sorted(set(served.values())))}")
+    found = find_models(models, how)
+    served = {role: model for role, model in found.items() if isinstance(model, str)}
     remote = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
-    local = _loaded({role: model for role, model in models.items() if role not in served}, protocol, how)
+    local = _loaded({role: model for role, model in found.items() if isinstance(model, Path)}, protocol, how)
     return local | {role: remote[model] for role, model in served.items()}
+
+
+def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> dict[str, str | Path]:
+    """Finds models and checks what can be checked before torch is imported, which takes seconds.
+
+    Args:
+        models: Role name to model, as `parse_models` returns it.
+        how: Settings for models that are not behind a server.
+
+    Returns:
+        Role name to the model's URL or folder.
+
+    Raises:
+        UnknownNameError: The dtype or the sampler is unknown.
+        DataMissingError: A folder does not exist or lacks files.
+        UsageError: Two folders or servers have models of one name, or a URL lacks the model's name.
+    """
+    for what, name, known in (("dtype", how.dtype, get_args(Dtype)), ("sampler", how.by, get_args(SamplerName))):
+        if name not in known:
+            raise UnknownNameError(what, name, known)
+    served = sorted({str(model) for model in models.values() if is_url(model)})
+    names = [model.partition("#")[2] for model in served]
+    if "" in names:
+        url = served[names.index("")].partition("#")[0]
+        raise UsageError(f"{url}: which model of this server? Write {url}#NAME")
+    if len(set(names)) < len(names):
+        raise UsageError(f"two servers have models of one name: {', '.join(served)}")
+    found = {r: str(model) if is_url(model) else model_folder(model).resolve() for r, model in models.items()}
+    folders = dict.fromkeys(model for model in found.values() if isinstance(model, Path))
+    if len({folder.name for folder in folders}) < len(folders):
+        raise UsageError(f"two model folders have the same name: {', '.join(map(str, folders))}")
+    for folder in folders:
+        check_files(folder)
+    return found
 
 
 def _served(model: str, protocol: Protocol) -> Model:
@@ -147,28 +190,21 @@ def _served(model: str, protocol: Protocol) -> Model:
     from searchgym.rollout.api_sampler import ApiOptions, ApiSampler, MessageFormat
 
     url, _, name = model.partition("#")
-    if not name:
-        raise UsageError(f"{model}: which model of this server? Write {url}#NAME")
     options = ApiOptions(url=url, model=name)
     form = MessageFormat(protocol)
     return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=url)
 
 
-def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) -> dict[str, Model]:
-    """Loads the models that are not behind a server; returns role name to model."""
+def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dict[str, Model]:
+    """Loads the models in folders, given by role; returns role name to model."""
     if not models:
         return {}
-    from searchgym.rollout.loading import DTYPES, device_of, model_folder
+    from searchgym.rollout.loading import device_of
     from searchgym.rollout.transformers.sampler import load_sampler
     from searchgym.rollout.vllm.engine import vllm_version
     from searchgym.rollout.vllm.start import load_vllm, samples_by_vllm
 
-    if how.dtype not in DTYPES:
-        raise UnknownNameError("dtype", how.dtype, DTYPES)
-    paths = {role: model_folder(model).resolve() for role, model in models.items()}
-    folders = list(dict.fromkeys(paths.values()))
-    if len({folder.name for folder in folders}) < len(folders):
-        raise UsageError(f"two model folders have the same name: {', '.join(map(str, folders))}")
+    folders = list(dict.fromkeys(models.values()))
     by_vllm = samples_by_vllm(how.by)
     engine = f"vllm {vllm_version()} {how.dtype}" if by_vllm else "" if how.dtype == "float32" else how.dtype
     loaded: dict[Path, Model] = {}
@@ -184,13 +220,11 @@ def _loaded(models: Mapping[str, str | Path], protocol: Protocol, how: Loading) 
             form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
             loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path), engine=engine)
         opened.pop_all()
-    return {role: loaded[path] for role, path in paths.items()}
+    return {role: loaded[path] for role, path in models.items()}
 
 
 def _weights_sha256(folder: Path) -> str:
     """Returns one SHA-256 over the weight files of a folder and, for an adapter, of its base model."""
-    from searchgym.rollout.loading import adapter_base, is_adapter, model_folder
-
     folders = [folder, model_folder(adapter_base(folder))] if is_adapter(folder) else [folder]
     digest = hashlib.sha256()
     for place in folders:

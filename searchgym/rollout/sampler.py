@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 from searchgym.errors import UsageError
 
+Dtype = Literal["float32", "bfloat16", "float64"]
+"""Type of a model's weights in memory."""
+SamplerName = Literal["transformers", "vllm", "auto"]
+"""How models are sampled; ``auto`` is vLLM if a tested version is installed, else transformers."""
+
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a response ended. ``eos``: an end id was sampled; ``stop``: a stop string is complete; ``length``: `max_tokens`
 was reached; ``context``: the model's context is full. If several hold at once, the first in this list is reported."""

@@ -8,7 +8,8 @@ import torch
 from made_models import save_tiny
 
 from searchgym.errors import DataMissingError
-from searchgym.rollout.loading import load_model, model_folder
+from searchgym.rollout.folders import model_folder
+from searchgym.rollout.loading import load_model
 
 
 @pytest.fixture

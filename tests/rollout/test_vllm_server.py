@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout.loading import model_folder
+from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm.engine import Asked

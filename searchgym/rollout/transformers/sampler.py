@@ -19,8 +19,18 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.rollout.loading import Dtype, load_model
-from searchgym.rollout.sampler import Deliver, Key, Pull, Sampled, SampleRequest, StopMatcher, sample_all, uniforms
+from searchgym.rollout.loading import load_model
+from searchgym.rollout.sampler import (
+    Deliver,
+    Dtype,
+    Key,
+    Pull,
+    Sampled,
+    SampleRequest,
+    StopMatcher,
+    sample_all,
+    uniforms,
+)
 from searchgym.rollout.tokens import end_ids
 from searchgym.rollout.transformers.kv_cache import ATTENTION, RowCache, SlotCache
 from searchgym.rollout.transformers.prefix_store import PrefixStore

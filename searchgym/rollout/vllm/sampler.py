@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout.loading import ADAPTER, ADAPTER_WEIGHTS
+from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine
 from searchgym.rollout.vllm.replicas import Replicas

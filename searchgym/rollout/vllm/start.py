@@ -6,22 +6,19 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, get_args
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, EngineLostError, ModelError, UnknownNameError, UsageError
+from searchgym.rollout.folders import ADAPTER, adapter_base, is_adapter, model_folder
 from searchgym.rollout.loading import (
-    ADAPTER,
-    adapter_base,
     check_vocabulary,
     generation_settings,
-    is_adapter,
     load_tokenizer,
     model_config,
-    model_folder,
     read_adapter,
 )
-from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.sampler import SamplerName, VllmOptions
 from searchgym.rollout.transformers.sampler import ends_of
 from searchgym.rollout.vllm.engine import DEATHS, TESTED, Backend, VllmEngine, vllm_version
 from searchgym.rollout.vllm.local import LocalVllm
@@ -31,10 +28,6 @@ from searchgym.rollout.vllm.server import ServedVllm
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-SAMPLERS: Final = ("transformers", "vllm", "auto")
-"""Values of the option ``rollout.sampler``."""
 
 
 def start_engine(
@@ -157,8 +150,8 @@ def samples_by_vllm(wanted: str, ask: bool = True) -> bool:
         UsageError: ``vllm`` is wanted but not installed.
         UnknownNameError: `wanted` is none of the three.
     """
-    if wanted not in SAMPLERS:
-        raise UnknownNameError("sampler", wanted, SAMPLERS)
+    if wanted not in get_args(SamplerName):
+        raise UnknownNameError("sampler", wanted, get_args(SamplerName))
     if not ask:
         return wanted != "transformers"
     version = None if wanted == "transformers" else vllm_version()

@@ -18,7 +18,8 @@ import torch
 
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
-from searchgym.rollout.loading import DTYPES, device_of, model_config, model_folder
+from searchgym.rollout.folders import model_folder
+from searchgym.rollout.loading import DTYPES, device_of, model_config
 from searchgym.rollout.transformers.sampler import BATCH_TOKENS
 from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
 from searchgym.train.memory import GIB

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from searchgym.rollout.loading import Dtype, load_model
+from searchgym.rollout.loading import load_model
+from searchgym.rollout.sampler import Dtype
 from searchgym.train.algorithms.losses import value_sums
 from searchgym.train.algorithms.samples import VALUED, Sample
 from searchgym.train.learner.batching import MicroBatch

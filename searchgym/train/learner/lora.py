@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import UsageError
-from searchgym.rollout.loading import ADAPTER_WEIGHTS
+from searchgym.rollout.folders import ADAPTER_WEIGHTS
 from searchgym.train.recipe.options import LoraOptions
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError
-from searchgym.rollout.loading import ADAPTER_WEIGHTS
+from searchgym.rollout.folders import ADAPTER_WEIGHTS
 from searchgym.train.learner.lora import load_adapter
 from searchgym.train.recipe.options import OptimizerOptions
 

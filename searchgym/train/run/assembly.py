@@ -12,7 +12,8 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
-from searchgym.rollout.loading import device_of, is_adapter, model_folder
+from searchgym.rollout.folders import is_adapter, model_folder
+from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes

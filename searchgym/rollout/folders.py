@@ -1,0 +1,105 @@
+"""Model folders: where a named model is, and whether its files are all there, checked without loading torch.
+
+A model of the hub is named ``OWNER/NAME[@REVISION]`` and downloaded into the hub's cache, so that later loads need no
+network. Only safetensors weights are downloaded, and no code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from searchgym.cards import list_cards
+from searchgym.corpora.files import read_json
+from searchgym.corpora.hub import hub_answers
+from searchgym.errors import DataMissingError
+
+HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
+"""Pattern of a model name on the Hugging Face hub: name and optional revision."""
+ADAPTER: Final = "adapter_config.json"
+"""File name of a LoRA adapter's configuration, as peft writes it."""
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+"""File name of a LoRA adapter's weights, as peft writes them."""
+PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+"""Patterns of the files that are downloaded from the Hugging Face hub."""
+TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+"""Names of tokenizer files, at least one of which a model folder holds."""
+
+
+def check_config(folder: Path) -> None:
+    """Raises a DataMissingError if a folder has no ``config.json``."""
+    if not (folder / "config.json").is_file():
+        raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+
+
+def check_weights(folder: Path) -> None:
+    """Raises a DataMissingError if a folder has no weights."""
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+        raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raises a DataMissingError if a folder has no tokenizer."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise DataMissingError(f"no tokenizer: none of {', '.join(TOKENIZERS)}; save one with save_pretrained", folder)
+
+
+def check_files(folder: Path) -> None:
+    """Raises a DataMissingError if a folder lacks files of a model; an adapter's are checked when it is loaded."""
+    if not is_adapter(folder):
+        check_config(folder)
+        check_weights(folder)
+        check_tokenizer(folder)
+
+
+def adapter_base(folder: Path) -> str:
+    """Returns the name of an adapter's base model."""
+    return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Returns whether a folder holds an adapter and no complete model."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+
+
+def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
+    """Returns the folder of a model, downloading it from the Hugging Face hub if needed.
+
+    Args:
+        name: An existing path, the name of a shipped model, or of one on the hub, tried in this order.
+        parts: Patterns of the files to download from the hub.
+
+    Raises:
+        DataMissingError: There is no such folder or model.
+    """
+    folder, shipped = Path(name), list_cards("models")
+    if folder.is_dir():
+        return folder
+    if str(name) in shipped:
+        return shipped[str(name)].parent
+    if match := HUB_NAME.fullmatch(str(name)):
+        return _from_hub(str(name), match[1], match[2], parts)
+    raise DataMissingError(
+        "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
+        f"model: {', '.join(shipped)}",
+        folder,
+    )
+
+
+def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) -> Path:
+    """Returns a model's folder in the hub's cache, after downloading it if the hub can be reached."""
+    import huggingface_hub
+
+    offline = not hub_answers()
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                repo, revision=revision, allow_patterns=list(parts), local_files_only=offline
+            )
+        )
+    except Exception as error:  # the hub's client raises many types
+        why = "the hub cannot be reached, and in its cache: " if offline else ""
+        reason = f"no such folder, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
+        raise DataMissingError(reason, name) from error
