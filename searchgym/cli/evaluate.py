@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
-from searchgym.cli.output import Json, emit, progress, say, show, table
+from searchgym.cli.output import Json, emit, progress, say, show, table, tell
 from searchgym.cli.run import EnvName, load, task_options
 from searchgym.errors import SearchGymError, UsageError
 
@@ -143,16 +144,100 @@ def run_evaluation(
     return scores
 
 
+# -- the printed scores --------------------------------------------------------------------------------------------
+
+TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits")
+"""Keys of scores that explain the others; they have tables of their own."""
+UNMEASURED: Final = {
+    ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
+    ("response_tokens", "legal"): "no model was asked",
+    ("title_recall",): "the questions name no gold pages",
+    ("",): "not produced by the agent",
+}
+"""Beginnings of keys, with the reason why their scores can be missing."""
+LOW: Final = 0.5
+"""Share of legal outputs below which the printed scores come with advice."""
+
+
 def print_scores(title: str, scores: Mapping[str, Any]) -> None:
-    """Prints a table of scores with their confidence intervals."""
-    rows = []
+    """Prints scores with their confidence intervals, splits, what explains them, and advice."""
+    rows: list[tuple[str, str, str]] = []
     for name, value in scores.items():
+        if name == "n" or name in TABLES or name.endswith("_ci95") or value is None:
+            continue
         interval = scores.get(f"{name}_ci95")
-        if name == "title_recall" and value is not None:
-            rows += [
-                (f"title_recall by turn {turn}", show(mean), " – ".join(map(show, bounds)))
-                for turn, (mean, bounds) in enumerate(zip(value, interval or [], strict=True), start=1)
-            ]
-        elif not name.endswith("_ci95"):
+        if name == "title_recall":
+            rows += _by_turn(value, scores["title_recall_ci95"])
+        elif value or name not in ("retriever_errors", "full_contexts"):
             rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
-    table(("metric", "value", "95 % interval"), rows, title)
+    table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
+    _print_splits(scores["splits"])
+    _print_outputs(scores)
+    for line in (*_unmeasured(scores), *_advice(scores)):
+        tell(line)
+
+
+def _by_turn(means: Sequence[float], intervals: Sequence[Sequence[float]]) -> Iterator[tuple[str, str, str]]:
+    """Yields a row for each run of turns whose values are equal."""
+    shown = [(show(mean), " – ".join(map(show, bounds))) for mean, bounds in zip(means, intervals, strict=True)]
+    for cells, alike in itertools.groupby(range(len(shown)), shown.__getitem__):
+        turns = [turn + 1 for turn in alike]
+        yield (f"title_recall by turn {turns[0]}" + (f" to {turns[-1]}" if turns[1:] else ""), *cells)
+
+
+def _print_splits(splits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Prints scores by hops and by type, where the questions differ in them."""
+    rows = [
+        (f"{kind} {value}", *("" if score is None else show(score) for score in scores.values()))
+        for kind, own in splits.items()
+        if len(own) > 1
+        for value, scores in own.items()
+    ]
+    if rows:
+        table(("questions", "n", "EM", "F1", "legal", "searches"), rows)
+
+
+def _print_outputs(scores: Mapping[str, Any]) -> None:
+    """Prints legal shares by role, why outputs were refused, and what the workflow noted."""
+    roles = scores["legal_by_role"]
+    if len(roles) > 1 or scores["refused"]:
+        table(("role", "outputs", "legal"), [(r, show(own["calls"]), show(own["legal"])) for r, own in roles.items()])
+    if scores["refused"]:
+        reasons = [(r["role"], r["reason"], show(r["calls"]), r["example"]) for r in scores["refused"]]
+        table(("role", "refused because", "outputs", "example"), reasons)
+    if scores["notes"]:
+        notes = [(name, show(own["episodes"]), show(own["mean"])) for name, own in scores["notes"].items()]
+        table(("note", "episodes", "mean"), notes)
+
+
+def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
+    """Returns a line that names the missing scores and the reasons, if any are missing."""
+    reasons: dict[str, list[str]] = {}
+    for name in (name for name, value in scores.items() if value is None):
+        prefix, why = next((p, why) for ps, why in UNMEASURED.items() for p in ps if name.startswith(p))
+        reasons.setdefault(why, []).append(f"{prefix}*" if prefix.endswith("_") else name)
+    parts = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in reasons.items()]
+    return [f"not measured: {'; '.join(parts)}"] if parts else []
+
+
+def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields lines that explain a low score and name the next thing to try."""
+    legal = scores["legal"]
+    if legal is not None and legal < LOW:
+        yield (
+            f"Only {100 * legal:.0f} % of the models' outputs are legal, so these scores say little about searching: "
+            "the model does not write what the prompts ask for."
+        )
+        if scores["refused"][0]["reason"].startswith("cut off"):
+            yield "Next: give more room with --max-tokens."
+        else:
+            yield (
+                "Next: a prompt with worked examples (--agent search-r1-few-shot), the grammar that the model was "
+                "trained on (--protocol tool_calls), or your own prompts: copy the agent's folder under agents/, edit "
+                "them, and give its card.yaml as --agent. A training teaches the form too (docs/training.md)."
+            )
+    elif scores["answered"] < LOW:
+        ends = ", ".join(f"{name} {count}" for name, count in scores["endings"].items())
+        yield f"Most episodes ended without an answer ({ends}): more --max-turns, or a prompt that asks to answer."
+    elif not scores.get("em") and scores["cover_em"]:
+        yield "No answer equals a gold answer, but some contain one (cover_em): ask for the answer alone in the prompt."

@@ -24,6 +24,11 @@ def say(text: str) -> None:
     print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr)  # noqa: T201
 
 
+def tell(text: str) -> None:
+    """Prints a line on standard output, without control characters."""
+    print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))  # noqa: T201
+
+
 def show(value: Any) -> str:
     """Formats a value for a table: n/a for None, four decimals for floats."""
     if value is None:
