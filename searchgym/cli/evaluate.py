@@ -15,7 +15,7 @@ import typer
 
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, progress, say, show, table, tell
-from searchgym.cli.run import EnvName, load, task_options
+from searchgym.cli.run import OwnEnv, load, task_options
 from searchgym.errors import SearchGymError, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @takes_records
 def evaluate(
     *,
-    env: EnvName,
+    env: OwnEnv = None,
     agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), agent folder, or module:Class.")],
     model: Annotated[
         list[str] | None,
@@ -41,12 +41,12 @@ def evaluate(
     loading: LoadOptions,
     json: Json = False,
 ) -> None:
-    """Evaluate an agent on an environment's questions."""
+    """Evaluate an agent on an environment's questions, or on your own: --questions FILE with something to search."""
     from searchgym.agents.base import load_agent
     from searchgym.eval.runner import EvalOptions, check_out
     from searchgym.rollout.models import Loading
 
-    loaded = load_agent(agent)
+    loaded = with_max_tokens(load_agent(agent), run.max_tokens)
     if model and not loaded.roles:
         raise UsageError(f"agent {loaded.name} has no roles that ask a model: leave out --model")
     if (run.resume or run.overwrite) and run.out is None:
@@ -68,7 +68,22 @@ def evaluate(
         print_scores(f"{task.card.id} · {loaded.name}", scores)
 
 
-def chosen_task(env: str, choice: TaskChoice) -> Task:
+def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
+    """Returns an agent whose roles may write at most this many tokens per output; None leaves its card's numbers.
+
+    Raises:
+        UsageError: The agent has no roles.
+    """
+    if most is None:
+        return agent
+    if not agent.roles:
+        raise UsageError(f"agent {agent.name} has no roles that ask a model: leave out --max-tokens")
+    roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
+    source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
+    return dataclasses.replace(agent, roles=roles, source=source)
+
+
+def chosen_task(env: str | None, choice: TaskChoice) -> Task:
     """Returns the task of an environment, with the user's options and number of questions."""
     options = task_options(choice)
     if choice.skip_bad and choice.questions is not None:
