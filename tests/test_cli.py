@@ -73,8 +73,12 @@ def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
     assert (Path(scores["out"]) / "scores.json").exists()
     status, out, err = cli("eval", "searchgym/Demo-v0", "--agent", "closed-book")
     assert status == 0
-    assert "n/a" in out
+    assert "n/a" not in out
+    assert "not measured: sp_*, joint_* (the agent names no supporting evidence); response_tokens, legal" in out
+    assert "title_recall by turn 1 to 5" in out
     assert "95 % interval" in out
+    (bridge,) = [line for line in out.splitlines() if "type bridge" in line]
+    assert [cell.strip() for cell in bridge.split("│")][2:4] == ["9", "0.0000"]
     assert "run folder: runs/eval/Demo-v0_closed-book_" in err
     assert len(list(Path("runs/eval").iterdir())) == 2
 

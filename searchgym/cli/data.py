@@ -11,7 +11,7 @@ import typer
 from searchgym.cards import CorpusCard, find_card, load_card
 from searchgym.cli.output import Json, emit, progress, say
 from searchgym.corpora.files import BadLines
-from searchgym.errors import RunExistsError, ScoringError, UsageError
+from searchgym.errors import DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.records import Passage
 
 corpus = typer.Typer(help="Download, convert, chunk and inspect corpora.", no_args_is_help=True)
@@ -129,6 +129,7 @@ def retrieval(
 ) -> None:
     """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
     from searchgym.corpora.questions import read_queries, read_questions
+    from searchgym.corpora.retrieval.cards import find_retriever
     from searchgym.envs.data import find_corpus, load_corpus
     from searchgym.eval import retrieval as measures
 
@@ -142,7 +143,10 @@ def retrieval(
     elif questions is None or corpus is None:
         raise UsageError("give --questions and --corpus to search, or --run and --qrels to score a run")
     else:
-        searched = load_corpus(find_corpus(corpus), retriever)
+        path, card = find_corpus(corpus), None if retriever is None else find_retriever(retriever)
+        if not questions.exists():
+            raise DataMissingError("no such file: check the path", questions)
+        searched = load_corpus(path, card)
         if qrels is None:
             bad = BadLines(skip_bad)
             judged = measures.qrels_from_titles(read_questions(questions, None, bad), searched.passages())

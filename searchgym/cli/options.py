@@ -14,7 +14,7 @@ import typer
 
 TopK = Annotated[int | None, typer.Option(help="Passages per query.")]
 MaxTurns = Annotated[int | None, typer.Option(help="Maximum actions per episode, including the answer.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random in the run.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the run.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ class TaskChoice(Source):
     protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None
     top_k: TopK = None
     max_turns: MaxTurns = None
+    max_queries: Annotated[int | None, typer.Option(help="Maximum queries per search action.")] = None
+    max_observation_words: Annotated[int | None, typer.Option(help="Maximum words of retrieved text per turn.")] = None
+    retriever_deadline: Annotated[float | None, typer.Option(help="Seconds that one retrieval may take.")] = None
     skip_bad: Annotated[int, typer.Option(help="Skip and report at most this many bad rows of --questions.")] = 0
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None
 
@@ -51,8 +54,11 @@ class RunOptions:
     resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum tokens of one output of a model; default: the agent's card.")
+    ] = None
     seed: Seed = 0
-    concurrency: Annotated[int, typer.Option(help="Episodes that run at once; does not affect scores.")] = 64
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64
 
 
 @dataclass(frozen=True, slots=True)

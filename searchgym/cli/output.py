@@ -33,6 +33,11 @@ def in_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
+def tell(text: str) -> None:
+    """Prints a line on standard output, without control characters."""
+    print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))  # noqa: T201
+
+
 def show(value: Any) -> str:
     """Formats a value for a table: n/a for None, four decimals for floats."""
     if value is None:

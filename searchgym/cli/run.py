@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from searchgym.cards import AgentCard, CorpusCard, EncoderCard, ModelCard, load_card
+from searchgym.cards import AgentCard, CorpusCard, EncoderCard, EnvCard, ModelCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task, TaskOptions
 
-EnvName = Annotated[str, typer.Argument(metavar="ID", help="Environment id, short name (HotpotQA) or YAML card.")]
+OwnEnv = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ID]",
+        help="Environment id, short name (HotpotQA) or YAML card; left out for your own --questions.",
+        show_default=False,
+    ),
+]
 
 
 def task_options(given: Source) -> TaskOptions:
@@ -29,28 +40,85 @@ def task_options(given: Source) -> TaskOptions:
     return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
 
 
-def load(name: str, options: TaskOptions, wait: float = 0.0) -> Task:
+def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     """Returns the task of an environment; the user's options override those registered with the id.
 
     Args:
-        name: Environment id, short name or YAML card.
+        name: Environment id, short name or YAML card; None for the user's own questions.
         options: The user's options.
         wait: Seconds to wait for a retrieval server.
 
     Raises:
-        UsageError: `wait` is given, but the retriever is no server.
+        UsageError: `wait` is given, but the retriever is no server; or `name` is None and something is missing.
+        UnknownNameError: Nothing has that name.
     """
     from searchgym.corpora.retrieval.remote.client import HttpRetriever
-    from searchgym.envs.registration import env_options, find_env
+    from searchgym.envs.registration import env_options, find_env, own_card
     from searchgym.envs.task import load_task
 
-    whole = cast("TaskOptions", {**env_options(name), **options})
-    task = load_task(find_env(name), **whole)
+    if name is None:
+        _check_own(options)
+        card = own_card(f"own/{Path(str(options['questions'])).stem}")
+    else:
+        try:
+            card = find_env(name)
+        except UnknownNameError as error:
+            if "questions" not in options:
+                raise
+            raise UsageError(f"{error}. Your own questions need no environment: {_without(name)}") from None
+        options = cast("TaskOptions", {**env_options(name), **options})
+        options = cast("TaskOptions", {**_evaluation_data(card, options), **options})
+    task = load_task(card, **options)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):
             raise UsageError("--wait needs a retrieval server: give its URL as --retriever")
         task.retriever.wait(wait)
     return task
+
+
+def _check_own(options: TaskOptions) -> None:
+    """Refuses to go on without an environment unless the user gave questions and something to search."""
+    if "questions" not in options:
+        raise UsageError(
+            "which environment? Give its ID (searchgym list), or your own --questions FILE with --corpus, --retriever "
+            "or --distractors"
+        )
+    if not {"corpus", "retriever", "distractors"} & options.keys():
+        raise UsageError("nothing to search: give --corpus, --retriever or --distractors with your own --questions")
+
+
+def _without(name: str) -> str:
+    """Returns the command that the user typed, without an argument."""
+    typed = sys.argv[1:]
+    if name in typed:
+        typed.remove(name)
+    return shlex.join(["searchgym", *typed])
+
+
+def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
+    """Returns the files of ``$SEARCHGYM_DATA/DATASET`` where neither the user nor the data folder has questions.
+
+    They are for evaluation only, hence here: `load_task`, by which trainings load their tasks, never reads that folder.
+    """
+    from searchgym.envs.data import card_corpus, home
+
+    source, base = card.questions, os.environ.get("SEARCHGYM_DATA")
+    given = "questions" in options or bool(source.bundled) or card.world is not None
+    if not base or given or (home() / "data" / source.file).exists():
+        return {}
+    folder = Path(base) / source.dataset.lower()
+    if not (folder / "questions.json").is_file():
+        return {}
+    say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA)")
+    found: TaskOptions = {"questions": folder / "questions.json"}
+    if (folder / "id_aliases.json").is_file():
+        found["aliases"] = folder / "id_aliases.json"
+    if "corpus" not in options and not options.get("distractors") and (folder / "corpus.json").is_file():
+        try:
+            card_corpus(card.corpus)
+        except DataMissingError:
+            found["corpus"] = folder / "corpus.json"
+    return found
 
 
 def list_cards(
@@ -130,7 +198,7 @@ LISTED: Final[dict[str, Callable[[], Rows]]] = {
 @takes_records
 def play(
     *,
-    env: EnvName,
+    env: OwnEnv = None,
     source: Source,
     question: Annotated[str | None, typer.Option(help="Question id; a random one by default.")] = None,
     top_k: TopK = None,

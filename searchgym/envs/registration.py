@@ -79,10 +79,13 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
         raise UsageError(f"register({id!r}) needs questions=: a question file or Question records")
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError(f"register({id!r}) needs corpus=, retriever= or distractors=True: something to search")
+    return register_card(own_card(os.fspath(id)), **options)
+
+
+def own_card(id: str) -> EnvCard:
+    """Returns the card of an environment whose questions and corpus are options of the user's."""
     source = QuestionSource(dataset="own", split="all", size=0, file="", get="")
-    return register_card(
-        EnvCard(id=os.fspath(id), summary="registered by the user", questions=source, corpus=""), **options
-    )
+    return EnvCard(id=id, summary="registered by the user", questions=source, corpus="")
 
 
 def full_id(name: str) -> str:

@@ -201,6 +201,9 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
         if is_url and isinstance(retriever_card, HttpCard):  # a bare URL sets no deadline: the environment's applies
             retriever_card = dataclasses.replace(retriever_card, deadline=card.retriever_deadline)
         options["retriever"] = retriever_card
+    reward = get_reward(options.get("reward", card.reward))
+    if "corpus" in options and not options.get("distractors"):
+        find_corpus(_path(card, options["corpus"]))  # refused before large files are read
     options = _generate(card, options)
     aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
@@ -208,7 +211,6 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options)
-    reward = get_reward(options.get("reward", card.reward))
     return Task(card, Rules.from_card(card), questions, retriever, reward, by_id, aliases)
 
 

@@ -147,14 +147,11 @@ def run_identity(engine: Engine) -> dict[str, Any]:
 @contextmanager
 def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> Iterator[None]:
     """Creates the run folder, or checks that its run may be continued, and locks it until the block ends."""
-    if resume and overwrite:
-        raise UsageError("resume and overwrite exclude each other")
+    check_out(out, resume=resume, overwrite=overwrite)
     record = out / "run.json"
-    if not record.exists() and out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
-        raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
     with lock_folder(out):
         if record.exists() and not overwrite:
-            _check_record(out, identity, resume)
+            _check_record(out, identity)
         else:
             for name in ("scores.json", "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
                 (out / name).unlink(missing_ok=True)
@@ -162,12 +159,26 @@ def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite:
         yield
 
 
-def _check_record(out: Path, identity: dict[str, Any], resume: bool) -> None:
-    """Refuses to continue a run with another identity, or one that the user did not ask to resume."""
-    finished = (out / "scores.json").exists()
-    if not resume:
+def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Checks that a run may be written to a folder, before anything is loaded.
+
+    Raises:
+        UsageError: Both `resume` and `overwrite` are set.
+        RunExistsError: The folder holds a run and neither is set, or it holds other files.
+    """
+    if resume and overwrite:
+        raise UsageError("resume and overwrite exclude each other")
+    if not (out / "run.json").exists():
+        if out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
+            raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
+    elif not (resume or overwrite):
+        finished = (out / "scores.json").exists()
         hint = "choose another --out or --overwrite it" if finished else "--resume goes on, --overwrite starts again"
         raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
+
+
+def _check_record(out: Path, identity: dict[str, Any]) -> None:
+    """Refuses to continue a run with another identity."""
     before = read_json(out / "run.json")
     differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
     if differing:

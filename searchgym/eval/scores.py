@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from searchgym import scoring
 from searchgym.envs.task import Task
+from searchgym.eval.breakdown import explain, invalid_actions
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.records import Episode, Question, title_key
 
 Scores = dict[str, Any]
-"""Scores by lower-case metric name: floats, lists of floats, or None where a metric does not apply."""
+"""Scores by lower-case metric name: floats, lists of floats, None where a metric does not apply, and mappings that
+explain them."""
 
 
 def score_episodes(task: Task, episodes: Sequence[Episode]) -> Scores:
@@ -27,6 +29,7 @@ def score_episodes(task: Task, episodes: Sequence[Episode]) -> Scores:
         ``n``, the official scorer's metrics (``em``, ``f1``, ... None where the agent produced nothing to score), means
         of what the episodes cost, and ``title_recall``: the share of gold titles among all hits up to turn 1, 2, ...,
         averaged over the questions that name gold titles. ``NAME_ci95`` is the 95 % bootstrap interval of a mean.
+        Also what explains them; see `explain`.
 
     Raises:
         ScoringError: Missing, duplicate or unknown question ids.
@@ -53,7 +56,7 @@ def score_episodes(task: Task, episodes: Sequence[Episode]) -> Scores:
     scores["title_recall"] = None if curves is None else [float(value) for value in curves.mean(axis=0)]
     if curves is not None:
         scores["title_recall_ci95"] = [bootstrap_ci(column) for column in curves.T]
-    return scores
+    return scores | explain(ordered, rows, task.by_id, task.rules.protocol)
 
 
 def _columns(task: Task, episodes: Sequence[Episode]) -> dict[str, list[float] | None]:
@@ -66,7 +69,7 @@ def _columns(task: Task, episodes: Sequence[Episode]) -> dict[str, list[float] |
         "answered": [float(e.stop_reason == "answer") for e in episodes],
         "turns": [float(e.turns) for e in episodes],
         "searches": [float(len(e.searches)) for e in episodes],
-        "invalid_actions": [float(e.invalid) for e in episodes],
+        "invalid_actions": [float(invalid_actions(e)) for e in episodes],
         "observation_words": [float(e.observation_words) for e in episodes],
         "response_tokens": (
             [float(sum(call.end - call.start for call in e.calls)) for e in episodes]

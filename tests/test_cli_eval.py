@@ -1,0 +1,133 @@
+"""Evaluation on a user's own questions, on the files of ``SEARCHGYM_DATA``, and under other budgets."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from searchgym.agents.base import load_agent
+from searchgym.cli import main
+from searchgym.cli.evaluate import with_max_tokens
+from searchgym.envs.data import bundled_file
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import load_task
+from searchgym.errors import DataMissingError, UsageError
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import load_tasks
+
+QUESTIONS, CORPUS = bundled_file("demo/questions.json"), bundled_file("demo/corpus.jsonl")
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs ``searchgym ARGS`` in an empty folder; returns (exit status, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["searchgym", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def real(tmp_path, monkeypatch):
+    """A folder of evaluation data, laid out as ``SEARCHGYM_DATA`` is."""
+    folder = tmp_path / "real" / "hotpotqa"
+    folder.mkdir(parents=True)
+    shutil.copy(QUESTIONS, folder / "questions.json")
+    pages = {row["title"]: [row["text"]] for row in map(json.loads, CORPUS.read_text().splitlines())}
+    (folder / "corpus.json").write_text(json.dumps(pages))
+    return folder.parent
+
+
+# -- own questions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", [["--corpus", CORPUS], ["--distractors"]], ids=["corpus", "distractors"])
+def test_own_questions_need_no_environment(cli, search):
+    status, out, err = cli("eval", "--questions", QUESTIONS, *search, "--agent", "oracle", "--json")
+    assert status == 0, err
+    scores = json.loads(out)
+    assert (scores["env"], scores["n"]) == ("own/questions", 12)
+    assert Path(scores["out"]).name.startswith("questions_oracle_")
+    assert scores["em"] == (1.0 if search == ["--corpus", CORPUS] else scores["em"])
+
+
+def test_what_is_missing_beside_own_questions_is_named(cli):
+    assert "which environment? Give its ID" in cli("eval", "--agent", "oracle")[2]
+    status, _, err = cli("eval", "--questions", QUESTIONS, "--agent", "oracle")
+    assert (status, "nothing to search: give --corpus, --retriever or --distractors" in err) == (2, True)
+
+
+def test_an_unknown_environment_with_questions_gets_the_command_without_it(cli):
+    typed = ["--questions", "q a.json", "--retriever", "http://127.0.0.1:9", "--agent", "oracle"]
+    status, _, err = cli("eval", "Mine", *typed)
+    assert status == 2
+    assert "unknown environment 'Mine'" in err
+    command = "searchgym eval --questions 'q a.json' --retriever http://127.0.0.1:9 --agent oracle"
+    assert err.strip().endswith(f"Your own questions need no environment: {command}")
+
+
+# -- evaluation data -----------------------------------------------------------------------------------------------
+
+
+def test_evaluation_looks_into_searchgym_data(cli, real, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_DATA", str(real))
+    status, out, err = cli("eval", "HotpotQA", "--agent", "oracle", "--json")
+    assert status == 0, err
+    assert (json.loads(out)["n"], json.loads(out)["em"]) == (12, 1.0)
+    assert f"{real / 'hotpotqa'} (SEARCHGYM_DATA)" in err
+    own = json.loads(QUESTIONS.read_text())[:2]
+    for path, number in ((Path("home/data/hotpot_dev_distractor_v1.json"), 2), (Path("given.json"), 1)):
+        path.parent.mkdir(parents=True, exist_ok=True)  # the data folder comes first, --questions before it
+        path.write_text(json.dumps(own[:number]))
+        given = ["--questions", path] if number == 1 else []
+        status, out, err = cli("eval", "HotpotQA", "--agent", "oracle", "--corpus", CORPUS, *given, "--json")
+        assert (status, json.loads(out)["n"], "SEARCHGYM_DATA" in err) == (0, number, False)
+
+
+def test_nothing_is_trained_on_searchgym_data(cli, real, monkeypatch):
+    def unreachable(source):
+        raise DataMissingError("the hub cannot be reached")
+
+    monkeypatch.setenv("SEARCHGYM_DATA", str(real))
+    monkeypatch.setattr("searchgym.corpora.hub.read_hub_questions", unreachable)
+    for load in (
+        lambda: load_task(find_env("HotpotQA")),
+        lambda: load_tasks(load_recipe("tiny-grpo", ["env=HotpotQA", "env_options={}"])),
+    ):
+        with pytest.raises(DataMissingError, match="HotpotQA-v0 has no questions"):
+            load()
+
+
+# -- budgets -------------------------------------------------------------------------------------------------------
+
+
+def test_every_budget_is_an_option_and_is_recorded(cli):
+    options = {"top-k": 2, "max-turns": 4, "max-queries": 3, "max-observation-words": 7, "retriever-deadline": 9.0}
+    typed = [text for name, value in options.items() for text in (f"--{name}", value)]
+    status, _, err = cli("eval", "Demo", "--agent", "single-search", "--out", "run", *typed)
+    assert status == 0, err
+    run, scores = (json.loads(Path("run", name).read_text()) for name in ("run.json", "scores.json"))
+    assert [run[name] for name in ("top_k", "max_turns", "max_queries", "max_observation_words")] == [2, 4, 3, 7]
+    assert scores["observation_words"] <= 7 + 2  # the tags around the pages
+    assert cli("eval", "Demo", "--agent", "oracle", "--max-observation-words", 0)[0] == 2
+
+
+def test_max_tokens_limits_every_role_and_is_recorded():
+    agent = load_agent("jade")
+    limited = with_max_tokens(agent, 5)
+    assert {role.max_tokens for role in limited.roles.values()} == {5}
+    assert limited.source == f"{agent.source}, max_tokens 5"
+    assert with_max_tokens(agent, None) is agent
+    with pytest.raises(UsageError, match="leave out --max-tokens"):
+        with_max_tokens(load_agent("oracle"), 5)
