@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from searchgym.cli import output
-from searchgym.cli.output import stages
+from searchgym.cli.output import printable, stages
 
 
 @pytest.fixture
@@ -71,3 +71,7 @@ def test_what_goes_nowhere_has_a_line_too(clock, capsys):
         clock.now += 30
         report("waiting", 0, 10)
     assert capsys.readouterr().err.startswith("waiting: 0 of 10, 0/s")
+
+
+def test_control_characters_of_pages_do_not_reach_the_terminal():
+    assert printable("a\x1b[31m\rb\x00\n\tc\x9b") == "a\ufffd[31m\ufffdb\ufffd\n\tc\ufffd"

@@ -79,7 +79,7 @@ def terminal(monkeypatch):
 def test_a_terminal_has_a_bar_with_the_time_left_and_a_table(clock, terminal):
     show(load_recipe("tiny-grpo", ["steps=25"]), clock, [2.0] * 25)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
-    assert re.search(r"tiny-grpo [━╸╺]+ +3/25 \d:\d\d:\d\d 44 s left", plain)
+    assert re.search(r"tiny-grpo: step [━╸╺]+ +3/25 \d:\d\d:\d\d 44 s left", plain)
     rows = [line.split() for line in re.split(r"[\r\n]+", plain) if line.startswith("  ")]
     assert rows[0] == ["step", "reward", "searches", "validation", "entropy", "tokens", "seconds"]
     assert rows[1] == ["0", "0.500", "3.0"]

@@ -23,9 +23,14 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, which retrieved pages may contain and which would steer the terminal."""
 
 
+def printable(text: str) -> str:
+    """Returns a text without control characters; each is replaced."""
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def say(text: str) -> None:
     """Prints a line on standard error, without control characters."""
-    print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), file=sys.stderr)  # noqa: T201
+    print(printable(text), file=sys.stderr)  # noqa: T201
 
 
 def in_colour() -> bool:
@@ -81,7 +86,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -
         numbers = all(cell.replace(" ", "").replace(".", "").replace("n/a", "0").isdigit() for cell in cells)
         grid.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
     for row in rows:
-        grid.add_row(*(Text(CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell)) for cell in row))
+        grid.add_row(*(Text(printable(cell)) for cell in row))
     wide = Console(width=100_000)
     needed = Measurement.get(wide, wide.options, grid)
     width = max(Console().width, needed.minimum) if sys.stdout.isatty() else needed.maximum

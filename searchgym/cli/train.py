@@ -9,11 +9,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from searchgym.cli.output import Json, emit, in_colour, say, show, table
+from searchgym.cli.output import Json, emit, in_colour, printable, say, show, table
 from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
 from searchgym.errors import DataError, DataMissingError, UsageError
@@ -72,32 +72,36 @@ def train(
         return
     folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     _check(loaded, folder, resume)
+    emit(_train(loaded, folder, resume), json, loaded.name)
+
+
+def _train(recipe: Recipe, folder: Path, resume: bool) -> dict[str, Any]:
+    """Trains and shows the steps; returns the summary of the run. When interrupted, tells how to go on."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.run.assembly import train as run
 
         say(f"run folder: {folder}")
         started = time.perf_counter()
         try:
-            with training_steps(loaded) as report:
-                result = run(loaded, folder, resume=resume, report=report)
+            with training_steps(recipe) as report:
+                result = run(recipe, folder, resume=resume, report=report)
         except KeyboardInterrupt:
             say(f"interrupted: go on with the same command and --out {folder} --resume")
             raise typer.Exit(130) from None
-    scores = [row for row in result.rows if f"validation/{loaded.validation.metric}" in row]
-    metric = f"validation/{loaded.validation.metric}"
-    summary = {
-        "recipe": loaded.name,
+    metric = f"validation/{recipe.validation.metric}"
+    scores = [row[metric] for row in result.rows if metric in row]
+    return {
+        "recipe": recipe.name,
         "out": str(folder),
         "steps": result.progress.step,
         "seconds": round(time.perf_counter() - started, 1),
         "generated_tokens": result.progress.generated_tokens,
-        "before": scores[0][metric] if scores else None,
-        "after": scores[-1][metric] if scores else None,
+        "before": scores[0] if scores else None,
+        "after": scores[-1] if scores else None,
         "best": result.progress.best_score,
         "checkpoint": str(result.checkpoint),
         "best_checkpoint": None if result.best is None else str(result.best),
     }
-    emit(summary, json, loaded.name)
 
 
 def _recipe(name: str, overrides: list[str] | None) -> Recipe:
@@ -234,7 +238,8 @@ def show_episode(
     if json:
         emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
     else:
-        print(draw(chosen, tokens, decode, terms, in_colour() if colour is None else colour))  # noqa: T201
+        colour = in_colour() if colour is None else colour
+        print(draw(chosen, tokens, lambda key, ids: printable(decode(key, ids)), terms, colour))  # noqa: T201
 
 
 def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBase]:

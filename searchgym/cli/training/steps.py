@@ -92,7 +92,7 @@ class _Steps:
 
     def __post_init__(self) -> None:
         if not self.bar.disable:
-            self.bar.add_task(self.recipe.name, total=self.recipe.steps, left="")
+            self.bar.add_task(f"{self.recipe.name}: step", total=self.recipe.steps, left="")
 
     def report(self, row: Mapping[str, float]) -> None:
         """Shows a step; step 0, which is before the first, only if it was validated."""
