@@ -20,9 +20,8 @@ def test_every_worked_reply_is_legal():
 
 
 def test_no_name_of_the_examples_is_in_an_evaluated_question_or_page():
-    examples = PROMPT.partition("{instructions}")[2].partition("Question: {question}")[0]
-    names = set(re.findall(r"(?<=[a-z] )[A-Z][a-z]+", re.sub(r"\(Title: [^)]*\)", "", examples)))
-    assert {"Ombrast", "Quessim", "Ulmara", "Bellowick", "Farrowend", "Tovrin"} <= names
+    names = ["Ombrast", "Quessim", "Ulmara", "Bellowick", "Plint", "Farrowend", "Tovrin"]
+    assert [name for name in names if name not in PROMPT] == []
     pages = bundled_file("demo/corpus.jsonl").read_text() + bundled_file("demo/questions.json").read_text()
     for level in ("simple", "full"):
         world = build_world(WorldSpec(level, size=100, seed=0, split="validation"))
