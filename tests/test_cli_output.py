@@ -1,11 +1,17 @@
 """What commands print while they work."""
 
+import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from searchgym.cli import output
-from searchgym.cli.output import printable, stages
+from searchgym.cli import main, output
+from searchgym.cli.output import announce, printable, stages
+from searchgym.corpora.passages import read_passages
+from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.envs.data import bundled_file
 
 
 @pytest.fixture
@@ -75,3 +81,39 @@ def test_what_goes_nowhere_has_a_line_too(clock, capsys):
 
 def test_control_characters_of_pages_do_not_reach_the_terminal():
     assert printable("a\x1b[31m\rb\x00\n\tc\x9b") == "a\ufffd[31m\ufffdb\ufffd\n\tc\ufffd"
+
+
+def test_a_stage_is_announced_once_as_it_begins(capsys):
+    report = announce()
+    for stage in ("loading the encoder", "loading the encoder", "reading passages", "loading the encoder"):
+        report(stage, 0, 1)
+    assert capsys.readouterr().err == "loading the encoder ...\nreading passages ...\n"
+
+
+class Lengths:
+    """An encoder whose vectors depend on the length of the text alone."""
+
+    def __init__(self, card):
+        self.card = card
+
+    def encode_queries(self, texts):
+        return np.eye(self.card.dimension, dtype=np.float32)[[len(text) % self.card.dimension for text in texts]]
+
+    def encode_passages(self, passages):
+        return self.encode_queries([passage.text for passage in passages])
+
+
+def test_index_search_says_that_it_loads_the_encoder_before_it_does(tmp_path, monkeypatch, capsys):
+    said = []
+
+    def load(card):
+        said.append(capsys.readouterr().err)
+        return Lengths(card)
+
+    monkeypatch.setattr(encoders, "load_encoder", load)
+    build_index(read_passages(bundled_file("demo/corpus.jsonl")), tmp_path / "index", "minilm-flat")
+    said.clear()
+    monkeypatch.setattr(sys, "argv", ["searchgym", "index", "search", str(tmp_path / "index"), "islands", "--json"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert said == ["loading the encoder ...\n"]

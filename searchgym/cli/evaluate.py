@@ -128,6 +128,8 @@ def open_models(named: Mapping[str, str | Path], task: Task, how: Loading) -> It
     """Loads the model behind each role of an agent, and closes the samplers when the block ends."""
     from searchgym.rollout.models import load_models
 
+    if named:
+        say(f"loading {', '.join(dict.fromkeys(map(str, named.values())))} ...")
     with contextlib.ExitStack() as opened:
         with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
             models = load_models(named, task.rules.protocol, how)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.data import Format, Out, Overwrite, SkipBad, Source, read, report
-from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.output import Json, announce, emit, emit_rows, say, stages
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def index_search(
     """Search an index."""
     from searchgym.envs.data import find_corpus, load_corpus
 
-    (hits,) = load_corpus(find_corpus(str(folder)), retriever).search([query], k)
+    (hits,) = load_corpus(find_corpus(str(folder)), retriever, announce()).search([query], k)
     rows = [
         {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
         for rank, hit in enumerate(hits, start=1)

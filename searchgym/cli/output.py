@@ -113,6 +113,18 @@ def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def announce() -> Callable[[str, int, int], None]:
+    """Returns ``report(stage, done, whole)``, which prints each stage's name on standard error as the stage begins."""
+    begun: set[str] = set()
+
+    def report(stage: str, done: int, whole: int) -> None:
+        if stage not in begun:
+            begun.add(stage)
+            say(f"{stage} ...")
+
+    return report
+
+
 EVERY = 30.0
 """Seconds between two progress lines where standard error is not a terminal."""
 
