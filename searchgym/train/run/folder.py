@@ -174,20 +174,30 @@ class RunFolder:
         self._advantages.flush()
 
     def plot_curve(self, metric: str) -> None:
-        """Plots reward and validation score by step as ``curve.png``."""
+        """Plots reward and validation score by step as ``curve.png``, one above the other.
+
+        They share no axis, because they are not the same thing: the reward is that of sampled episodes on training
+        questions, the score that of greedy episodes on others.
+        """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7, 4), layout="constrained")
+        figure = Figure(figsize=(7, 5), layout="constrained")
         canvas = FigureCanvasAgg(figure)
-        axes = figure.add_subplot(xlabel="step", title=self._recipe.name)
-        for name, style in (("rollout/reward", "-"), (f"validation/{metric}", "o-")):
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        figure.suptitle(self._recipe.name)
+        lower.set_xlabel("step")
+        panels = (
+            (upper, "rollout/reward", "-", "sampled episodes, training questions"),
+            (lower, f"validation/{metric}", "o-", "greedy episodes, validation questions"),
+        )
+        for axes, name, style, what in panels:
             points = [(row["step"], row[name]) for row in self.rows if name in row]
             if points:
-                axes.plot(*zip(*points, strict=True), style, label=name, markersize=4)
-        if axes.lines:
-            axes.legend()
-        axes.grid(alpha=0.3)
+                axes.plot(*zip(*points, strict=True), style, markersize=4)
+            axes.set_ylabel(name)
+            axes.set_title(what, loc="left", fontsize="small")
+            axes.grid(alpha=0.3)
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
 
