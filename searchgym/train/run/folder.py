@@ -182,22 +182,23 @@ class RunFolder:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
+        panels = {
+            "rollout/reward": ("-", "sampled episodes, training questions"),
+            f"validation/{metric}": ("o-", "greedy episodes, validation questions"),
+        }
+        curves = {name: [(row["step"], row[name]) for row in self.rows if name in row] for name in panels}
+        curves = {name: points for name, points in curves.items() if points}
         figure = Figure(figsize=(7, 5), layout="constrained")
         canvas = FigureCanvasAgg(figure)
-        upper, lower = figure.subplots(2, 1, sharex=True)
         figure.suptitle(self._recipe.name)
-        lower.set_xlabel("step")
-        panels = (
-            (upper, "rollout/reward", "-", "sampled episodes, training questions"),
-            (lower, f"validation/{metric}", "o-", "greedy episodes, validation questions"),
-        )
-        for axes, name, style, what in panels:
-            points = [(row["step"], row[name]) for row in self.rows if name in row]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, markersize=4)
+        rows = figure.subplots(max(len(curves), 1), 1, sharex=True, squeeze=False)
+        for (name, points), axes in zip(curves.items(), rows[:, 0], strict=False):
+            style, title = panels[name]
+            axes.plot(*zip(*points, strict=True), style, markersize=4)
+            axes.set_title(title, loc="left", fontsize="small")
             axes.set_ylabel(name)
-            axes.set_title(what, loc="left", fontsize="small")
             axes.grid(alpha=0.3)
+        rows[-1, 0].set_xlabel("step")
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
 
