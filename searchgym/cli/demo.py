@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.cli.output import table
 from searchgym.corpora.files import lock_folder, write_atomic
 from searchgym.corpora.worlds import build_world
 from searchgym.envs.registration import find_env
@@ -23,6 +27,7 @@ from searchgym.envs.task import Task, load_task
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.records import Question
 from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
@@ -30,12 +35,16 @@ from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import train
 from searchgym.train.run.folder import Row
-from searchgym.train.tiny.exam import ReadingTest, by_hops
+from searchgym.train.tiny.exam import ReadingTest
 
 ENV: Final = "searchgym/World-v0"
-FLOORS: Final = ("closed-book", "single-search")
-PARTS: Final = {"before", "after", "train", "summary.json", *FLOORS}
+SCRIPTED: Final = ("closed-book", "single-search", "evidence-oracle")
+"""Agents without a model that answer the same questions: two lower bounds and the upper bound of the retriever."""
+PARTS: Final = {"before", "after", "train", "summary.json", *SCRIPTED}
 """Names of the files and folders that a demonstration writes, and that a repetition replaces."""
+COMPARISONS: Final = "comparisons"
+OTHERS: Final = "others"
+"""Names of groups of questions: those that compare two things, which can be guessed, and all others."""
 
 Say = Callable[[str], None]
 
@@ -57,7 +66,8 @@ def run_demo(
         questions: Number of held-out questions to ask, from the first on; all if None.
 
     Returns:
-        Content of ``summary.json``: ``n``, ``em_before``, ``em_after``, ``seconds`` (of training) and more.
+        Content of ``summary.json``: ``n``, ``em_before``, ``em_after``, ``seconds`` (of training), ``seconds_in_all``
+        and more.
 
     Raises:
         RunExistsError: The folder holds other files, or is in use.
@@ -69,11 +79,12 @@ def run_demo(
         )
     task, agent = load_task(find_env(ENV)), load_agent(recipe.agent)
     task = dataclasses.replace(task, questions=task.questions[:questions])
+    began = time.perf_counter()
     with _locked_folder(out):
         say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")
-        scores = {floor: evaluate(task, load_agent(floor), out / floor) for floor in FLOORS}
+        scores = {name: evaluate(task, load_agent(name), out / name) for name in SCRIPTED}
         scores["before"] = evaluate_model(task, agent, dict.fromkeys(agent.roles, recipe.model), out / "before")
-        ceiling = reading_ceiling(task, recipe.model)
+        reading = reading_ceiling(task, recipe.model)
         say(f"training it by {recipe.name} ...")
         started = time.perf_counter()
         result = train(recipe, out / "train", report=report)
@@ -81,9 +92,11 @@ def run_demo(
         say("evaluating it again ...")
         trained = dict.fromkeys(agent.roles, str(result.checkpoint))
         scores["after"] = evaluate_model(task, agent, trained, out / "after")
-        summary = _summary(task, out, scores, ceiling) | {
+        summary = _summary(task, out, scores, reading) | {
             "seconds": round(seconds, 1),
+            "seconds_in_all": round(time.perf_counter() - began, 1),
             "recipe": recipe.name,
+            "agent": recipe.agent,
             "seed": recipe.seed,
             "steps": result.progress.step,
             "generated_tokens": result.progress.generated_tokens,
@@ -98,7 +111,7 @@ def run_demo(
 
 
 def reading_ceiling(task: Task, model: str) -> dict[str, float]:
-    """Returns EM by number of hops, and over ``"all"``, when the model is given the gold pages of each question.
+    """Returns EM by question id when the model is given the gold pages; questions that read a page twice are left out.
 
     Args:
         task: Task over a generated world.
@@ -108,7 +121,7 @@ def reading_ceiling(task: Task, model: str) -> dict[str, float]:
     sampler, tokenizer = load_sampler(model)
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     test = ReadingTest(dataclasses.replace(build_world(task.card.world), questions=task.questions), form)
-    return by_hops(zip(test.task.questions, test.scores(sampler), strict=True))
+    return {question.id: score for question, score in zip(test.task.questions, test.scores(sampler), strict=True)}
 
 
 def evaluate_model(task: Task, agent: LoadedAgent, models: Mapping[str, str], out: Path) -> dict[str, Any]:
@@ -121,9 +134,10 @@ def em_by_question(out: Path) -> dict[str, float]:
     return {episode.question_id: episode.scores["em"] for episode in read_episodes(out / "episodes.jsonl")}
 
 
-def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[str, float]) -> dict[str, Any]:
+def _summary(task: Task, out: Path, scores: Mapping[str, Any], reading: Mapping[str, float]) -> dict[str, Any]:
     """Returns the evaluations side by side, with the 95 % interval of the paired gain in EM."""
-    before, after = em_by_question(out / "before"), em_by_question(out / "after")
+    em = {name: em_by_question(out / name) for name in (*SCRIPTED, "before", "after")}
+    before, after = em["before"], em["after"]
     summary: dict[str, Any] = {"n": len(before)}
     for name in ("before", "after"):
         result = scores[name]
@@ -132,15 +146,103 @@ def _summary(task: Task, out: Path, scores: Mapping[str, Any], ceiling: Mapping[
         summary |= {f"searches_{name}": result["searches"], f"answered_{name}": result["answered"]}
     summary["gain"] = summary["em_after"] - summary["em_before"]
     summary["gain_ci95"] = bootstrap_ci([after[key] - before[key] for key in sorted(before)])
-    summary["em_by_hops"] = {
-        name: by_hops((task.by_id[key], value) for key, value in values.items())
-        for name, values in (
-            *((floor, em_by_question(out / floor)) for floor in FLOORS),
-            ("before", before),
-            ("after", after),
-        )
-    } | {"reading ceiling": dict(ceiling)}
+    summary["em"] = em_by_group(task.questions, em | {"gold pages": reading})
     return summary
+
+
+def em_by_group(
+    questions: Iterable[Question], em: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float | None]]:
+    """Returns the mean EM of each evaluation by group of questions, with the number of ``questions``.
+
+    The groups are numbers of hops and, where only some questions of a number compare, ``"4 comparisons"`` and
+    ``"4 others"``; the last group is ``"all"``.
+
+    Args:
+        questions: Questions of a generated world.
+        em: EM by question id, by name of the evaluation; one may leave questions out.
+    """
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for question in questions:
+        hops, compares = str(question.metadata["hops"]), (question.kind or "").endswith("comparison")
+        for name in (hops, f"{hops} {COMPARISONS if compares else OTHERS}", "all"):
+            groups[name].append(question.id)
+    mixed = {name.split()[0] for name in groups if name.endswith(COMPARISONS)}
+    mixed &= {name.split()[0] for name in groups if name.endswith(OTHERS)}
+    kept = sorted(name for name in groups if " " not in name or name.split()[0] in mixed)
+    means: dict[str, dict[str, float | None]] = {}
+    for group in kept:
+        means[group] = {"questions": len(groups[group])}
+        for name, values in em.items():
+            found = [values[id] for id in groups[group] if id in values]
+            means[group][name] = round(sum(found) / len(found), 4) if found else None
+    return means
+
+
+# -- printing ------------------------------------------------------------------------------------------------------
+
+
+def print_summary(summary: Mapping[str, Any], out: Path) -> None:
+    """Prints what a demonstration found: EM by number of hops, what explains it, the time, and what to do next."""
+    em = summary["em"]
+    columns = {
+        "questions": "questions",
+        "closed-book": "closed-book",
+        "single-search": "single search",
+        "before": "before",
+        "after": "after",
+        "gold pages": "gold pages given",
+        "evidence-oracle": "all pages found",
+    }
+    rows = []
+    for group, values in em.items():
+        label = f"  {group.split()[1]}" if " " in group else group if group == "all" else f"{group} hops"
+        rows.append([label, *(_shown(values[name]) for name in columns)])
+    table(("EM", *columns.values()), rows, f"{summary['recipe']}: {summary['n']} held-out questions")
+    low, high = summary["gain_ci95"]
+    minutes, seconds = divmod(round(summary["seconds_in_all"]), 60)
+    lines = [
+        f"gain in EM: {summary['gain']:.3f} (95 % interval {low:.3f} to {high:.3f}); "
+        f"searches per question {summary['searches_before']:.2f} before, {summary['searches_after']:.2f} after",
+        "ceilings: 'gold pages given' is what the untrained model reads from the right pages; 'all pages found' is a",
+        "  scripted agent that searches for the right titles with the same retriever and answers if it finds them all",
+        *_explanations(em),
+        f"time: {minutes} min {seconds} s, {summary['seconds']:.0f} s of them training",
+        f"curve: {summary['curve']}",
+        "what to do next:",
+        *(f"  {command}" for command in _next(summary, out)),
+    ]
+    print("\n".join(lines))  # noqa: T201
+
+
+def _shown(value: float | None) -> str:
+    return "n/a" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def _explanations(em: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yields how an agent that never searches scores: in comparisons it says yes, or the first of two names."""
+    for group in (name for name in em if f"{name} {COMPARISONS}" in em):
+        compared, others, both = em[f"{group} {COMPARISONS}"], em[f"{group} {OTHERS}"], em[group]
+        if both["closed-book"] > both["after"]:
+            better, trained = both["closed-book"], both["after"]
+            yield f"at {group} hops closed-book ({better:.3f}) beats the trained model ({trained:.3f}):"
+            yield (
+                f"  {compared['questions']} of {both['questions']} questions compare; saying yes, or the first of two "
+                f"names, is right in {compared['closed-book']:.3f} of them (trained: {compared['after']:.3f});"
+            )
+            yield f"  of the others closed-book gets {others['closed-book']:.3f} (trained: {others['after']:.3f})"
+
+
+def _next(summary: Mapping[str, Any], out: Path) -> list[str]:
+    """Returns commands that go on from a demonstration."""
+    called = Path(sys.argv[0])
+    program = str(called) if called.name == "searchgym" else f"{sys.executable} -m searchgym"
+    model = shlex.quote(summary["checkpoint"])
+    return [
+        f"{program} show {shlex.quote(str(out / 'after'))} --model {model}",
+        f"{program} eval Demo --agent {summary['agent']} --model {model}",
+        f"{program} train {summary['recipe']} steps=60 --out runs/longer",
+    ]
 
 
 @contextmanager

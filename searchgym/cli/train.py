@@ -183,21 +183,14 @@ def demo(
     loaded = _recipe(recipe, overrides)
     _check(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.cli.demo import run_demo
+        from searchgym.cli.demo import print_summary, run_demo
 
         with training_steps(loaded) as report:
             summary = run_demo(loaded, out, say, report, questions)
     if json:
         emit(summary, True)
         return
-    hops = summary["em_by_hops"]
-    columns = list(hops["before"])
-    head = ("EM", *(name if name == "all" else f"{name} hops" for name in columns))
-    table(
-        head, [(name, *(show(scores[hop]) for hop in columns)) for name, scores in hops.items()], "held-out questions"
-    )
-    shown = {name: value for name, value in summary.items() if name != "em_by_hops"}
-    emit(shown, False, f"{summary['recipe']}, {summary['n']} questions")
+    print_summary(summary, out)
 
 
 def show_episode(

@@ -146,20 +146,31 @@ class RunFolder:
         self._advantages.flush()
 
     def plot_curve(self, metric: str) -> None:
-        """Plots reward and validation score by step as ``curve.png``."""
+        """Plots reward and validation score by step as ``curve.png``, one above the other.
+
+        They share no axis, because they are not the same thing: the reward is that of sampled episodes on training
+        questions, the score that of greedy episodes on others.
+        """
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7, 4), layout="constrained")
+        panels = {
+            "rollout/reward": ("-", "sampled episodes, training questions"),
+            f"validation/{metric}": ("o-", "greedy episodes, validation questions"),
+        }
+        curves = {name: [(row["step"], row[name]) for row in self.rows if name in row] for name in panels}
+        curves = {name: points for name, points in curves.items() if points}
+        figure = Figure(figsize=(7, 5), layout="constrained")
         canvas = FigureCanvasAgg(figure)
-        axes = figure.add_subplot(xlabel="step", title=self._recipe.name)
-        for name, style in (("rollout/reward", "-"), (f"validation/{metric}", "o-")):
-            points = [(row["step"], row[name]) for row in self.rows if name in row]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, label=name, markersize=4)
-        if axes.lines:
-            axes.legend()
-        axes.grid(alpha=0.3)
+        figure.suptitle(self._recipe.name)
+        rows = figure.subplots(max(len(curves), 1), 1, sharex=True, squeeze=False)
+        for (name, points), axes in zip(curves.items(), rows[:, 0], strict=False):
+            style, title = panels[name]
+            axes.plot(*zip(*points, strict=True), style, markersize=4)
+            axes.set_title(title, loc="left", fontsize="small")
+            axes.set_ylabel(name)
+            axes.grid(alpha=0.3)
+        rows[-1, 0].set_xlabel("step")
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
 
