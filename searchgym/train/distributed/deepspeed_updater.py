@@ -150,7 +150,7 @@ def _tensors_only() -> Iterator[None]:
 
 
 def _own_types() -> list[Any]:
-    """Returns the types that DeepSpeed's checkpoints hold beside tensors; none of them runs anything when it is made."""
+    """Returns the types that DeepSpeed's checkpoints hold beside tensors; making one of them runs nothing."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
     from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
     from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
