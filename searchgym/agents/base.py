@@ -22,8 +22,8 @@ import numpy as np
 from searchgym import protocol
 from searchgym.agents.roles import Role, load_role
 from searchgym.cards import MAX_CALLS, AgentCard, find_card, list_cards, load_card
-from searchgym.envs.task import load_object
 from searchgym.errors import UnknownNameError, UsageError
+from searchgym.named import load_object
 from searchgym.records import Action, Call, Hit, Question
 
 
@@ -190,11 +190,13 @@ def load_agent(name: str) -> LoadedAgent:
             raise UnknownNameError("agent", name, [*list_cards("agents"), "module:Class"]) from None
         card, folder = load_card(AgentCard, path), path.parent
     workflow = load_object(card.workflow)
+    # looked at before it is called: a card of somebody else's must not call anything but a workflow
+    acts = inspect.isclass(workflow) and inspect.iscoroutinefunction(getattr(workflow, "run", None))
+    if not acts:
+        raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
     try:
-        agent = workflow(**card.options)
+        agent: Agent = workflow(**card.options)
     except TypeError as error:
         raise UsageError(f"agent {card.name}: {card.workflow} cannot be built from {card.options}: {error}") from error
-    if not inspect.iscoroutinefunction(getattr(agent, "run", None)):
-        raise UsageError(f"agent {card.name}: {card.workflow} has no `async def run(self, question, io)`")
     roles = {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}
     return LoadedAgent(card.name, agent, roles, f"{card.workflow}({card.options or ''})", card.max_calls)

@@ -52,8 +52,6 @@ def root(
 
 def main() -> None:
     """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
-    if "" not in sys.path:  # as `python -m` does, so that --agent mine:Agent finds mine.py in the working directory
-        sys.path.insert(0, "")
     try:
         app(prog_name="searchgym")
     except SearchGymError as error:

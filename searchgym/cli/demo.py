@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.cli.output import table
-from searchgym.corpora.files import lock_folder, write_atomic
+from searchgym.corpora.files import write_atomic
+from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.worlds import build_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task

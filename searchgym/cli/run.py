@@ -57,8 +57,7 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     from searchgym.envs.task import load_task
 
     if name is None:
-        _check_own(options)
-        card = own_card(f"own/{Path(str(options['questions'])).stem}")
+        card = own_card(f"own/{Path(_own_questions(options)).stem}")
     else:
         try:
             card = find_env(name)
@@ -76,8 +75,8 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     return task
 
 
-def _check_own(options: TaskOptions) -> None:
-    """Refuses to go on without an environment unless the user gave questions and something to search."""
+def _own_questions(options: TaskOptions) -> str:
+    """Returns the user's question file; without an environment, it and something to search must be given."""
     if "questions" not in options:
         raise UsageError(
             "which environment? Give its ID (searchgym list), or your own --questions FILE with --corpus, --retriever "
@@ -85,6 +84,7 @@ def _check_own(options: TaskOptions) -> None:
         )
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError("nothing to search: give --corpus, --retriever or --distractors with your own --questions")
+    return str(options["questions"])
 
 
 def _without(name: str) -> str:

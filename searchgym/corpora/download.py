@@ -9,7 +9,7 @@ from typing import Any
 from searchgym.cards import CorpusCard
 from searchgym.corpora.files import download, sha256_file
 from searchgym.corpora.hub import HubSource, hub_file
-from searchgym.errors import DataMissingError, RunExistsError, UsageError
+from searchgym.errors import CardError, DataMissingError, RunExistsError, UsageError
 
 Progress = Callable[[int, int | None], None]
 """Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""
@@ -30,6 +30,7 @@ def get_corpus(
         ``path``, ``bytes``, ``sha256``, and ``checked``: whether the file was checked against the card's sha256.
 
     Raises:
+        CardError: The card's file is not the plain name of a file.
         UsageError: The corpus ships with the package.
         RunExistsError: The file exists and `overwrite` is False.
         DataMissingError: The file cannot be downloaded; the message names the address for a manual download.
@@ -37,6 +38,8 @@ def get_corpus(
     """
     if card.bundled:
         raise UsageError(f"corpus {card.name!r} ships with the package: nothing to get")
+    if Path(card.file).name != card.file:
+        raise CardError(f"corpus {card.name!r}: file is {card.file!r}, expected a name without a folder")
     path = folder / card.file
     if path.exists() and not overwrite:
         raise RunExistsError(f"{path} is there already: --overwrite downloads it again")

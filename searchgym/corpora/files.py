@@ -1,4 +1,4 @@
-"""Reads and writes JSON and JSON lines, plain or gzip; downloads and locks.
+"""Reads and writes JSON and JSON lines, plain or gzip; downloads.
 
 A file's type is detected from its content, not from its name: gzip by its first bytes. Read errors name the file and
 line. Writing is atomic: until a file is complete it has a temporary name in the same folder.
@@ -6,14 +6,12 @@ line. Writing is atomic: until a file is complete it has a temporary name in the
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import http.client
 import json
 import os
 import secrets
-import time
 import urllib.parse
 import urllib.request
 import zlib
@@ -22,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from searchgym.errors import DataError, DataMissingError, RunExistsError, UsageError
+from searchgym.errors import DataError, DataMissingError, UsageError
 
 FilePath = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
@@ -274,51 +272,6 @@ def write_atomic(path: FilePath) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, packed)
         else:
             yield file
-
-
-@contextmanager
-def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
-    """Locks a folder against all other processes until the block ends; makes the folder if needed.
-
-    The lock is an operating system lock on the file ``.lock``: it ends with the process, however that ends. The block
-    may rename the folder if it removes ``.lock`` afterwards.
-
-    Args:
-        folder: Folder to lock.
-        wait: Seconds to wait for another process to release the lock.
-
-    Raises:
-        RunExistsError: Another process holds the lock.
-        UsageError: The folder cannot be made or written.
-    """
-    end = time.monotonic() + wait
-    while (lock := _try_lock(folder)) is None:
-        if time.monotonic() >= end:
-            raise RunExistsError(f"{folder} is in use by another process: wait for it or choose another")
-        time.sleep(0.1)
-    with lock:
-        yield
-
-
-def _try_lock(folder: Path) -> BinaryIO | None:
-    """Returns the open, locked file ``.lock`` of a folder, or None if another process holds the lock."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("ab")
-    except FileNotFoundError:  # the process that held the lock renamed the folder between the two lines
-        return None
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be made a folder to write to: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking, the folder may have been renamed and made again: then the lock is on a file that
-        # no other process will look at.
-        if os.fstat(lock.fileno()).st_ino == (folder / ".lock").stat().st_ino:
-            return lock
-    except OSError:  # another process holds the lock, or has just renamed the folder
-        pass
-    lock.close()
-    return None
 
 
 def write_jsonl(path: FilePath, rows: Iterable[Any]) -> int:

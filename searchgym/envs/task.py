@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import importlib.util
 import math
 import os
@@ -20,6 +19,7 @@ from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, home, load_corpus
 from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
+from searchgym.named import load_function
 from searchgym.records import Passage, Question
 
 Reward = Callable[[State], float]
@@ -149,31 +149,6 @@ def checked_reward(reward: Reward, state: State) -> float:
 def reward_name(reward: Reward) -> str:
     """Returns the name of a reward function, for messages and records."""
     return getattr(reward, "__qualname__", type(reward).__name__)
-
-
-def load_object(spec: str) -> Any:
-    """Imports the object named ``"module:attribute"``.
-
-    Raises:
-        UsageError: The module cannot be imported or has no such attribute.
-    """
-    module, _, attribute = spec.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot load {spec!r} (expected module:name): {error}") from error
-
-
-def load_function(what: str, spec: str) -> Any:
-    """Imports the function named ``"module:function"``; `what` names its purpose in error messages.
-
-    Raises:
-        UsageError: The function cannot be imported, or the name is not a function.
-    """
-    loaded = load_object(spec)
-    if not callable(loaded):
-        raise UsageError(f"{what} {spec!r} is a {type(loaded).__name__}, not a function")
-    return loaded
 
 
 # -- resolving a card ----------------------------------------------------------------------------------------------

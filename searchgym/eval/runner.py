@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, read_json, write_atomic, write_jsonl
+from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
+from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.task import Task, reward_name

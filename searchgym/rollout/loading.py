@@ -51,7 +51,9 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
     folder = model_folder(path)
     check_tokenizer(folder)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"the tokenizer cannot be read: {error}", folder) from error
     if chat and not tokenizer.chat_template:
@@ -91,7 +93,7 @@ def load_model(
     try:
         with quiet_libraries():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
+                folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True, trust_remote_code=False
             )
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"the model cannot be read: {error}", folder) from error
@@ -111,7 +113,7 @@ def model_config(folder: Path) -> PretrainedConfig:
     """
     check_config(folder)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"the configuration cannot be read: {error}", folder) from error
     return config

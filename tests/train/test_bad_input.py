@@ -11,7 +11,8 @@ from made_models import tiny_qwen2, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from searchgym.cli import main
-from searchgym.corpora.files import iter_jsonl, lock_folder
+from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.locks import lock_folder
 from searchgym.rollout.storage import read_episodes
 
 RECIPE = """

@@ -57,7 +57,7 @@ def import_failure(module: str, seconds: float = IMPORT_SECONDS) -> str | None:
 def python_result(code: str, seconds: float) -> tuple[str, str | None]:
     """Runs Python code in a process that finds the modules this one finds; returns what it printed, what went wrong."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    status, out, err = run([sys.executable, "-c", code], seconds, {"PYTHONPATH": paths})
+    status, out, err = run([sys.executable, "-P", "-c", code], seconds, {"PYTHONPATH": paths})
     if status == 0:
         return out, None
     if status is None:

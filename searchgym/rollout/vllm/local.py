@@ -211,7 +211,7 @@ class LocalVllm:
 
 def _guard(processes: Sequence[int]) -> subprocess.Popen[bytes]:
     """Starts a process that outlives this one only to kill an engine's processes, which vLLM leaves behind."""
-    command = [sys.executable, "-c", GUARD, *map(str, processes)]
+    command = [sys.executable, "-P", "-c", GUARD, *map(str, processes)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 

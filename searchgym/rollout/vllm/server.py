@@ -86,7 +86,7 @@ def serve_command(
             "max-lora-rank": rank_for(rank),
         }
     # the module that ``vllm serve`` runs; the command itself does not start with the CPU build
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     for name, value in flags.items():
         if value is True:
             command.append(f"--{name}")

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
-from searchgym.envs.task import Task, checked_reward, load_function
+from searchgym.envs.task import Task, checked_reward
 from searchgym.errors import DataError, RewardError, UnknownNameError
+from searchgym.named import load_function
 from searchgym.records import Answer, Episode
 from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.recipe.options import CreditOptions

@@ -80,7 +80,7 @@ class RemoteLearner:
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
             if (gpus := self._recipe.learner.gpus) is not None:
                 numbers["CUDA_VISIBLE_DEVICES"] = visible(gpus)
-            command = [sys.executable, "-m", "searchgym.train.distributed.worker", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", "searchgym.train.distributed.worker", str(theirs.fileno())]
             with (self._folder / f"rank{rank}.log").open("wb") as log, theirs:
                 process = subprocess.Popen(
                     [*command, str(self._folder)],

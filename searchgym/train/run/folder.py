@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import dump_line, iter_jsonl, lock_folder, write_atomic
+from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
+from searchgym.corpora.locks import lock_folder
 from searchgym.errors import RunExistsError, UsageError
 from searchgym.records import Episode
 from searchgym.rollout.storage import EpisodeWriter, sidecar

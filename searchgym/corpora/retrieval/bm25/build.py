@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.retrieval.bm25.analysis import analyse
-from searchgym.corpora.retrieval.bm25.kernels import Floats, Ints, Longs, kernel
+from searchgym.corpora.retrieval.bm25.kernels import Floats, Ints, Longs, first_bad_posting, kernel
 from searchgym.errors import DataError, UsageError
 
 K1: Final = 0.9
@@ -175,9 +175,36 @@ def load_model(folder: Path) -> bm25s.BM25:
     params = json.loads((folder / "params.index.json").read_bytes())
     vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
     data, indices, starts, maxima = (np.load(folder / name, mmap_mode="r") for name in (DATA, INDICES, STARTS, MAXIMA))
-    if not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima) == len(vocabulary)):
-        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(vocabulary)} terms: they do not fit")
+    _check_postings(data, indices, starts, maxima, vocabulary, params["num_docs"])
     return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima)
+
+
+def _check_postings(
+    data: Any, indices: Any, starts: Any, maxima: Any, vocabulary: dict[str, int], passages: Any
+) -> None:
+    """Checks what the kernels rely on: they test no bounds, so that other numbers would reach beyond their arrays.
+
+    Reads every posting once; as much as a search of every word.
+
+    Raises:
+        ValueError: Says what is wrong.
+    """
+    kinds = [(array.dtype, array.ndim) for array in (data, indices, starts, maxima)]
+    if kinds != [(np.dtype(kind), 1) for kind in (np.float32, np.int32, np.int64, np.float32)]:
+        raise ValueError(f"the arrays are of types {', '.join(f'{kind} ({n}-d)' for kind, n in kinds)}")
+    if not len(starts) or not (len(data) == len(indices) == starts[-1] and len(starts) - 1 == len(maxima)):
+        raise ValueError(f"{len(data)} scores, {len(indices)} passages, {len(maxima)} terms: they do not fit")
+    if starts[0] != 0 or (np.diff(starts) < 0).any():
+        raise ValueError("the postings of the terms do not follow each other")
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else [None]
+    if len(ids) != len(maxima) or not all(type(i) is int and 0 <= i < len(maxima) for i in ids):
+        raise ValueError(f"the vocabulary does not number its {len(ids)} words from 0 to {len(maxima) - 1}")
+    if type(passages) is not int or not 0 <= passages < 2**31:
+        raise ValueError(f"num_docs is {passages!r}")
+    if not np.isfinite(maxima).all() or (bad := first_bad_posting(data, indices, starts, passages)) >= 0:
+        raise ValueError(
+            "a largest score is not finite" if not np.isfinite(maxima).all() else f"posting {bad} is wrong"
+        )
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:

@@ -66,6 +66,29 @@ def kernel(function: F) -> F:
         return cast(F, numba.njit(nogil=True)(function))
 
 
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def first_bad_posting(scores: Floats, passages: Ints, starts: Longs, count: int) -> int:
+    """Returns the first posting that is out of order, beyond the passages or without a positive score; -1 if none is.
+
+    Args:
+        scores: Scores of all postings.
+        passages: Passages of all postings, which ascend within a term.
+        starts: (T + 1,) first posting of each term, ascending, the last one their number.
+        count: Number of passages.
+    """
+    for term in range(len(starts) - 1):
+        last = -1
+        for at in range(starts[term], starts[term + 1]):
+            passage = passages[at]
+            if passage <= last or passage >= count or not 0 < scores[at] < np.inf:
+                return at
+            last = passage
+    return -1
+
+
 # -- kernels -------------------------------------------------------------------------------------------------------
 # The best hits so far are kept in a binary heap with the worst at its root: lower score, or same score and later
 # passage.

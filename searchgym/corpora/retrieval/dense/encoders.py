@@ -7,7 +7,7 @@ configures are ignored.
 from __future__ import annotations
 
 import functools
-import importlib.resources
+import importlib.util
 import re
 import threading
 import warnings
@@ -135,7 +135,7 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     except ImportError as error:
-        raise UsageError(f"encoders need sentence-transformers 5.4 or newer ({error}): {EXTRA}") from error
+        raise UsageError(f"encoders need sentence-transformers 6 or newer ({error}): {EXTRA}") from error
     if (card.device or "").startswith("cuda") and not torch.cuda.is_available():
         raise UsageError(f"encoder card {card.name!r}: torch finds no GPU for device {card.device!r}")
     place, where = _place(card)
@@ -145,9 +145,9 @@ def _load(card: EncoderCard) -> SentenceTransformer:
             # `modality_config` passes texts on as they are: by default they are put into a model's chat template.
             transformer = Transformer(
                 place,
-                model_kwargs={"dtype": getattr(torch, card.dtype), **where},
-                config_kwargs=dict(where),
-                processor_kwargs=dict(where),
+                model_kwargs={"dtype": getattr(torch, card.dtype), **where, "trust_remote_code": False},
+                config_kwargs={**where, "trust_remote_code": False},
+                processor_kwargs={**where, "trust_remote_code": False},
                 modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
                 module_output_name="token_embeddings",
                 max_seq_length=card.max_tokens,
@@ -184,10 +184,12 @@ def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
 def _in_package(model: str) -> Path:
     """Returns the folder that ``package:NAME/FOLDER`` names inside an installed package."""
     name, _, inside = model.removeprefix(_PACKAGE).partition("/")
-    try:
-        folder = Path(str(importlib.resources.files(name))) / inside
-    except (ImportError, ValueError, TypeError):
-        raise DataMissingError(f"no such package: pip install {name.replace('_', '-')}", model) from None
+    if not name.isidentifier() or ".." in Path(inside).parts or Path(inside).is_absolute():
+        raise UsageError(f"{model}: expected package:NAME/FOLDER, a folder inside an installed package")
+    found = importlib.util.find_spec(name)  # finds a package without running it
+    if found is None or not found.submodule_search_locations:
+        raise DataMissingError(f"no such package: pip install {name.replace('_', '-')}", model)
+    folder = Path(next(iter(found.submodule_search_locations))) / inside
     if not folder.is_dir():
         raise DataMissingError(f"the package {name} has no folder {inside!r}: reinstall it", model)
     return folder

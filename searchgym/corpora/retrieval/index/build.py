@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cards import build
-from searchgym.corpora.files import FilePath, lock_folder, write_atomic
+from searchgym.corpora.files import FilePath, write_atomic
+from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.passages import corpus_sha256, passage_line
 from searchgym.corpora.retrieval.backends import Builder, Progress, back_end, quiet
 from searchgym.corpora.retrieval.bm25 import analysis

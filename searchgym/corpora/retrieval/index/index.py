@@ -26,12 +26,15 @@ from searchgym.corpora.retrieval.bm25.build import K1, B, build_model
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.corpora.retrieval.cards import (
     OUTSIDE,
+    BM25Card,
     PartCard,
     RetrieverCard,
     find_retriever,
     leaves,
+    models_of,
     parts_of,
     same_part,
+    shipped_encoders,
 )
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import compose
@@ -125,7 +128,7 @@ def load_index(
         IndexMismatchError: A file is missing or does not match the manifest, the folder was made by an incompatible
             version of the code, or its corpus is not the expected one.
         UsageError: `card` needs a part that the folder lacks, or no `card` is given and the folder's own card names a
-            server, a function or a record.
+            server, a function, a record, or a model that no encoder card of the package names.
     """
     folder = Path(folder)
     manifest = _checked_manifest(folder, verify=False)
@@ -135,13 +138,14 @@ def load_index(
         store = PassageStore(folder)
         if len(store) != manifest.passages:
             raise _mismatch(folder, f"passages and {MANIFEST} count {len(store)} and {manifest.passages} passages")
+        for data in (manifest.retriever, *(part.card for part in manifest.parts.values())):
+            _check_whole(data)
         default = find_retriever(manifest.retriever)
         built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
-    # A folder from someone else must not choose the code or the server that runs: its card may name a tool.
-    if card is None and any(isinstance(leaf, OUTSIDE) for leaf in leaves(default)):
-        raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
+    if card is None:
+        _check_own(folder, default)
     wanted = default if card is None else find_retriever(card)
     opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 
@@ -167,6 +171,36 @@ def load_index(
     return over_corpus(compose(wanted, open_part), folder)
 
 
+def _check_own(folder: Path, card: RetrieverCard) -> None:
+    """Refuses a folder's own card if it names code, servers or models: the folder may be someone else's.
+
+    Raises:
+        UsageError: Says what the card names, and how to allow it.
+    """
+    if any(isinstance(leaf, OUTSIDE) for leaf in leaves(card)):
+        raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
+    known = shipped_encoders()
+    for model in models_of(card):
+        name, revision = (model, None) if isinstance(model, str) else (model.model, model.revision)
+        if isinstance(model, str) or (name, revision) not in known:
+            raise UsageError(
+                f"{folder}: its own card loads the model {name!r}, which no card of this installation names: if you "
+                "trust it, name the retriever card that the index was built for (card=, --retriever CARD)"
+            )
+
+
+def _check_whole(data: Any) -> None:
+    """Raises a CardError if a card in a manifest names another card, which would be a file outside of the folder."""
+    if isinstance(data, list):
+        for item in data:
+            _check_whole(item)
+    elif isinstance(data, dict):
+        for name in ("of", "encoder"):
+            _check_whole(data.get(name))
+    elif data is not None:
+        raise CardError(f"{MANIFEST} names the card {data!r:.80} instead of holding it")
+
+
 def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
     """Returns a retriever after checking that it has a corpus on this machine.
 
@@ -183,7 +217,8 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 
     Args:
         folder: Index folder, made by `build_index`.
-        verify: Whether to read every file and compare its full sha256, which takes time linear in its size.
+        verify: Whether to read every file, compare its full sha256, and check the postings of BM25, which takes time
+            linear in its size.
 
     Returns:
         The fields of the manifest, where ``files`` maps each file to its size in bytes; ``folder``; ``bytes``, the
@@ -194,9 +229,24 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
         IndexMismatchError: The folder does not match its manifest, or an incompatible version made it.
     """
     manifest = _checked_manifest(Path(folder), verify)
+    if verify:
+        _check_parts(Path(folder), manifest)
     sizes = {name: file.bytes for name, file in manifest.files.items()}
     described = dataclasses.asdict(manifest) | {"files": sizes, "bytes": sum(sizes.values()), "verified": verify}
     return {"folder": str(folder), **described}
+
+
+def _check_parts(folder: Path, manifest: Manifest) -> None:
+    """Raises an IndexMismatchError if postings of BM25 are not sound: a manifest may be forged along with its files."""
+    for name, part in manifest.parts.items():
+        _check_whole(part.card)
+        card = find_retriever(part.card)
+        if isinstance(card, BM25Card):
+            try:
+                store = PassageStore(folder)
+                back_end(card).load(card, folder / name, part.facts, store, manifest.corpus_sha256, quiet)
+            except (IndexMismatchError, DataError, OSError, ValueError) as error:
+                raise _mismatch(folder, str(error)) from error
 
 
 def describe_files(folder: Path) -> dict[str, IndexFile]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import json
 import math
@@ -15,6 +14,7 @@ from typing import Any, Final, Self, TypeVar
 from searchgym.corpora.retrieval.remote.wire import read_contents
 from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.errors import RetrieverError, UsageError
+from searchgym.named import load_function
 from searchgym.records import Hit, Passage
 
 T = TypeVar("T")
@@ -65,12 +65,7 @@ class ToolRetriever:
         Raises:
             UsageError: The function does not exist or is not callable.
         """
-        module, _, attribute = name.partition(":")
-        try:
-            function = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UsageError(f"cannot load the tool {name!r} (expected module:function): {error}") from error
-        return cls(function, calls=calls)
+        return cls(load_function("tool", name), calls=calls)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query, in the function's order.

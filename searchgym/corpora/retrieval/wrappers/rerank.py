@@ -149,7 +149,10 @@ class ByPairs:
             raise UsageError(f"a cross-encoder needs sentence-transformers ({error}): {EXTRA}") from error
         try:
             self.loaded = CrossEncoder(
-                model, device=device, local_files_only=not Path(model).exists() and not hub_answers()
+                model,
+                device=device,
+                local_files_only=not Path(model).exists() and not hub_answers(),
+                trust_remote_code=False,
             )
         except Exception as error:  # transformers, torch and the hub's client raise exceptions of many types
             raise DataMissingError(
