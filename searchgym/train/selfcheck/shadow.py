@@ -34,6 +34,10 @@ class Seen:
     """Entropies of the distributions that they were drawn from."""
     variance: list[Floats]
     """Variances of the log-prob of a token drawn from these distributions."""
+    quantile: list[Floats]
+    """Distances of the tokens' quantiles in their distributions from the mean, 0, in order of ids."""
+    ranked: list[Floats]
+    """The same in order of falling probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +85,25 @@ class Shadow:
         return logits[0, torch.from_numpy(np.asarray(places) - 1)].double()
 
     def distribution(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns log-probs (n,), entropies (n,) and variances of the log-probs (n,) at the trained tokens."""
+        """Returns all log-probs (n, V), those of the trained tokens (n,) and entropies (n,)."""
         places = trained_tokens(sample)
         every = torch.log_softmax(self.logits(sample, places) / self.recipe.rollout.temperature, -1)
         chosen = torch.from_numpy(sample.ids[places].astype(np.int64))
-        share = every.exp()
-        entropy = -(share * every).sum(-1)
-        variance = (share * every.square()).sum(-1) - entropy.square()
-        return every[torch.arange(len(places)), chosen], entropy, variance
+        return every, every[torch.arange(len(places)), chosen], -(every.exp() * every).sum(-1)
 
     @torch.no_grad()
     def look(self, samples: Sequence[Sample]) -> Seen:
         """Returns what the present weights say of samples."""
-        rows = [[part.numpy() for part in self.distribution(sample)] for sample in samples]
-        return Seen(*([row[i] for row in rows] for i in range(3)))
+        rows = []
+        for sample in samples:
+            every, logp, entropy = self.distribution(sample)
+            share = every.exp()
+            variance = (share * every.square()).sum(-1) - entropy.square()
+            before = torch.arange(share.shape[1]) < torch.from_numpy(sample.ids[sample.mask].astype(np.int64))[:, None]
+            below, likelier = (share * before).sum(-1), (share * (every > logp[:, None])).sum(-1)
+            half = 0.5 * logp.exp() - 0.5
+            rows.append([part.numpy() for part in (logp, entropy, variance, below + half, likelier + half)])
+        return Seen(*([row[i] for row in rows] for i in range(5)))
 
     def update(
         self, samples: Sequence[Sample], row_loss: Callable[[int], Tensor], step: int, before: State | None = None
@@ -239,7 +248,7 @@ def policy_loss(
 
     def loss(i: int) -> Tensor:
         sample = samples[i]
-        logp, entropy, _ = shadow.distribution(sample)
+        _, logp, entropy = shadow.distribution(sample)
         advantage = torch.from_numpy(sample.advantage[sample.mask].astype(np.float64))
         sampler = torch.from_numpy(sample.sampler_logp[sample.mask].astype(np.float64))
         before = torch.from_numpy(old[i])
@@ -297,7 +306,7 @@ def fallen(gap: Tensor, advantage: Tensor, lengths: Sequence[int]) -> Tensor:
 def likelihood_loss(shadow: Shadow, samples: Sequence[Sample]) -> Callable[[int], Tensor]:
     """Returns the negative log-likelihood of a sample by its number."""
     share = shares(samples, [int(sample.mask.sum()) for sample in samples], shadow.recipe.loss)
-    return lambda i: -share[i] * shadow.distribution(samples[i])[0].sum()
+    return lambda i: -share[i] * shadow.distribution(samples[i])[1].sum()
 
 
 def value_loss(shadow: Shadow, samples: Sequence[Sample], places: Sequence[Any]) -> Callable[[int], Tensor]:

@@ -5,6 +5,7 @@ Since each stage is compared with formulas on its actual input, a fault is repor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from searchgym.envs.task import checked_reward
 from searchgym.records import Answer, Episode
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
-from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.options import KeyOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import Assembly, assemble, trainer_of
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
@@ -24,17 +25,19 @@ from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck.findings import Broken, Findings
 from searchgym.train.selfcheck.stages import ADVANTAGES, Drawn, check_advantages, check_drawn
 from searchgym.train.selfcheck.updates import AGREE, LOSS, PREPARED, UPDATE, KeyCheck
-from searchgym.train.selfcheck.watched import WatchedLearner, WatchedRollout, WatchedSampler, by_episode
+from searchgym.train.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
 
 TEMPERATURE: Final = 1.3
 """Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""
 EPS: Final = 1e-5
 """Least constant in AdamW's denominator: with 1e-8, rounding in gradients that cancel would grow to whole steps."""
-RATE: Final = {"model": 1e-3, "adapter": 1e-2}
-"""Learning rates at which every update moves the log-probs visibly."""
+RATE: Final = {"model": 1e-3, "adapter": 1e-2, "critic": 3e-3}
+"""Learning rates at which every update moves the log-probs visibly; a key's own rate is twice as high."""
 STEPS: Final = 3
-KL, ENTROPY = 0.5, 0.1
+KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
 """Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
+FRESH: Final = "random numbers are fresh"
+QUESTIONS: Final = "questions are drawn by epochs"
 LOOP: Final = "steps run to their end"
 
 
@@ -65,7 +68,7 @@ def small_recipe(recipe: Recipe) -> Recipe:
     """Returns the recipe with a few small steps of two updates each, at rates that move the weights."""
     rollout, least = recipe.rollout, recipe.advantage.min_group
     questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
-    supervised = recipe.method == "supervised"
+    rate, supervised = RATE["adapter" if recipe.lora.rank else "model"], recipe.method == "supervised"
     if supervised:  # the same update, on episodes that the model samples instead of a file's
         recipe = replace(recipe, method="rejection", supervised=replace(recipe.supervised, min_reward=-1.0))
     return replace(
@@ -87,9 +90,13 @@ def small_recipe(recipe: Recipe) -> Recipe:
             kl_coef=recipe.loss.kl_coef and max(recipe.loss.kl_coef, KL),
             entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
         ),
-        models={name: replace(own, lr=None, critic_lr=None) for name, own in recipe.models.items()},
-        optimizer=_moving(recipe.optimizer, RATE["adapter" if recipe.lora.rank else "model"]),
-        critic=replace(recipe.critic, warmup_steps=0, optimizer=_moving(recipe.critic.optimizer, RATE["model"])),
+        models={name: _own_rates(own, rate) for name, own in recipe.models.items()},
+        optimizer=_moving(recipe.optimizer, rate),
+        critic=replace(
+            recipe.critic,
+            warmup_steps=min(recipe.critic.warmup_steps, 1),
+            optimizer=_moving(recipe.critic.optimizer, RATE["critic"]),
+        ),
         validation=replace(recipe.validation, every=0),
         checkpoint=replace(recipe.checkpoint, every=0),
         guard=type(recipe.guard)(),
@@ -97,11 +104,17 @@ def small_recipe(recipe: Recipe) -> Recipe:
     )
 
 
+def _own_rates(options: KeyOptions, rate: float) -> KeyOptions:
+    """Returns a key's options with other rates than the recipe's, where it has rates of its own."""
+    return replace(options, lr=options.lr and 2 * rate, critic_lr=options.critic_lr and 2 * RATE["critic"])
+
+
 def _moving(options: OptimizerOptions, rate: float) -> OptimizerOptions:
     """Returns options of two updates per step on all samples, so that ratios leave 1 and clips act."""
     return replace(
         options,
         lr=rate,
+        weight_decay=options.weight_decay and max(options.weight_decay, DECAY),
         eps=max(options.eps, EPS),
         warmup_steps=1,
         schedule="cosine",
@@ -127,6 +140,8 @@ class _Steps:
         self._penalties = {name: role.penalty for name, role in roles.items()}
         self._rollout = WatchedRollout(parts.rollout, recipe, lambda name: parts.task.find(name).answers[0])
         self._learner = WatchedLearner(parts.learner, self._learnt)
+        self._seeds: Counter[int] = Counter()
+        self._asked: list[set[str]] = []
         self._keys = {key.name: KeyCheck(key, parts.learner, findings) for key in parts.keys if not key.frozen}
 
     def trainer(self, out: Path) -> Trainer:
@@ -156,11 +171,26 @@ class _Steps:
         keys = {role: key.name for key in self._parts.keys for role in key.roles}
         drawn = Drawn(by_episode(exchanges), self._rollout.episodes, data.samples, keys)
         check_drawn(self._findings, drawn, self._recipe, self._penalties, self.score)
+        self._fresh(exchanges)
         self._learner.prepared = None
         with self._findings.stage(AGREE):
             for name, check in self._keys.items():
                 if own := self.of_key(data.samples, name):
                     check.drawn(own)
+
+    def _fresh(self, exchanges: Sequence[Exchange]) -> None:
+        """Checks that every response has random numbers of its own, and that an epoch repeats no question."""
+        self._seeds.update(request.seed for request, _ in exchanges)
+        twice = sum(count > 1 for count in self._seeds.values())
+        said = f"{self._seeds.total()} responses, {twice} seeds were used twice"
+        self._findings.add(FRESH, not twice, said)
+        self._asked.append({episode.question_id for episode in self._rollout.episodes})
+        known, here = len(self._parts.task.questions), self._recipe.rollout.questions
+        epoch = self._asked[: known // here]
+        repeated = sum(map(len, epoch)) - len(set().union(*epoch))
+        short = sum(len(asked) != here for asked in self._asked)
+        said = f"{len(self._asked)} steps of {known} questions, {repeated} repeated within an epoch"
+        self._findings.add(QUESTIONS, not repeated and not short, said)
 
     def prepared(self, data: StepData, made: StepData) -> None:
         """Checks what was added to the samples, and their advantages."""

@@ -134,6 +134,11 @@ class KeyCheck:
         off = float(surprise.sum()) / max(deviation, 1e-9)
         said = f"{len(surprise)} tokens, {off:+.1f} standard deviations less likely than expected; 6 are allowed"
         self._findings.add(DRAWN, abs(off) <= 6, said)
+        for rows in (now.quantile, now.ranked):
+            pairs = np.concatenate([row[1:] * row[:-1] for row in rows])
+            off = float(pairs.sum()) / max(float(np.sqrt(np.square(pairs).sum())), 1e-9)
+            said = f"neighbouring tokens depend on each other by {off:+.1f} standard deviations; 6 are allowed"
+            self._findings.add(DRAWN, abs(off) <= 6, said)
 
     # -- what advantages need --------------------------------------------------------------------------------------
 
@@ -188,6 +193,12 @@ class KeyCheck:
     def after_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
         """Makes the same update and compares losses, gradients and weights with the learner's."""
         recipe, shadow = self.recipe, self._shadow
+        if recipe.has_critic and step < recipe.critic.warmup_steps:
+            after = self._learner.weights_of(self.key.name, self._adapter)
+            moved = sum(not torch.equal(weight, after[name].cpu()) for name, weight in self._before.items())
+            self._findings.add(UPDATE, not moved, f"{moved} weights moved while only the critic was to learn")
+            self._value_update(samples, step, metrics)
+            return
         if recipe.method == "policy":
             loss = policy_loss(shadow, samples, self._old, self._reference)
             scale = float(np.mean(np.abs(np.concatenate([s.advantage[s.mask] for s in samples]))))
@@ -202,6 +213,10 @@ class KeyCheck:
         updated = shadow.update(samples, loss, step, self._before)
         self._compare(LOSS, GRADIENT, updated, metrics, "", scale)
         self._weights(updated)
+        self._value_update(samples, step, metrics)
+
+    def _value_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
+        """Makes the critic's update, if there is a critic, and compares losses and gradients."""
         if self._critic is not None:
             places = [self._places(sample) for sample in samples]
             of_critic = self._critic.update(samples, value_loss(self._critic, samples, places), step)
@@ -240,15 +255,17 @@ class KeyCheck:
                 float((handed[n].cpu().float() - w.float()).abs().max()) for n, w in merged.items() if n in handed
             )
             self._findings.add(UPDATE, worst <= (1e-4 if self._limit == "float32" else 0.05), f"merged {worst:.2g} off")
-        apart = size = 0.0
-        for name, before in self._before.items():
-            step = after[name].double() - before.double()
-            wanted = own[name].double() - before.double()
-            apart, size = apart + float((step - wanted).square().sum()), size + float(wanted.square().sum())
-        off = (apart / size) ** 0.5 if size else float(apart > 0)
-        said = f"weights moved {size**0.5:.3g}, off by {off:.2g} of that; {ASTRAY[self._limit]:g} is allowed"
-        if updated.norm > CANCELLED * updated.gross:
-            self._findings.add(UPDATE, off <= ASTRAY[self._limit], said)
+        if updated.norm <= CANCELLED * updated.gross:
+            return
+        for matrices in (True, False):  # apart from each other: there are few norms and biases, and no decay on them
+            apart = size = 0.0
+            for name, before in self._before.items():
+                if (before.ndim > 1) == matrices:
+                    step, wanted = (state[name].double() - before.double() for state in (after, own))
+                    apart, size = apart + float((step - wanted).square().sum()), size + float(wanted.square().sum())
+            off = (apart / size) ** 0.5 if size else float(apart > 0)
+            said = f"{'matrices' if matrices else 'norms and biases'} moved {size**0.5:.3g}, off by {off:.2g} of that"
+            self._findings.add(UPDATE, off <= ASTRAY[self._limit], f"{said}; {ASTRAY[self._limit]:g} is allowed")
 
 
 def _mean_gap(one: Sequence[Floats], other: Sequence[Any]) -> float:
