@@ -34,7 +34,7 @@ def serve(
     calls: Annotated[int, typer.Option(min=1, help="Retriever calls that run at once.")] = 1,
     max_queries: Annotated[int, typer.Option(min=1, help="Maximum queries per request.")] = 1024,
     max_k: Annotated[int, typer.Option(min=1, help="Maximum passages per query.")] = 100,
-    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request body.")] = 8 * 2**20,
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request body.")] = 4 * 2**20,
     max_hits: Annotated[int, typer.Option(min=1, help="Maximum passages per request, its queries times k.")] = 10_240,
     max_waiting: Annotated[
         int, typer.Option(min=1, help="Maximum queries in the queue; further ones get status 503.")

@@ -45,7 +45,7 @@ class _Bounded(asyncio.Protocol):
             self._unasked = 0
             return
         self._unasked += len(data)
-        if self._unasked > (HEAD if self._reads_head() else HEAD + self.body):
+        if self._unasked > HEAD + (0 if self._reads_head() else self._left_of_body()):
             self._refuse(b"431 Request Header Fields Too Large")
 
     def on_response_complete(self) -> None:
@@ -58,6 +58,11 @@ class _Bounded(asyncio.Protocol):
 
     def _reads_head(self) -> bool:
         return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+
+    def _left_of_body(self) -> int:
+        """Returns how many bytes may come of a body that was refused; they are dropped, so that the reply is read."""
+        lengths = [value for name, value in self.cycle.scope["headers"] if name == b"content-length"]
+        return int(lengths[0]) if lengths else self.body
 
     def _check(self) -> None:
         """Ends the connection if its time is up, else looks again later."""

@@ -29,8 +29,8 @@ class Limits:
     """Maximum number of hits per query."""
     hits: int = MOST_HITS
     """Maximum number of hits in a request, its queries times k."""
-    body: int = 8 * 2**20
-    """Maximum number of bytes in a request."""
+    body: int = 4 * 2**20
+    """Maximum number of bytes in a request; to parse this many can hold up all others for 0.1 seconds."""
     waiting: int = 8192
     """Maximum number of queries accepted but not yet answered; further requests are told to come back later."""
     batch: int = 512
