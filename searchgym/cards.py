@@ -267,6 +267,17 @@ def list_cards(kind: str) -> dict[str, Path]:
     return flat | {path.parent.name: path for path in sorted(folder.glob("*/card.yaml"))}
 
 
+def data_file(folder: Path, name: str) -> Path:
+    """Returns the path in a folder of the file that a card names.
+
+    Raises:
+        CardError: The name is not that of a file in the folder itself.
+    """
+    if Path(name).name != name:
+        raise CardError(f"file {name!r}: a card gives the name of a file in {folder}, without a folder")
+    return folder / name
+
+
 def find_card(kind: str, name: str) -> Path:
     """Returns the file of a card given its name or its path.
 

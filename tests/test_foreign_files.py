@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import CorpusCard, EncoderCard
+from searchgym.agents.roles import load_role
+from searchgym.cards import CorpusCard, EncoderCard, RoleCard
 from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
@@ -25,6 +27,7 @@ from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, in
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
 from searchgym.records import Passage
 from searchgym.rollout.loading import load_model
+from searchgym.train.distributed.deepspeed_updater import _tensors_only
 
 PAGES = [Passage(str(i), f"Page {i}", f"heron number {i} near the lake {'reed ' * (i % 3)}") for i in range(30)]
 ENCODER = {"name": "theirs", "dimension": 8, "max_tokens": 16}
@@ -231,11 +234,32 @@ def test_a_models_own_code_is_neither_asked_about_nor_run(tmp_path, monkeypatch)
     assert not seen.exists()
 
 
+@pytest.mark.parametrize("prompt", ["../secret.md", "/etc/hostname"])
+def test_a_role_does_not_read_prompts_elsewhere(prompt, tmp_path):
+    (tmp_path / "secret.md").write_text("{question}")
+    with pytest.raises(CardError, match="not in the card's folder"):
+        load_role("r", RoleCard(prompt=prompt, fields=["question"], max_tokens=8), tmp_path / "card")
+
+
+def test_deepspeed_loads_tensors_alone(tmp_path):
+    seen = tmp_path / "canary"
+
+    class Theirs:
+        def __reduce__(self):
+            return open, (str(seen), "w")
+
+    torch.save({"version": Theirs()}, tmp_path / "state.pt")
+    with _tensors_only(), pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        torch.load(tmp_path / "state.pt", weights_only=False)  # as DeepSpeed asks for it
+    assert not seen.exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
 @pytest.mark.parametrize("file", ["../../x", "/etc/x", "a/b"])
 def test_a_corpus_is_written_into_its_folder(file, tmp_path):
     (tmp_path / "source").write_text("theirs")
     card = CorpusCard(name="c", summary="", source="", licence="", file=file, url=(tmp_path / "source").as_uri())
-    with pytest.raises(CardError, match="a name without a folder"):
+    with pytest.raises(CardError, match="without a folder"):
         get_corpus(card, tmp_path / "data" / "deep")
     assert sha256_file(tmp_path / "source")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from searchgym.cards import CorpusCard
+from searchgym.cards import CorpusCard, data_file
 from searchgym.corpora.files import download, sha256_file
 from searchgym.corpora.hub import HubSource, hub_file
-from searchgym.errors import CardError, DataMissingError, RunExistsError, UsageError
+from searchgym.errors import DataMissingError, RunExistsError, UsageError
 
 Progress = Callable[[int, int | None], None]
 """Callback of a download: called with the bytes done so far and the bytes expected (None if unknown)."""
@@ -38,9 +38,7 @@ def get_corpus(
     """
     if card.bundled:
         raise UsageError(f"corpus {card.name!r} ships with the package: nothing to get")
-    if Path(card.file).name != card.file:
-        raise CardError(f"corpus {card.name!r}: file is {card.file!r}, expected a name without a folder")
-    path = folder / card.file
+    path = data_file(folder, card.file)
     if path.exists() and not overwrite:
         raise RunExistsError(f"{path} is there already: --overwrite downloads it again")
     download(_address(card, path), path, sha256=card.sha256, progress=progress)

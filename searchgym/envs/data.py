@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from searchgym.cards import CorpusCard, find_card, list_cards, load_card
+from searchgym.cards import CorpusCard, data_file, find_card, list_cards, load_card
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _corpus_file(name: str) -> Path:
     card = load_card(CorpusCard, find_card("corpora", name))
     if card.bundled:
         return bundled_file(card.bundled)
-    local = home() / "data" / card.file
+    local = data_file(home() / "data", card.file)
     index = home() / "indexes" / card.name
     for path in (index, local):
         if path.exists():

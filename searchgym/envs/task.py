@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
-from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build
+from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
@@ -277,7 +277,7 @@ def load_questions(
         return tuple(records)
     from searchgym.corpora.hub import open_questions
 
-    local = home() / "data" / source.file
+    local = data_file(home() / "data", source.file)
     if given is None and not source.bundled and not local.exists():
         return _hub_questions(card, source, local)
     default = bundled_file(source.bundled) if source.bundled else local

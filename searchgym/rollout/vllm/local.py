@@ -237,6 +237,7 @@ def _environment(options: VllmOptions, gpus: Sequence[int] | None) -> Any:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # in this process, its threads would compete with torch's
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would copy locks that our threads hold
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
+        "PYTHONSAFEPATH": "1",  # a spawned process would look for modules in the working folder first
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for what commands print
         "VLLM_NO_USAGE_STATS": "1",

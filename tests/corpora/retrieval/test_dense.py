@@ -423,10 +423,10 @@ def test_a_file_that_is_another_is_refused(tmp_path: Path, use: Use, card: Dense
         file.write_bytes(content)
         make_true(tmp_path / "i")
         with pytest.raises(IndexMismatchError, match=r"dense|index\.faiss"):
-            load_index(tmp_path / "i")
+            load_index(tmp_path / "i", card=card)
     file.write_bytes(good)
     make_true(tmp_path / "i")
-    load_index(tmp_path / "i")
+    load_index(tmp_path / "i", card=card)
 
 
 @pytest.mark.parametrize("card", [FLAT, IVF, HNSW], ids=lambda card: card.index)
@@ -450,7 +450,7 @@ def test_probes_that_are_not_of_this_index_are_refused(tmp_path: Path, use: Use)
         np.save(tmp_path / "i/dense/probe.npy", content, allow_pickle=True)
         make_true(tmp_path / "i")
         with pytest.raises(IndexMismatchError, match=r"probe\.npy|allow_pickle"):
-            load_index(tmp_path / "i")
+            load_index(tmp_path / "i", card=FLAT)
 
 
 def test_facts_of_another_index_are_refused(tmp_path: Path, use: Use) -> None:
@@ -462,7 +462,7 @@ def test_facts_of_another_index_are_refused(tmp_path: Path, use: Use) -> None:
         facts = good["parts"]["dense"]["facts"] | change
         path.write_text(json.dumps(good | {"parts": {"dense": good["parts"]["dense"] | {"facts": facts}}}))
         with pytest.raises(IndexMismatchError, match="dense"):
-            load_index(tmp_path / "i")
+            load_index(tmp_path / "i", card=FLAT)
 
 
 @pytest.mark.parametrize(

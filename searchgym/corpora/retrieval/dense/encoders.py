@@ -184,9 +184,9 @@ def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
 def _in_package(model: str) -> Path:
     """Returns the folder that ``package:NAME/FOLDER`` names inside an installed package."""
     name, _, inside = model.removeprefix(_PACKAGE).partition("/")
-    if not name.isidentifier() or ".." in Path(inside).parts or Path(inside).is_absolute():
+    if (name and not name.isidentifier()) or ".." in Path(inside).parts or Path(inside).is_absolute():
         raise UsageError(f"{model}: expected package:NAME/FOLDER, a folder inside an installed package")
-    found = importlib.util.find_spec(name)  # finds a package without running it
+    found = importlib.util.find_spec(name) if name else None  # finds a package without running it
     if found is None or not found.submodule_search_locations:
         raise DataMissingError(f"no such package: pip install {name.replace('_', '-')}", model)
     folder = Path(next(iter(found.submodule_search_locations))) / inside

@@ -115,7 +115,9 @@ def load_index(
     card: str | dict[str, Any] | RetrieverCard | None = None,
     progress: Progress = quiet,
 ) -> CorpusRetriever:
-    """Returns the retriever of an index folder, memory-mapped, after a constant-time check against its manifest.
+    """Returns the retriever of an index folder, memory-mapped, after a check against its manifest.
+
+    The check takes constant time, except for the postings of BM25, all of which are read once.
 
     Args:
         folder: Index folder, made by `build_index`.
