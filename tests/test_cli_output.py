@@ -1,11 +1,13 @@
 """What commands print while they work."""
 
+import json
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from searchgym.cli import output
-from searchgym.cli.output import stages
+from searchgym.cli.output import MOST_SHOWN, emit_rows, say, stages
 
 
 @pytest.fixture
@@ -71,3 +73,23 @@ def test_what_goes_nowhere_has_a_line_too(clock, capsys):
         clock.now += 30
         report("waiting", 0, 10)
     assert capsys.readouterr().err.startswith("waiting: 0 of 10, 0/s")
+
+
+def test_a_page_of_fifty_megabytes_is_cut_in_tables_and_lines_and_whole_in_json(capsys):
+    page = "x\x1b " * (50 << 20 >> 1)
+    begun = time.process_time()
+    emit_rows([{"rank": 1, "text": page}], False, "hits")
+    say(page)
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert len(text) < 10 * MOST_SHOWN
+        assert f" ... ({len(page) - MOST_SHOWN:,} more characters)" in text
+        assert "\x1b" not in text
+    assert time.process_time() - begun < 2
+    emit_rows([{"rank": 1, "text": "y" * 2 * MOST_SHOWN}], True, "hits")
+    assert json.loads(capsys.readouterr().out)["hits"][0]["text"] == "y" * 2 * MOST_SHOWN
+
+
+def test_a_text_of_the_longest_size_is_shown_whole(capsys):
+    say("x" * MOST_SHOWN)
+    assert capsys.readouterr().err == "x" * MOST_SHOWN + "\n"
