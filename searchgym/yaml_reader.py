@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 
@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = cast(Any, self).peek_event()
         if event.anchor is not None:
             raise yaml.composer.ComposerError(
                 None, None, "anchors (&) and aliases (*) are refused: write the value out", event.start_mark
