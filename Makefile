@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tiny train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench clean
+.PHONY: help setup demo tiny train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -76,6 +76,12 @@ check: setup  ## check formatting, lint and types
 
 bench: setup  ## measure environment steps and searches per second
 	$(PY) benchmarks/env_throughput.py
+
+# Files in a wheel bear the time of the last commit, so that everyone who builds a commit gets the same bytes.
+wheel: setup  ## build the wheel into dist/, the same bytes from the same commit
+	rm -rf build
+	SOURCE_DATE_EPOCH=$(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct)) $(PY) -m pip wheel -q \
+		--disable-pip-version-check --no-deps --no-build-isolation --no-index --wheel-dir dist .
 
 clean:  ## remove what builds, checks and tests leave behind (.venv and runs stay)
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,13 +1,15 @@
 """What commands print while they work."""
 
+import json
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from searchgym.cli import main, output
-from searchgym.cli.output import announce, printable, stages
+from searchgym.cli.output import MOST_SHOWN, announce, emit_rows, printable, say, stages
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval.dense import encoders
 from searchgym.corpora.retrieval.index.build import build_index
@@ -117,3 +119,23 @@ def test_index_search_says_that_it_loads_the_encoder_before_it_does(tmp_path, mo
     with pytest.raises(SystemExit, match="0"):
         main()
     assert said == ["loading the encoder ...\n"]
+
+
+def test_a_page_of_fifty_megabytes_is_cut_in_tables_and_lines_and_whole_in_json(capsys):
+    page = "x\x1b " * (50 << 20 >> 1)
+    begun = time.process_time()
+    emit_rows([{"rank": 1, "text": page}], False, "hits")
+    say(page)
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert len(text) < 10 * MOST_SHOWN
+        assert f" ... ({len(page) - MOST_SHOWN:,} more characters)" in text
+        assert "\x1b" not in text
+    assert time.process_time() - begun < 2
+    emit_rows([{"rank": 1, "text": "y" * 2 * MOST_SHOWN}], True, "hits")
+    assert json.loads(capsys.readouterr().out)["hits"][0]["text"] == "y" * 2 * MOST_SHOWN
+
+
+def test_a_text_of_the_longest_size_is_shown_whole(capsys):
+    say("x" * MOST_SHOWN)
+    assert capsys.readouterr().err == "x" * MOST_SHOWN + "\n"

@@ -35,16 +35,20 @@ def setup_cfg() -> configparser.ConfigParser:
 
 @pytest.fixture(scope="module")
 def wheel(setup_cfg: configparser.ConfigParser, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of a copy of the tree: in the checkout, an old build/ folder would slip its files into it."""
-    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    return made(setup_cfg, tmp_path_factory.mktemp("tree"))
+
+
+def made(setup_cfg: configparser.ConfigParser, tree: Path) -> Path:
+    """Makes a wheel of a copy of the tree: in the checkout, an old build/ folder would slip its files into it."""
     folders = {line.split("=")[1].strip() for line in setup_cfg["options"]["package_dir"].strip().splitlines()}
-    for name in ["setup.cfg", "pyproject.toml", "LICENSE", "README.md", *folders]:
+    for name in ["Makefile", "setup.cfg", "pyproject.toml", "LICENSE", "README.md", *folders]:
         for file in files_under(ROOT / name):
             target = tree / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(file.read_bytes())
-    run(*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(out), str(tree))
-    (built,) = out.glob("*.whl")
+    # This environment is set up: make is told so, or it would install the lock again, for the copy.
+    run("make", "-s", "-o", "setup", "wheel", f"VENV={sys.prefix}", "SOURCE_DATE_EPOCH=1700000000", cwd=tree)
+    (built,) = (tree / "dist").glob("*.whl")
     return built
 
 
@@ -92,6 +96,19 @@ def test_wheel_holds_code_cards_and_demonstration_data(wheel: Path) -> None:
     missing = sorted((package | cards) - names)
     assert missing == [], "not in the wheel: name them in setup.cfg, [options.package_data]"
     assert f"searchgym-{searchgym.__version__}.dist-info/licenses/LICENSE" in names
+
+
+def test_files_in_the_wheel_bear_the_time_that_was_given(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+
+
+@pytest.mark.slow
+def test_two_wheels_are_the_same_bytes(
+    wheel: Path, setup_cfg: configparser.ConfigParser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    again = made(setup_cfg, tmp_path_factory.mktemp("again"))
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 @pytest.mark.slow

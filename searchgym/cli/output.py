@@ -23,13 +23,19 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, which retrieved pages may contain and which would steer the terminal."""
 
 
+MOST_SHOWN = 20_000
+"""Maximum number of characters of one text that people are shown: a page may hold many megabytes."""
+
+
 def printable(text: str) -> str:
-    """Returns a text without control characters; each is replaced."""
-    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Returns a text without control characters, cut to `MOST_SHOWN` characters."""
+    left = len(text) - MOST_SHOWN
+    shown = text if left <= 0 else f"{text[:MOST_SHOWN]} ... ({left:,} more characters)"
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", shown)
 
 
 def say(text: str) -> None:
-    """Prints a line on standard error, without control characters."""
+    """Prints a text on standard error as `printable` gives it."""
     print(printable(text), file=sys.stderr)  # noqa: T201
 
 
@@ -39,8 +45,8 @@ def in_colour() -> bool:
 
 
 def tell(text: str) -> None:
-    """Prints a line on standard output, without control characters."""
-    print(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))  # noqa: T201
+    """Prints a text on standard output as `printable` gives it."""
+    print(printable(text))  # noqa: T201
 
 
 def show(value: Any) -> str:
@@ -74,19 +80,20 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, name: str, title
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Prints a table on standard output, as wide as it needs if piped; names and numbers are never wrapped."""
+    """Prints a table of `printable` cells on standard output, as wide as it needs if piped; no name is ever wrapped."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    rows = [[printable(cell) for cell in row] for row in rows]
     grid = Table(title=title or None, show_header=any(head), title_justify="left")
     for number, name in enumerate(head):
         cells = [row[number] for row in rows]
         numbers = all(cell.replace(" ", "").replace(".", "").replace("n/a", "0").isdigit() for cell in cells)
         grid.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
     for row in rows:
-        grid.add_row(*(Text(printable(cell)) for cell in row))
+        grid.add_row(*map(Text, row))
     wide = Console(width=100_000)
     needed = Measurement.get(wide, wide.options, grid)
     width = max(Console().width, needed.minimum) if sys.stdout.isatty() else needed.maximum
