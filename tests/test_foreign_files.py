@@ -20,10 +20,10 @@ from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, STARTS
-from searchgym.corpora.retrieval.cards import shipped_encoders
 from searchgym.corpora.retrieval.dense.encoders import Encoder
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
+from searchgym.corpora.retrieval.index.trust import shipped_encoders
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
 from searchgym.records import Passage
 from searchgym.rollout.loading import load_model

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeGuard, TypeVar
 
-from searchgym.cards import EncoderCard, build, find_card, list_cards, load_card
+from searchgym.cards import EncoderCard, build, find_card, load_card
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.yaml_reader import read_yaml
 
@@ -299,25 +299,6 @@ def leaves(card: RetrieverCard) -> Iterator[RetrieverCard]:
         yield from leaves(card.of)
     else:
         yield card
-
-
-def models_of(card: RetrieverCard) -> Iterator[EncoderCard | str]:
-    """Yields the models that a card and those it wraps load: encoders, and cross-encoders by name."""
-    if isinstance(card, HybridCard):
-        for inner in card.of:
-            yield from models_of(inner)
-    elif isinstance(card, (RerankCard, NoiseCard, CacheCard)):
-        yield from models_of(card.of)
-    if isinstance(card, (DenseCard, RerankCard)) and card.encoder is not None:
-        yield card.encoder
-    if isinstance(card, RerankCard) and card.cross_encoder is not None:
-        yield card.cross_encoder
-
-
-def shipped_encoders() -> set[tuple[str, str | None]]:
-    """Returns (model, revision) of the encoder cards that come with the package."""
-    cards = (load_card(EncoderCard, path) for path in list_cards("encoders").values())
-    return {(card.model, card.revision) for card in cards}
 
 
 def plain(card: RetrieverCard) -> dict[str, Any]:

@@ -25,17 +25,14 @@ from searchgym.corpora.retrieval.backends import Progress, back_end, quiet
 from searchgym.corpora.retrieval.bm25.build import K1, B, build_model
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.corpora.retrieval.cards import (
-    OUTSIDE,
     BM25Card,
     PartCard,
     RetrieverCard,
     find_retriever,
-    leaves,
-    models_of,
     parts_of,
     same_part,
-    shipped_encoders,
 )
+from searchgym.corpora.retrieval.index.trust import check_own, check_whole
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import compose
 from searchgym.corpora.store import PASSAGES, PassageStore, unique
@@ -141,13 +138,13 @@ def load_index(
         if len(store) != manifest.passages:
             raise _mismatch(folder, f"passages and {MANIFEST} count {len(store)} and {manifest.passages} passages")
         for data in (manifest.retriever, *(part.card for part in manifest.parts.values())):
-            _check_whole(data)
+            check_whole(data)
         default = find_retriever(manifest.retriever)
         built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
     if card is None:
-        _check_own(folder, default)
+        check_own(folder, default)
     wanted = default if card is None else find_retriever(card)
     opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 
@@ -171,36 +168,6 @@ def load_index(
         )
 
     return over_corpus(compose(wanted, open_part), folder)
-
-
-def _check_own(folder: Path, card: RetrieverCard) -> None:
-    """Refuses a folder's own card if it names code, servers or models: the folder may be someone else's.
-
-    Raises:
-        UsageError: Says what the card names, and how to allow it.
-    """
-    if any(isinstance(leaf, OUTSIDE) for leaf in leaves(card)):
-        raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
-    known = shipped_encoders()
-    for model in models_of(card):
-        name, revision = (model, None) if isinstance(model, str) else (model.model, model.revision)
-        if isinstance(model, str) or (name, revision) not in known:
-            raise UsageError(
-                f"{folder}: its own card loads the model {name!r}, which no card of this installation names: if you "
-                "trust it, name the retriever card that the index was built for (card=, --retriever CARD)"
-            )
-
-
-def _check_whole(data: Any) -> None:
-    """Raises a CardError if a card in a manifest names another card, which would be a file outside of the folder."""
-    if isinstance(data, list):
-        for item in data:
-            _check_whole(item)
-    elif isinstance(data, dict):
-        for name in ("of", "encoder"):
-            _check_whole(data.get(name))
-    elif data is not None:
-        raise CardError(f"{MANIFEST} names the card {data!r:.80} instead of holding it")
 
 
 def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
@@ -241,7 +208,7 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 def _check_parts(folder: Path, manifest: Manifest) -> None:
     """Raises an IndexMismatchError if postings of BM25 are not sound: a manifest may be forged along with its files."""
     for name, part in manifest.parts.items():
-        _check_whole(part.card)
+        check_whole(part.card)
         card = find_retriever(part.card)
         if isinstance(card, BM25Card):
             try:
