@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import yaml
+from yaml.composer import ComposerError
 
 from searchgym.errors import CardError
 
@@ -31,11 +32,11 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = cast(Any, self).peek_event()
         if event.anchor is not None:
-            raise yaml.composer.ComposerError(
+            raise ComposerError(
                 None, None, "anchors (&) and aliases (*) are refused: write the value out", event.start_mark
             )
         if self._depth > MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"more than {MAX_DEPTH} nested levels", event.start_mark)
+            raise ComposerError(None, None, f"more than {MAX_DEPTH} nested levels", event.start_mark)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
