@@ -24,6 +24,7 @@ from searchgym.corpora.retrieval.dense.encoders import Encoder
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
 from searchgym.corpora.retrieval.index.trust import shipped_encoders
+from searchgym.corpora.retrieval.wrappers import rerank
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
 from searchgym.records import Passage
 from searchgym.rollout.loading import load_model
@@ -75,10 +76,23 @@ def reranked(encoder):
 def test_an_index_does_not_choose_the_model_that_is_loaded(model, folder, canary, monkeypatch):
     monkeypatch.chdir(canary.parent / "foreign")
     forge(folder, reranked(ENCODER | {"model": model}))
-    with pytest.raises(UsageError, match=r"loads the model .* name the retriever card"):
+    with pytest.raises(UsageError, match=r"loads the model .* name the card"):
         load_index(folder)
     assert not canary.exists()
     assert len(load_index(folder, card="bm25").search(["heron"], 3)[0]) == 3  # the user's own card decides
+
+
+def test_an_index_that_this_user_built_keeps_its_model(tmp_path, monkeypatch):
+    """It is marked by a key in the home folder; a copy with another manifest, or another user's, is not."""
+    asked = []
+    monkeypatch.setattr(rerank, "scorer_of", asked.append)
+    card = {"kind": "rerank", "of": "bm25", "encoder": ENCODER | {"model": "owner/name"}}
+    build_index(PAGES, tmp_path / "index", card)
+    load_index(tmp_path / "index")
+    assert [one.encoder.model for one in asked] == ["owner/name"]
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home of another"))
+    with pytest.raises(UsageError, match="was not built by you"):
+        load_index(tmp_path / "index")
 
 
 def test_an_index_does_not_choose_a_cross_encoder(folder):

@@ -100,7 +100,8 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
     They are for evaluation only, hence here: `load_task`, by which trainings load their tasks, never reads that folder.
     """
-    from searchgym.envs.data import card_corpus, home
+    from searchgym.corpora.own import home
+    from searchgym.envs.data import card_corpus
 
     source, base = card.questions, os.environ.get("SEARCHGYM_DATA")
     given = "questions" in options or bool(source.bundled) or card.world is not None

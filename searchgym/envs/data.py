@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.cards import CorpusCard, data_file, find_card, list_cards, load_card
+from searchgym.corpora.own import home
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from searchgym.corpora.retrieval.retriever import CorpusRetriever
 
     RetrieverGiven = str | dict[str, Any] | RetrieverCard | None
-
-
-def home() -> Path:
-    """Returns SearchGym's folder for data and cached indexes: ``$SEARCHGYM_HOME`` or ``~/.cache/searchgym``."""
-    return Path(os.environ.get("SEARCHGYM_HOME") or Path.home() / ".cache" / "searchgym")
 
 
 def bundled_file(name: str) -> Path:

@@ -13,11 +13,12 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build, data_file
+from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
-from searchgym.envs.data import bundled_file, card_corpus, find_corpus, home, load_corpus
+from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
 from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
 from searchgym.named import load_function
 from searchgym.records import Passage, Question

@@ -286,7 +286,7 @@ def test_a_critic_that_learns_the_opposite(monkeypatch, tmp_path, no_bandit, lea
         return losses.value_sums(values, old, -returns, *given)
 
     monkeypatch.setattr("searchgym.train.learner.critic.value_sums", opposite)
-    assert failed(tmp_path, *least, recipe="tiny-ppo") == ["values are the critic's"]
+    assert failed(tmp_path, *least, recipe="tiny-ppo") == ["values are the critic's", "the critic learns its returns"]
 
 
 def test_attempts_that_are_copies(monkeypatch, tmp_path, no_bandit, least):

@@ -20,8 +20,8 @@ from typing import Any
 
 from searchgym.cards import CorpusCard, EnvCard, list_cards, load_card
 from searchgym.cli.doctor.installed import JAVA, Package, Status
+from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.lucene.java import JDK, find_jdk
-from searchgym.envs.data import home
 from searchgym.errors import UsageError
 
 JAVA_COMMAND = f"conda install -c conda-forge openjdk={JDK}"

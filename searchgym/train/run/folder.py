@@ -172,6 +172,7 @@ class RunFolder:
             axes.set_ylabel(name)
             axes.grid(alpha=0.3)
         rows[-1, 0].set_xlabel("step")
+        rows[-1, 0].xaxis.get_major_locator().set_params(integer=True)
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
 

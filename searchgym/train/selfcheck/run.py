@@ -50,7 +50,8 @@ def _bandit_checks(recipe: Recipe, out: Path) -> Iterator[Check]:
     first, last = rows[0]["validation/em"], rows[-1]["validation/em"]
     yield Check("a bandit is learnt", last == 1, f"greedy score {first:g} before, {last:g} after {BANDIT_STEPS} steps")
     short = bandit_recipe(recipe, 6)
-    short = replace(short, checkpoint=replace(short.checkpoint, every=1))
+    # with the recipe's KL: a resumed run must compare with the model of step 0
+    short = replace(short, checkpoint=replace(short.checkpoint, every=1), loss=recipe.loss)
     whole = _bandit(short, out / "whole").run()
     with contextlib.suppress(KeyboardInterrupt):
         _bandit(short, out / "parts", report=_stop_at(3)).run()

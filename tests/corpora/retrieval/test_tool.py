@@ -234,7 +234,7 @@ def test_a_card_names_the_function():
     assert tool.calls_at_once == 2
     assert identify(tool) == {"retriever": "ToolRetriever", "kind": "tool", "function": f"{__name__}:named"}
     for name in ("searchgym.nothing:f", "searchgym.records:nothing", "searchgym", ""):
-        with pytest.raises(UsageError, match="expected module:function"):
+        with pytest.raises(UsageError, match="expected module:name"):
             ToolRetriever.of_name(name)
     with pytest.raises(UsageError, match="a tool is a function"):
         ToolRetriever.of_name("searchgym.records:__name__")

@@ -23,11 +23,13 @@ from typing import Any, Final
 from searchgym.cards import build
 from searchgym.corpora.files import FilePath, write_atomic
 from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.own import mark_own
 from searchgym.corpora.passages import corpus_sha256, passage_line
 from searchgym.corpora.retrieval.backends import Builder, Progress, back_end, quiet
 from searchgym.corpora.retrieval.bm25 import analysis
 from searchgym.corpora.retrieval.cards import DEFAULT, PartCard, RetrieverCard, built_of, find_retriever, plain
 from searchgym.corpora.retrieval.index.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
+from searchgym.corpora.retrieval.index.trust import unknown_model
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
 from searchgym.records import Passage
@@ -309,8 +311,11 @@ def _complete(building: Path, card: RetrieverCard, facts: dict[str, dict[str, An
         versions={"searchgym": __version__, "unicode": unicodedata.unidata_version} | _versions(),
         files=files,
     )
+    text = (json.dumps(dataclasses.asdict(manifest), indent=2) + "\n").encode()
     with write_atomic(building / MANIFEST) as file:
-        file.write((json.dumps(dataclasses.asdict(manifest), indent=2) + "\n").encode())
+        file.write(text)
+    if unknown_model(card) is not None:
+        mark_own(building, text)
     return manifest
 
 

@@ -144,7 +144,7 @@ def load_index(
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
     if card is None:
-        check_own(folder, default)
+        check_own(folder, (folder / MANIFEST).read_bytes(), default)
     wanted = default if card is None else find_retriever(card)
     opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 

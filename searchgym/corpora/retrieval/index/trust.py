@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from searchgym.cards import EncoderCard, list_cards, load_card
+from searchgym.corpora.own import is_own
 from searchgym.corpora.retrieval.cards import (
     OUTSIDE,
     CacheCard,
@@ -20,22 +21,29 @@ from searchgym.corpora.retrieval.cards import (
 from searchgym.errors import CardError, UsageError
 
 
-def check_own(folder: Path, card: RetrieverCard) -> None:
-    """Refuses a folder's own card if it names code, servers or models: the folder may be someone else's.
+def check_own(folder: Path, manifest: bytes, card: RetrieverCard) -> None:
+    """Refuses a folder's own card if it names code or servers, or models that this user did not build it with.
 
     Raises:
         UsageError: Says what the card names, and how to allow it.
     """
     if any(isinstance(leaf, OUTSIDE) for leaf in leaves(card)):
         raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
+    name = unknown_model(card)
+    if name is not None and not is_own(folder, manifest):
+        raise UsageError(
+            f"{folder} was not built by you, and its own card loads the model {name!r}, which no card of this "
+            "installation names: if you trust it, name the card it was built for (card=, --retriever CARD)"
+        )
+
+
+def unknown_model(card: RetrieverCard) -> str | None:
+    """Returns a model that a card loads and no encoder card of the package names; None if it loads no such model."""
     known = shipped_encoders()
     for model in models_of(card):
-        name, revision = (model, None) if isinstance(model, str) else (model.model, model.revision)
-        if isinstance(model, str) or (name, revision) not in known:
-            raise UsageError(
-                f"{folder}: its own card loads the model {name!r}, which no card of this installation names: if you "
-                "trust it, name the retriever card that the index was built for (card=, --retriever CARD)"
-            )
+        if isinstance(model, str) or (model.model, model.revision) not in known:
+            return model if isinstance(model, str) else model.model
+    return None
 
 
 def check_whole(data: Any) -> None:
