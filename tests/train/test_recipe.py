@@ -69,7 +69,7 @@ def test_the_names_of_all_values():
         ("steps=many", CardError, "steps: expected int, got 'many'"),
         ("steps=1.5", CardError, "steps: expected int, got 1.5"),
         ("steps=", CardError, "steps: expected int, got None"),
-        ("steps=[", CardError, "override 'steps=[': the value cannot be read as YAML"),
+        ("steps=[", CardError, "override 'steps=[': the value: cannot be read as YAML"),
         ("optimizer.lr=fast", CardError, "optimizer: lr: expected float, got 'fast'"),
         ("method=ppo", CardError, "method: got 'ppo'"),
         ("loss.reduction=mean", CardError, "did you mean 'token-mean'"),

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from searchgym.agents.base import load_agent
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.core import State
-from searchgym.envs.task import checked_reward
+from searchgym.envs.task import checked_reward, reward_name
 from searchgym.records import Answer, Episode
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
@@ -36,6 +37,8 @@ RATE: Final = {"model": 1e-3, "adapter": 1e-2, "critic": 3e-3}
 STEPS: Final = 3
 KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
 """Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
+SCORES: Final = "gold answers score above wrong ones"
+HITS: Final = "hits are the retriever's"
 FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
 LOOP: Final = "steps run to their end"
@@ -172,11 +175,38 @@ class _Steps:
         drawn = Drawn(by_episode(exchanges), self._rollout.episodes, data.samples, keys)
         check_drawn(self._findings, drawn, self._recipe, self._penalties, self.score)
         self._fresh(exchanges)
+        self.environment()
         self._learner.prepared = None
         with self._findings.stage(AGREE):
             for name, check in self._keys.items():
                 if own := self.of_key(data.samples, name):
                     check.drawn(own)
+
+    def environment(self) -> None:
+        """Checks that the environment scores gold answers above wrong ones, and hands on the retriever's hits."""
+        task = self._parts.task
+        with self._findings.stage(SCORES):
+            asked = [task.find(episode.question_id) for episode in self._rollout.sampled]
+            wrong = 0
+            own = reward_name(task.reward) not in ("reward_em", "reward_f1")  # whose values are up to its author
+            for question in [] if own else asked:
+                texts = (question.answers[0], "no answer at all", question.answers[0])
+                states = [State(question, answer=Answer(text), stop_reason="answer") for text in texts]
+                gold, other, again = (task.score(state)[0] for state in states)
+                wrong += gold <= other or gold != again
+            said = "not checked: the reward is not the package's own" if own else f"{len(asked)} gold answers"
+            self._findings.add(SCORES, not wrong, f"{said}, {wrong} not above a wrong one")
+        searched = [search for episode in self._rollout.sampled for search in episode.searches][:16]
+        if not isinstance(task.retriever, Retriever) or not searched:
+            return
+        with self._findings.stage(HITS):
+            queries = [search.query for search in searched]
+            once, twice = (task.retriever.search(queries, task.rules.top_k) for _ in range(2))
+            pairs = zip(searched, once, strict=True)
+            differ = sum([hit.passage.id for hit in s.hits] != [hit.passage.id for hit in own] for s, own in pairs)
+            said = f"{len(searched)} searches, {differ} with other hits than the retriever's"
+            steady = once == twice
+            self._findings.add(HITS, not (differ and steady), said if steady else f"{said}, which vary")
 
     def _fresh(self, exchanges: Sequence[Exchange]) -> None:
         """Checks that every response has random numbers of its own, and that an epoch repeats no question."""

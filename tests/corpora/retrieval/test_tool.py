@@ -236,7 +236,7 @@ def test_a_card_names_the_function():
     for name in ("searchgym.nothing:f", "searchgym.records:nothing", "searchgym", ""):
         with pytest.raises(UsageError, match="expected module:name"):
             ToolRetriever.of_name(name)
-    with pytest.raises(UsageError, match="a tool is a function"):
+    with pytest.raises(UsageError, match="is a str, not a function"):
         ToolRetriever.of_name("searchgym.records:__name__")
     with pytest.raises(UsageError, match="at least 1, got 0"):
         ToolRetriever(named, calls=0)
