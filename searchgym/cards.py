@@ -7,16 +7,14 @@ the key. Cards live in the top-level folders of the repository and in ``searchgy
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union
 
-import yaml
-
 from searchgym.errors import CardError, UnknownNameError, did_you_mean
+from searchgym.yaml_reader import read_yaml
 
 T = TypeVar("T")
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1"]
@@ -287,39 +285,13 @@ def find_card(kind: str, name: str) -> Path:
     return known[name]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses duplicate keys, where PyYAML's loader silently keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-# Makes ``1e-4`` a number, as in YAML 1.2; under YAML 1.1, which PyYAML implements, it would be text.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def parse_yaml(text: str) -> Any:
-    """Parses a YAML text; a duplicate key raises ``yaml.YAMLError``."""
-    return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
-
-
 def load_card(cls: type[T], path: Path) -> T:
     """Reads one YAML card.
 
     Raises:
         CardError: The file cannot be read, is not YAML, or does not fit `cls`.
     """
-    try:
-        data = parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CardError(f"{path}: cannot be read as YAML: {error}") from error
-    return build(cls, data, str(path))
+    return build(cls, read_yaml(path), str(path))
 
 
 def build(cls: type[T], data: object, where: str) -> T:

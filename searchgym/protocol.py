@@ -33,7 +33,20 @@ MAX_ACTION_CHARS = 2**20
 MAX_RESULT_CHARS = 2**22
 """Maximum characters of retrieved text per turn: the budget counts words, and one word may be as long as a page."""
 
+NOTICE = "\n\nThat action was not understood: "
+"""Beginning of the reply to an action that could not be parsed."""
+
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+
+
+Parts = Sequence[tuple[str, bool]]
+"""Consecutive parts of a text that a model reads, each with whether it is own text: the wording of a prompt, the tags
+around pages. Pages, questions and texts of models are not; no added token of a tokenizer is made of them."""
+
+
+def joined(text: str | Parts) -> str:
+    """Returns a text that may be given in parts."""
+    return text if isinstance(text, str) else "".join(part for part, _ in text)
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
@@ -174,11 +187,27 @@ class Protocol:
             for number, hit in enumerate(hits, start=1)
         ]
         docs = cut_words("\n".join(lines) if lines else "No results.", max_words)[:MAX_RESULT_CHARS]
-        return f"\n\n<{self.result_tag}>{docs}\n</{self.result_tag}>\n\n"
+        opening, closing = self._around
+        return f"{opening}{docs}{closing}"
+
+    @property
+    def _around(self) -> tuple[str, str]:
+        """Text before and after the retrieved text of an observation."""
+        return f"\n\n<{self.result_tag}>", f"\n</{self.result_tag}>\n\n"
+
+    def parts(self, text: str) -> Parts:
+        """Returns the parts of an observation: retrieved text apart from the tags around it; a notice is own text.
+
+        Any other text, such as pages in the format of an agent's own, is not own text.
+        """
+        opening, closing = self._around
+        if text.startswith(opening) and text.endswith(closing):
+            return [(opening, True), (text[len(opening) : -len(closing)], False), (closing, True)]
+        return [(text, text.startswith(NOTICE))]
 
     def notice(self, reason: str) -> str:
         """Formats the reply to an action that could not be parsed."""
-        return f"\n\nThat action was not understood: {reason}. {self.instructions()}\n\n"
+        return f"{NOTICE}{reason}. {self.instructions()}\n\n"
 
 
 def _read_tool_call(call: Any) -> Action:

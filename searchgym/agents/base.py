@@ -189,9 +189,10 @@ def load_agent(name: str) -> LoadedAgent:
         except UnknownNameError:
             raise UnknownNameError("agent", name, [*list_cards("agents"), "module:Class"]) from None
         card, folder = load_card(AgentCard, path), path.parent
-    workflow: Any = load_object(card.workflow)
+    workflow = load_object(card.workflow)
     # looked at before it is called: a card of somebody else's must not call anything but a workflow
-    if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
+    acts = inspect.isclass(workflow) and inspect.iscoroutinefunction(getattr(workflow, "run", None))
+    if not acts:
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
     try:
         agent: Agent = workflow(**card.options)

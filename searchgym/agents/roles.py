@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from searchgym.cards import RoleCard
 from searchgym.errors import CardError, UsageError
+from searchgym.protocol import Parts, joined
 
 FIELD = re.compile(r"\{([a-z_]+)\}")
 """Pattern of a placeholder in a prompt; other braces (JSON examples) stay as they are."""
@@ -33,10 +35,26 @@ class Role:
         Raises:
             UsageError: A placeholder got no value, or a value has no placeholder.
         """
-        wanted = set(FIELD.findall(self.template))
+        return joined(self.parts(fields))
+
+    def parts(self, fields: Mapping[str, str], own: str = "") -> Parts:
+        """Returns the parts of the prompt with its fields filled in.
+
+        Args:
+            fields: Values of the fields, which are not own text.
+            own: Value of a field that is own text after all: the description of the action grammar.
+
+        Raises:
+            UsageError: A placeholder got no value, or a value has no placeholder.
+        """
+        pieces = FIELD.split(self.template)  # text, name, text, name, ..., text
+        wanted = set(pieces[1::2])
         if wanted != fields.keys():
             raise UsageError(f"role {self.name}: the prompt has fields {sorted(wanted)}, got {sorted(fields)}")
-        return FIELD.sub(lambda match: fields[match.group(1)], self.template)
+        return [
+            (fields[piece], piece == "instructions" and fields[piece] == own) if number % 2 else (piece, True)
+            for number, piece in enumerate(pieces)
+        ]
 
 
 def load_role(name: str, card: RoleCard, folder: Path) -> Role:

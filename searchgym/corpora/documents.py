@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 
 from searchgym.corpora.files import BadLines, FilePath
 from searchgym.corpora.passages import detect_format, passage_line, read_passages
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.errors import CardError, DataError, DataMissingError, UsageError
 from searchgym.records import Passage
+from searchgym.yaml_reader import parse_yaml
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 """Matches a block of YAML between lines of dashes at the start of a Markdown file."""
@@ -233,8 +233,8 @@ def _markdown(content: str) -> tuple[str, str]:
 def _yaml_object(source: str) -> dict[Any, Any] | None:
     """Returns the mapping that a YAML text holds, None if the text is anything else."""
     try:
-        value = yaml.safe_load(source)
-    except yaml.YAMLError:
+        value = parse_yaml(source, "front matter")
+    except CardError:
         return None
     return value if isinstance(value, dict) else None
 

@@ -34,6 +34,10 @@ BOM = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8."""
 SNIFF_LINES = 20
 """Number of lines examined to tell a JSON document from JSON lines; one valid row among them means JSON lines."""
+MAX_LINE = 1 << 26
+"""Maximum length of one line of JSON lines, in bytes after unpacking: a small gzip file may hold an endless line."""
+MAX_DOCUMENT = 1 << 32
+"""Maximum length of one JSON document, which is read whole, in bytes after unpacking."""
 CHUNK = 1 << 20
 """Number of bytes copied at a time."""
 TIMEOUT = 30.0
@@ -70,15 +74,19 @@ class BadLines:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def read_json(path: FilePath) -> Any:
+def read_json(path: FilePath, limit: int = MAX_DOCUMENT) -> Any:
     """Reads one JSON document, plain or gzip.
+
+    Args:
+        path: The file.
+        limit: Maximum length of the document, in bytes after unpacking.
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty, damaged gzip, not UTF-8 or not JSON, or an object has the same key twice (of two
-            pages with one title Python would silently keep the last).
+        DataError: The file is empty, too long, damaged gzip, not UTF-8 or not JSON, or an object has the same key twice
+            (of two pages with one title Python would silently keep the last).
     """
-    content = b"".join(line for _, line in _lines(path))
+    content = _read_whole(path, limit)
     try:
         return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_without_repeats)
     except UnicodeDecodeError as error:
@@ -91,7 +99,9 @@ def read_json(path: FilePath) -> Any:
         raise DataError(f"not usable JSON: {error}", path) from error
 
 
-def iter_jsonl(path: FilePath, bad: BadLines | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def iter_jsonl(
+    path: FilePath, bad: BadLines | None = None, limit: int = MAX_LINE
+) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Reads JSON lines one by one, plain or gzip, in constant memory.
 
     Lines end at ``\n`` only, because text may hold other line separators such as U+2028. Blank lines and a byte order
@@ -100,17 +110,21 @@ def iter_jsonl(path: FilePath, bad: BadLines | None = None) -> Iterator[tuple[in
     Args:
         path: The file.
         bad: Tolerance for lines that are not UTF-8, not JSON or not an object. Default: the first one is an error.
+        limit: Maximum length of a line, in bytes after unpacking; a longer one is an error whatever `bad` allows.
 
     Yields:
         Pairs (1-based line number, object).
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty, blank or damaged, or has more bad lines than `bad` allows.
+        DataError: The file is empty, blank or damaged, has a line that is too long, or more bad lines than `bad`
+            allows.
     """
     bad = BadLines() if bad is None else bad
     blank = True
-    for number, line in _lines(path):
+    for number, line in _lines(path, limit + 1):
+        if len(line) > limit:
+            raise DataError(f"a line of more than {limit:,} bytes: get or make the file again", path, number)
         if number == 1:
             line = line.removeprefix(BOM)
         if not line.strip():
@@ -154,7 +168,7 @@ def sniff(path: FilePath) -> Literal["json", "jsonl", "parquet"]:
         DataError: The file is empty, damaged or of none of the three types.
     """
     start = b""
-    for number, line in _lines(path):
+    for number, line in _lines(path, MAX_LINE + 1):
         if number == 1:
             if line.startswith(PARQUET_MAGIC):
                 return "parquet"
@@ -162,6 +176,8 @@ def sniff(path: FilePath) -> Literal["json", "jsonl", "parquet"]:
         start = start or line.strip()
         if start.startswith(b"["):
             return "json"
+        if len(line) > MAX_LINE:  # only the beginning of a line, which is too long for a row
+            break
         if _is_row(line):
             return "jsonl"
         if number >= SNIFF_LINES:
@@ -187,8 +203,24 @@ def sha256_file(path: FilePath) -> str:
         raise DataError(f"cannot be read: {error.strerror}", path) from error
 
 
-def _lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
-    """Yields (1-based number, line with its line break) of a plain or gzip file; every fault becomes a DataError."""
+def _read_whole(path: FilePath, limit: int) -> bytes:
+    """Returns the bytes of a plain or gzip file; raises a DataError if there are more than `limit`."""
+    lines: list[bytes] = []
+    left = limit
+    for number, line in _lines(path, limit + 1):
+        left -= len(line)
+        if left < 0:
+            reason = f"a JSON document of more than {limit:,} bytes: convert it to JSON lines, which are not read whole"
+            raise DataError(reason, path, number)
+        lines.append(line)
+    return b"".join(lines)
+
+
+def _lines(path: FilePath, most: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (1-based number, line with its line break) of a plain or gzip file; every fault becomes a DataError.
+
+    Of a line longer than `most` bytes, the first `most` are yielded; the caller must then stop.
+    """
     file = Path(path)
     if not file.exists():
         raise DataMissingError("no such file: check the path", path)
@@ -201,7 +233,8 @@ def _lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
             if not magic:
                 raise DataError("the file is empty: get or make it again", path)
             stream = gzip.GzipFile(fileobj=raw) if magic == GZIP_MAGIC else raw
-            for number, line in enumerate(stream, start=1):
+            while line := stream.readline(most):
+                number += 1
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         reason = f"damaged gzip data ({error}): the file was cut or altered, get or make it again"
@@ -223,9 +256,11 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns a JSON object made of its pairs; raises a DataError if a key occurs twice."""
     document = dict(pairs)
     if len(document) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in document if keys.count(key) > 1)
-        raise DataError(f"an object holds the key {twice!r} twice")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DataError(f"an object holds the key {key!r:.80} twice")
+            seen.add(key)
     return document
 
 

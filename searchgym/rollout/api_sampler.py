@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.protocol import Protocol
+from searchgym.protocol import Parts, Protocol, joined
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 
 USER: Final = 0x110000
@@ -88,13 +88,13 @@ class MessageFormat:
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
 
-    def prompt_ids(self, text: str) -> npt.NDArray[np.int32]:
+    def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
         """Returns the ids of a user message and the start of the model's turn, (T,) int32."""
-        return np.array([USER, *map(ord, text), ASSISTANT], np.int32)
+        return np.array([USER, *map(ord, joined(text)), ASSISTANT], np.int32)
 
-    def observation_ids(self, text: str, finish: Finish) -> npt.NDArray[np.int32]:
+    def observation_ids(self, text: str | Parts, finish: Finish) -> npt.NDArray[np.int32]:
         """Returns the ids of an observation as a user message, since APIs offer no other place for it, (T,) int32."""
-        return self.prompt_ids(text.strip())
+        return self.prompt_ids(joined(text).strip())
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""

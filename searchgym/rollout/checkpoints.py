@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from searchgym.agents.base import LoadedAgent
-from searchgym.cards import parse_yaml
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.rollout.folders import is_adapter
+from searchgym.yaml_reader import read_yaml
 
 
 def share_roles(
@@ -89,10 +87,7 @@ def _read_models(record: Path) -> dict[str, Any]:
     Raises:
         CardError: It is not the YAML of a recipe.
     """
-    try:
-        recipe = parse_yaml(record.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CardError(f"{record}: cannot be read as YAML: {error}") from error
+    recipe = read_yaml(record)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("model"), str):
         raise CardError(f"{record}: expected the recipe of a run, with its model")
     keys = recipe.setdefault("models", {})

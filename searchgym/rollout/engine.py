@@ -218,7 +218,7 @@ class _EpisodeIO:
 
     def open(self, role: str, **fields: str) -> _Chat:
         agent_role, model = self.role(role), self.engine.models[role]
-        prompt = Span("prompt", model.format.prompt_ids(agent_role.render(**fields)))
+        prompt = Span("prompt", model.format.prompt_ids(agent_role.parts(fields, self.protocol.instructions())))
         return _Chat(self, agent_role, model, Context(None, 0, [prompt]))
 
     async def generate(self, role: str, **fields: str) -> Reply:
@@ -300,6 +300,9 @@ class _Chat:
         return Reply(text, call)
 
     def observe(self, text: str) -> None:
+        self._observe(self._io.protocol.parts(text))
+
+    def _observe(self, text: protocol.Parts) -> None:
         self._context.spans.append(Span("observation", self._model.format.observation_ids(text, self._finish)))
 
     def fork(self, role: str, **fields: str) -> _Chat:
@@ -310,5 +313,5 @@ class _Chat:
         chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), [ids])
         # Decides whether the model's turn is still open, as for an observation after the last response.
         chat._finish = self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
-        chat.observe(f"\n\n{agent_role.render(**fields)}\n\n")
+        chat._observe([("\n\n", True), *agent_role.parts(fields, io.protocol.instructions()), ("\n\n", True)])
         return chat

@@ -3,22 +3,26 @@
 Sampled tokens are never encoded again; prompts and observations are encoded once and spliced around them. The turn
 markers of a chat template are found by rendering it with sentinels instead of texts, so a template that rewrites
 history (Qwen3's drops old thoughts) is harmless: history is never rendered. Only the template's markers become special
-tokens: text is encoded as plain text, even if it spells a special token.
+tokens: text is encoded as plain text, even if it spells a special token. A tokenizer may also hold the grammar's tags
+as added tokens that are not special; those are made of own text only (the wording of prompts, the tags around pages),
+never of pages, questions or texts of models.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import UsageError
-from searchgym.protocol import Protocol
+from searchgym.protocol import Parts, Protocol, joined
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
@@ -69,6 +73,11 @@ class TokenFormat:
         # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
         self._plain = copy.deepcopy(tokenizer)
         self._plain.split_special_tokens = True
+        added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
+        # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
+        self._tags = {i: content for i, content in added.items() if content.strip()}
+        by_length = sorted(self._tags.values(), key=len, reverse=True)
+        self._tag = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         self._check_plain()
         self._turns = _take_apart(tokenizer) if chat else None
         self.stop = protocol.stop_strings
@@ -76,14 +85,14 @@ class TokenFormat:
         self.end_ids = end_ids(tokenizer) if chat else _one(tokenizer.eos_token_id)
         """Token ids that end a response."""
 
-    def prompt_ids(self, text: str) -> npt.NDArray[np.int32]:
+    def prompt_ids(self, text: str | Parts) -> npt.NDArray[np.int32]:
         """Returns the token ids of a first prompt, up to where the model starts to write.
 
         For a chat model the prompt is a user message; for a base model it is plain text after the beginning-of-text id,
         if the tokenizer has one.
 
         Args:
-            text: The prompt; text that spells a special token stays text.
+            text: The prompt, all of it own text or in parts; text that spells a special token stays text.
 
         Returns:
             (T,) int32 token ids.
@@ -92,7 +101,7 @@ class TokenFormat:
             return _join(self._turns.before, self._encode(text), self._turns.after)
         return _join(_one(self._tokenizer.bos_token_id), self._encode(text))
 
-    def observation_ids(self, text: str, finish: Finish) -> npt.NDArray[np.int32]:
+    def observation_ids(self, text: str | Parts, finish: Finish) -> npt.NDArray[np.int32]:
         """Returns the token ids between a response and the model's next one: the observation and any turn markers.
 
         For a chat model with tool calls: the end-of-turn if the model did not sample it, a user turn with the text, and
@@ -100,7 +109,7 @@ class TokenFormat:
         ended its turn also gets a user turn, since it never saw text outside of turns.
 
         Args:
-            text: The observation.
+            text: The observation, all of it own text or in parts (`Protocol.parts`).
             finish: Why the response ended.
 
         Returns:
@@ -110,7 +119,7 @@ class TokenFormat:
         if turns is None or (self.protocol.name == "tags" and finish != "eos"):
             return _join(self._encode(text))
         closing = () if finish == "eos" else turns.closing
-        return _join(closing, turns.opening, self._encode(text.strip()), turns.again)
+        return _join(closing, turns.opening, self._encode(text, strip=True), turns.again)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, special tokens included."""
@@ -124,10 +133,48 @@ class TokenFormat:
             end -= 1
         return self.decode(ids[:end])
 
-    def _encode(self, text: str) -> list[int]:
-        """Encodes text as plain text; a lone surrogate, which has no UTF-8 encoding, becomes a question mark."""
-        clean = text.encode("utf-8", "replace").decode("utf-8")
-        return list(self._plain(clean, add_special_tokens=False, verbose=False)["input_ids"])
+    def _encode(self, text: str | Parts, strip: bool = False) -> list[int]:
+        """Encodes text without special tokens, and with tags in its own parts only.
+
+        A lone surrogate, which has no UTF-8 encoding, becomes a question mark.
+        """
+        whole = joined(text).encode("utf-8", "replace").decode("utf-8")
+        first = len(whole) - len(whole.lstrip()) if strip else 0
+        whole = whole.strip() if strip else whole
+        ids = _ids(self._plain, whole)
+        made = Counter(i for i in ids if i in self._tags)
+        if isinstance(text, str) or not made:
+            return ids
+        tags = self._own_tags(text, first)
+        if not made - Counter(i for _, _, i in tags):
+            return ids
+        # Something else than own text became a tag: the text between the own tags is encoded without tags.
+        ids, at = [], 0
+        for start, end, i in tags:
+            ids += [*_ids(self._bare, whole[at:start]), i]
+            at = end
+        return ids + _ids(self._bare, whole[at:])
+
+    def _own_tags(self, parts: Parts, first: int) -> list[tuple[int, int, int]]:
+        """Returns (start, end, id) of the tags in own parts of a text, counted from its character `first`."""
+        by_content = {content: i for i, content in self._tags.items()}
+        tags, at = [], -first
+        for part, own in parts:
+            if own:
+                found = self._tag.finditer(part)
+                tags += [(at + match.start(), at + match.end(), by_content[match[0]]) for match in found]
+            at += len(part)
+        return tags
+
+    @functools.cached_property
+    def _bare(self) -> PreTrainedTokenizerBase:
+        """Tokenizer that makes no added token: to it all of them are special, and those are switched off."""
+        from tokenizers import AddedToken
+
+        bare = copy.deepcopy(self._plain)
+        added = [AddedToken(token.content, special=True) for token in bare.added_tokens_decoder.values()]
+        cast(Any, bare).backend_tokenizer.add_special_tokens(added)
+        return bare
 
     def _check_plain(self) -> None:
         """Refuses a tokenizer that encodes text spelling a special token as that token."""
@@ -139,6 +186,10 @@ class TokenFormat:
                 f"{type(self._tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even "
                 "when told not to, so a retrieved page could end a turn; use the fast tokenizer (tokenizer.json)"
             )
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -12,13 +12,11 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, TypeGuard, TypeVar
 
-import yaml
-
-from searchgym.cards import EncoderCard, build, find_card, list_cards, load_card, parse_yaml
+from searchgym.cards import EncoderCard, build, find_card, list_cards, load_card
 from searchgym.errors import CardError, UnknownNameError
+from searchgym.yaml_reader import read_yaml
 
 T = TypeVar("T")
 
@@ -238,7 +236,7 @@ def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard
         return HttpCard(kind="http", url=given)
     try:
         if isinstance(given, str):
-            return _read(_yaml(find_card("retrievers", given)), given)
+            return _read(read_yaml(find_card("retrievers", given)), given)
         return _read(given if isinstance(given, dict) else plain(given), "retriever")
     except RecursionError:
         raise CardError(f"{given!r:.80}: the card stands on itself") from None
@@ -328,13 +326,6 @@ def plain(card: RetrieverCard) -> dict[str, Any]:
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        return parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CardError(f"{path}: cannot be read as YAML: {error}") from error
 
 
 def _read(data: Any, where: str) -> RetrieverCard:

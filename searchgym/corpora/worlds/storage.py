@@ -29,6 +29,7 @@ from searchgym.corpora.worlds.schema import VERSION, check_spec
 from searchgym.corpora.worlds.world import World
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError
 from searchgym.records import Triple
+from searchgym.yaml_reader import read_yaml
 
 CORPUS: Final = "corpus.jsonl"
 QUESTIONS: Final = "questions.jsonl"
@@ -125,12 +126,12 @@ def check_free(out: Path) -> None:
 
 def _card(folder: Path) -> dict[str, Any]:
     """Returns spec and checksums from a world folder's card, after checking its version."""
+    if not (folder / CARD).is_file():
+        raise DataMissingError("is missing: this is not a world folder", folder / CARD)
     try:
-        card = yaml.safe_load((folder / CARD).read_text(encoding="utf-8"))
+        card = read_yaml(folder / CARD)
         if card["version"] != VERSION:
             raise DataError(f"is a world of version {card['version']}, this code reads {VERSION}", folder / CARD)
         return {"spec": card["spec"], "sha256": dict(card["sha256"])}
-    except FileNotFoundError:
-        raise DataMissingError("is missing: this is not a world folder", folder / CARD) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, CardError) as error:
+    except (TypeError, KeyError, ValueError, CardError) as error:
         raise DataError(f"is not a world's card ({type(error).__name__}: {error})", folder / CARD) from error

