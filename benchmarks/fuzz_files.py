@@ -150,7 +150,7 @@ def _collect(child: int, reader: int, first: int, files: int) -> list[Outcome]:
                 else:
                     outcomes.append(Outcome(**row))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if first + len(outcomes) <= files:
+    if status or late:
         why = f"ended with {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
         outcomes.append(Outcome(first + len(outcomes), "other", what, "hangs" if late else why))
     return outcomes
@@ -189,6 +189,8 @@ def _read_all(name: str, numbers: range, seed: int, home: Path, planted: str, wr
             marker.unlink()
             outcome.executed.append("marker")
         out.write(json.dumps(vars(outcome)).encode() + b"\n")
+        if outcome.peak > PEAK:
+            return  # the peak of a process does not go down: the next file is read by another
 
 
 def _read(name: str, number: int, folder: Path, what: str, watch: Watch) -> Outcome:
