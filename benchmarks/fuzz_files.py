@@ -170,7 +170,8 @@ def _read_all(name: str, numbers: range, seed: int, home: Path, planted: str, wr
     empty.mkdir(exist_ok=True)
     if not valid.exists():
         kind.make(valid)
-    kind.read(shutil.copytree(valid, folder, dirs_exist_ok=True))  # what is loaded late is loaded now
+    shutil.rmtree(folder, ignore_errors=True)  # of a child that ended; never written to through its links
+    kind.read(shutil.copytree(valid, folder))  # what is loaded late is loaded now
     sys.addaudithook(watch)
     _plant(planted)
     for number in numbers:

@@ -90,7 +90,7 @@ def remove(file: Path, rng: random.Random) -> None:
 def link(file: Path, rng: random.Random) -> None:
     """Makes the file a symbolic link: to itself, to nothing, to a device, or out of the folder."""
     file.unlink()
-    file.symlink_to(rng.choice([file.name, "nothing", "/dev/zero", "/dev/null", "/etc/hostname", "..", "/"]))
+    file.symlink_to(rng.choice([file.name, "nothing", "/dev/zero", "/dev/null", "/proc/version", "..", "/"]))
 
 
 BYTES: list[Change] = [flip, flip, truncate, insert, replace, remove, link]
@@ -384,7 +384,10 @@ def mutate(folder: Path, number: int, rng: random.Random, marker: Path) -> str:
         return f"{attack.__name__} {number // 2 % len(possible)} of {file.relative_to(folder)}"
     said = []
     for _ in range(rng.choice([1, 1, 2])):
-        file = rng.choice([file for file in files if file.is_file() and not file.is_symlink()] or files)
+        whole = [file for file in files if file.is_file() and not file.is_symlink()]  # no link is written through
+        if not whole:
+            break
+        file = rng.choice(whole)
         change = STRUCTURE.get(file.suffix, flip) if rng.random() < 0.6 else rng.choice(BYTES)
         try:
             change(file, rng)
