@@ -74,7 +74,8 @@ def parse_yaml(text: str, where: str) -> Any:
         raise CardError(f"{where}: cannot be read as YAML: more than {MAX_CHARS:,} characters")
     try:
         return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+    # the others: dates, numbers and truth values that do not exist, some of which PyYAML does not check
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise CardError(f"{where}: cannot be read as YAML: {error}") from error
 
 

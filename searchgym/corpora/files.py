@@ -38,6 +38,8 @@ MAX_LINE = 1 << 26
 """Maximum length of one line of JSON lines, in bytes after unpacking: a small gzip file may hold an endless line."""
 MAX_DOCUMENT = 1 << 32
 """Maximum length of one JSON document, which is read whole, in bytes after unpacking."""
+MAX_RATIO = 100
+"""Maximum length of a JSON document after unpacking, by the length of its file; texts reach about ten."""
 CHUNK = 1 << 20
 """Number of bytes copied at a time."""
 TIMEOUT = 30.0
@@ -205,12 +207,17 @@ def sha256_file(path: FilePath) -> str:
 
 def _read_whole(path: FilePath, limit: int) -> bytes:
     """Returns the bytes of a plain or gzip file; raises a DataError if there are more than `limit`."""
+    size = Path(path).stat().st_size if Path(path).is_file() else 0
+    limit = min(limit, max(MAX_LINE, MAX_RATIO * size))
     lines: list[bytes] = []
     left = limit
     for number, line in _lines(path, limit + 1):
         left -= len(line)
         if left < 0:
-            reason = f"a JSON document of more than {limit:,} bytes: convert it to JSON lines, which are not read whole"
+            reason = (
+                f"a JSON document of more than {limit:,} bytes in a file of {size:,}: get it again, or convert it to "
+                "JSON lines, which are not read whole"
+            )
             raise DataError(reason, path, number)
         lines.append(line)
     return b"".join(lines)

@@ -65,5 +65,11 @@ def _refuse_links(folder: Path) -> None:
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
-            if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise UsageError(f"{path} is a link to {path.resolve()}, outside of the folder to write to: remove it")
+            if not path.is_symlink():
+                continue
+            try:
+                target = path.resolve()
+            except (OSError, RuntimeError):
+                raise UsageError(f"{path} is a link that leads to itself: remove it") from None
+            if not target.is_relative_to(inside):
+                raise UsageError(f"{path} is a link to {target}, outside of the folder to write to: remove it")

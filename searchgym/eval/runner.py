@@ -23,7 +23,7 @@ from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.task import Task, reward_name
-from searchgym.errors import RunExistsError, UsageError
+from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.eval.scores import Scores, score_episodes
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
@@ -181,6 +181,8 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
 def _check_record(out: Path, identity: dict[str, Any]) -> None:
     """Refuses to continue a run with another identity."""
     before = read_json(out / "run.json")
+    if not isinstance(before, dict):
+        raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
     differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from transformers import (
@@ -30,6 +30,8 @@ from searchgym.rollout.folders import (
 from searchgym.rollout.quiet import quiet_libraries
 from searchgym.rollout.sampler import Dtype
 
+GENERATION: Final = "generation_config.json"
+"""File name of a model's generation settings."""
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -120,10 +122,18 @@ def model_config(folder: Path) -> PretrainedConfig:
 
 
 def generation_settings(folder: Path) -> GenerationConfig:
-    """Returns a model's generation settings, from ``generation_config.json`` or else from its configuration."""
-    if (folder / "generation_config.json").is_file():
+    """Returns a model's generation settings, from ``generation_config.json`` or else from its configuration.
+
+    Raises:
+        DataMissingError: The folder has neither.
+        DataError: The file cannot be read.
+    """
+    if not (folder / GENERATION).is_file():
+        return GenerationConfig.from_model_config(model_config(folder))
+    try:
         return GenerationConfig.from_pretrained(folder, local_files_only=True)
-    return GenerationConfig.from_model_config(model_config(folder))
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"the settings cannot be read: {error}; remove the file", folder / GENERATION) from error
 
 
 def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: int) -> None:

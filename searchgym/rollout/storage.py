@@ -132,9 +132,12 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     """
     with ExitStack() as opened:
         tokens: Tokens = b""
-        if sidecar(path).exists() and sidecar(path).stat().st_size:
-            file = opened.enter_context(sidecar(path).open("rb"))
-            tokens = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            if sidecar(path).exists() and sidecar(path).stat().st_size:
+                file = opened.enter_context(sidecar(path).open("rb"))
+                tokens = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot be read: {error}; copy the run again", sidecar(path)) from error
         for number, row in iter_jsonl(path):
             try:
                 yield _episode(row, tokens)

@@ -109,14 +109,25 @@ class Updater:
         torch.save({"optimizer": self.optimizer.state_dict(), "version": self.version}, folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
-        """Restores model, optimizer and version from a folder that `save` wrote for a model of the same shape."""
+        """Restores model, optimizer and version from a folder that `save` wrote for a model of the same shape.
+
+        Raises:
+            ValueError: The file of the optimizer is another model's, or damaged.
+        """
         if (folder / ADAPTER_WEIGHTS).is_file():
             load_adapter(self.model, folder)
         else:
             saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype)
             self.model.load_state_dict(saved.state_dict())
         state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        own = self.optimizer.state_dict()["param_groups"]  # the recipe's, not the file's
+        self.optimizer.load_state_dict({"state": copy.deepcopy(state["optimizer"]["state"]), "param_groups": own})
+        for parameter, moments in self.optimizer.state.items():
+            shapes = {name: value.shape for name, value in moments.items() if name != "step"}
+            if shapes != dict.fromkeys(("exp_avg", "exp_avg_sq"), parameter.shape) or moments["step"].numel() != 1:
+                raise ValueError(f"optimizer.pt holds moments of shapes {shapes} for a weight of {parameter.shape}")
+        if type(state["version"]) is not int:
+            raise ValueError(f"optimizer.pt names version {state['version']!r}, expected a number of updates")
         self.version = state["version"]
 
     def check_weights(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
+from searchgym.cards import build
 from searchgym.corpora.files import read_json
-from searchgym.errors import DataError, TrainingError
+from searchgym.errors import DataError, SearchGymError, TrainingError
 from searchgym.rollout.quiet import quiet_libraries
 
 if TYPE_CHECKING:
@@ -99,13 +99,22 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
 
     Raises:
         DataError: A file is missing or damaged, or the model has another shape.
+        CardError: The progress has other fields, or values of other types.
     """
     try:
         with quiet_libraries():
             learner.load(path)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
+    except SearchGymError:
+        raise
+    except Exception as error:  # torch and transformers raise many kinds on damaged files
         raise DataError(f"not a checkpoint of this model: {error}", path) from error
-    return dict(read_json(path / "trainer.json"))
+    record = path / "trainer.json"
+    state = read_json(record)
+    sizes = state.get("files") if isinstance(state, dict) else None
+    if not isinstance(sizes, dict) or not all(type(size) is int and size >= 0 for size in sizes.values()):
+        raise DataError("damaged: expected progress and the lengths of files; go on from another checkpoint", record)
+    build(Progress, state.get("progress"), f"{record}: progress")
+    return dict(state)
 
 
 def link_checkpoint(link: Path, step: int) -> None:

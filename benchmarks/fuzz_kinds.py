@@ -1,0 +1,359 @@
+"""Kinds of files for ``fuzz_files.py``: small valid ones that the package makes, and the reader of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import CorpusCard, EncoderCard, EnvCard, WorldSpec, find_card, load_card
+from searchgym.corpora.documents import convert_documents
+from searchgym.corpora.passages import read_passages, write_corpus
+from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.corpora.retrieval.cards import DenseCard, find_encoder, find_retriever, plain
+from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval.index.build import build_index
+from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
+from searchgym.corpora.retrieval.retriever import NullRetriever
+from searchgym.corpora.store import PASSAGES
+from searchgym.corpora.worlds.build import build_world
+from searchgym.corpora.worlds.storage import read_world, write_world
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import Task, load_task
+from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.records import Context, Passage, Span
+from searchgym.rollout.loading import generation_settings, load_model, load_tokenizer
+from searchgym.rollout.storage import EpisodeWriter, read_episodes
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.load import load_recipe, read_recipe
+from searchgym.train.recipe.recipe import dump_recipe
+from searchgym.train.run.checkpoint import load_checkpoint, save_checkpoint
+
+DEMO = Path(find_card("corpora", "demo")).parent.parent / "searchgym" / "demo"
+CARD = "card.yaml"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of one kind."""
+
+    make: Callable[[Path], object]
+    """Writes valid ones to a folder that does not exist yet."""
+    read: Callable[[Path], object]
+    """Loads them, and uses what is loaded."""
+    code: bool = False
+    """Whether such a file names code by design: the reader then works elsewhere, where there is none."""
+    seal: Callable[[Path], object] | None = None
+    """Makes changed files agree with their checksums again, as somebody who forges them would."""
+
+
+# -- indexes -------------------------------------------------------------------------------------------------------
+
+
+class HashEncoder:
+    """Encoder that needs no model: a vector is drawn by the hash of each word."""
+
+    def __init__(self, card: EncoderCard) -> None:
+        self.card = card
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """Returns the vectors of texts, of length 1."""
+        rows = []
+        for text in texts:
+            words = [hashlib.sha256(word.encode("utf-8", "replace")).digest()[:8] for word in f"{text} .".split()]
+            rows.append(np.sum([np.frombuffer(word, np.int8) for word in words], axis=0, dtype=np.float32) + 0.5)
+        return np.array([row / np.linalg.norm(row) for row in rows], np.float32).reshape(-1, 8)
+
+    def encode_passages(self, passages: Sequence[Passage]) -> Any:
+        """Returns the vectors of passages."""
+        return self.encode_queries([f"{passage.title} {passage.text}" for passage in passages])
+
+
+DENSE = DenseCard(kind="dense", encoder=EncoderCard(name="hash", model="hash", dimension=8))
+
+
+def demo_passages() -> list[Passage]:
+    """Returns the bundled corpus."""
+    return list(read_passages(DEMO / "corpus.jsonl"))
+
+
+def make_dense(folder: Path) -> None:
+    """Writes a dense index."""
+    encoders.load_encoder = HashEncoder  # type: ignore[assignment]
+    build_index(demo_passages(), folder, DENSE)
+
+
+def read_dense(folder: Path) -> None:
+    """Reads a dense index by a card of the reader's."""
+    encoders.load_encoder = HashEncoder  # type: ignore[assignment]
+    read_index(folder, DENSE)
+
+
+def read_index(folder: Path, card: DenseCard | None = None) -> None:
+    """Reads an index, searches it and reads its passages."""
+    inspect_index(folder, verify=True)
+    retriever = load_index(folder, card=card)
+    retriever.search(["Who founded the town on the river?", "the", ""], 3)
+    list(retriever.passages())
+
+
+def seal_index(folder: Path) -> None:
+    """Writes sizes and checksums of the files to the manifest."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        shutil.rmtree(folder / "planted", ignore_errors=True)
+        (folder / "planted.py").unlink(missing_ok=True)
+        files = {name: dataclasses.asdict(file) for name, file in describe_files(folder).items() if name != MANIFEST}
+        manifest |= {"files": files, "corpus_sha256": files[PASSAGES]["sha256"]}
+        (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    except (OSError, ValueError, LookupError, TypeError):
+        pass  # so damaged that it stays as it is
+
+
+# -- cards ---------------------------------------------------------------------------------------------------------
+
+
+def copied(kind: str, name: str) -> Callable[[Path], None]:
+    """Returns a function that copies a shipped card, with its folder where it has one."""
+
+    def make(folder: Path) -> None:
+        source = find_card(kind, name)
+        if source.name == CARD:
+            shutil.copytree(source.parent, folder)
+        else:
+            write(folder, {CARD: source.read_text(encoding="utf-8")})
+
+    return make
+
+
+def write(folder: Path, texts: dict[str, str]) -> None:
+    """Writes texts by file names."""
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def read_environment(folder: Path) -> None:
+    """Reads an environment's card and makes a task of it."""
+    card = load_card(EnvCard, folder / CARD)
+    load_task(card, questions=read_questions(DEMO / "questions.json"), retriever=NullRetriever())
+
+
+def make_retriever(folder: Path) -> None:
+    """Writes a retriever's card with inner cards."""
+    import yaml
+
+    write(folder, {CARD: yaml.safe_dump(plain(find_retriever("hybrid-minilm")), sort_keys=False)})
+
+
+# -- models --------------------------------------------------------------------------------------------------------
+
+
+def tiny_model() -> Any:
+    """Returns a model of a few kilobytes for the shipped tokenizer."""
+    config = Qwen2Config(
+        vocab_size=len(load_tokenizer("tiny")),
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    make: Any = Qwen2ForCausalLM
+    return make(config).eval()
+
+
+def make_model(folder: Path) -> None:
+    """Writes a model with its tokenizer."""
+    tiny_model().save_pretrained(folder)
+    load_tokenizer("tiny").save_pretrained(folder)
+
+
+def read_model(folder: Path) -> None:
+    """Reads a model with its tokenizer and its settings."""
+    load_model(folder)
+    generation_settings(folder)
+
+
+def learner() -> LocalLearner:
+    """Returns a learner of the tiny model."""
+    return LocalLearner(load_recipe("tiny-grpo"), tiny_model())
+
+
+def make_checkpoint(folder: Path) -> None:
+    """Writes a checkpoint after one update."""
+    made = learner()
+    optimizer = made.policy.updater.optimizer
+    for parameter in made.policy.updater.model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    progress = {"step": 1, "generated_tokens": 9, "best_step": None, "best_score": None}
+    save_checkpoint(folder, made, load_tokenizer("tiny"), {"progress": progress, "files": {"metrics.jsonl": 3}})
+
+
+def read_checkpoint(folder: Path) -> None:
+    """Reads a checkpoint into a learner of the same shape."""
+    load_checkpoint(folder, learner())
+
+
+# -- data ----------------------------------------------------------------------------------------------------------
+
+
+def demo_task() -> Task:
+    """Returns the bundled environment with three questions."""
+    task = load_task(find_env("Demo"), retriever=NullRetriever())
+    return dataclasses.replace(task, questions=task.questions[:3], by_id={q.id: q for q in task.questions[:3]})
+
+
+def make_run(folder: Path) -> None:
+    """Writes an evaluation, with tokens in its episodes."""
+    evaluate(demo_task(), load_agent("single-search"), folder)
+    path = folder / "episodes.jsonl"
+    episodes = list(read_episodes(path))
+    path.unlink()
+    span = Span("model", np.arange(5, dtype=np.int32), np.full(5, -0.5, np.float32))
+    with EpisodeWriter(path) as writer:
+        for episode in episodes:
+            writer.write(dataclasses.replace(episode, contexts=[Context(None, 0, [span])]))
+
+
+def read_run(folder: Path) -> None:
+    """Reads the episodes of an evaluation, and goes on with it."""
+    list(read_episodes(folder / "episodes.jsonl"))
+    evaluate(demo_task(), load_agent("single-search"), folder, options=EvalOptions(resume=True))
+
+
+QUESTIONS: dict[str, list[dict[str, Any]]] = {
+    "hotpotqa": [
+        {
+            "_id": "a",
+            "question": "Who?",
+            "answer": "She",
+            "type": "bridge",
+            "level": "hard",
+            "supporting_facts": [["Mayor", 1]],
+            "context": [["Mayor", ["She is.", " She was."]], ["Gamma", ["A letter."]]],
+        }
+    ],
+    "2wiki": [
+        {
+            "_id": "a",
+            "type": "compositional",
+            "question": "Who is the mother of the director?",
+            "context": [["Film", ["A film.", "It has a director."]]],
+            "supporting_facts": [["Film", 1]],
+            "evidences": [["Film", "director", "Director"]],
+            "evidences_id": [["Q1", "director", "Q2"]],
+            "answer": "Ann",
+            "answer_id": "Q3",
+        }
+    ],
+    "musique": [
+        {
+            "id": "2hop__1_2",
+            "paragraphs": [{"idx": 0, "title": "Green", "paragraph_text": "By Steve.", "is_supporting": True}],
+            "question": "Who?",
+            "question_decomposition": [
+                {"id": 1, "question": "Green >> by", "answer": "Steve", "paragraph_support_idx": 0}
+            ],
+            "answer": "Miq",
+            "answer_aliases": ["Miquette"],
+            "answerable": True,
+        }
+    ],
+    "flashrag": [
+        {
+            "id": "t",
+            "question": "who",
+            "golden_answers": ["W", "R"],
+            "metadata": {"type": "bridge", "supporting_facts": {"title": ["A"], "sent_id": [0]}},
+        }
+    ],
+    "search-r1": [
+        {
+            "data_source": "nq",
+            "prompt": [{"role": "user", "content": "Answer. Question: who?"}],
+            "reward_model": {"ground_truth": {"target": ["W"]}},
+            "extra_info": {"split": "train", "index": 1},
+        }
+    ],
+}
+"""One question in each published format."""
+CORPORA: dict[str, Any] = {
+    "titles": [{"title": "A", "text": "An a."}, {"title": "B", "text": "A b."}],
+    "pages": {"A": ["An a.", " Two."], "B": ["A b."]},
+    "contents": [{"id": "1", "contents": '"A"\nAn a.'}],
+    "beir": [{"_id": "1", "title": "A", "text": "An a."}],
+}
+"""One small corpus in each published format."""
+
+
+def make_json(folder: Path) -> None:
+    """Writes questions and corpora of every format."""
+    folder.mkdir(parents=True)
+    for group, contents in (("questions", QUESTIONS), ("corpus", CORPORA)):
+        for name, content in contents.items():
+            (folder / f"{group}-{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    write_questions(folder / "questions-own.jsonl", read_questions(DEMO / "questions.json")[:3])
+    write_corpus(folder / "corpus-own.jsonl", demo_passages()[:3])
+
+
+def read_json_files(folder: Path) -> None:
+    """Reads every file of questions or passages in a folder."""
+    for file in sorted(folder.iterdir()):
+        if file.name.startswith("questions"):
+            read_questions(file)
+        elif file.name.startswith("corpus"):
+            list(read_passages(file))
+
+
+def make_archives(folder: Path) -> None:
+    """Writes compressed questions and passages."""
+    folder.mkdir(parents=True)
+    write_questions(folder / "questions-own.jsonl.gz", read_questions(DEMO / "questions.json"))
+    write_corpus(folder / "corpus-own.jsonl.gz", demo_passages())
+
+
+def make_documents(folder: Path) -> None:
+    """Writes documents with a front matter in YAML."""
+    texts = {f"{n}.md": f"---\ntitle: Page {n}\ntags: [a, b]\n---\n# Heading\n\nText {n}.\n" for n in range(3)}
+    write(folder, texts)
+
+
+KINDS: dict[str, Kind] = {
+    "index": Kind(lambda folder: build_index(demo_passages(), folder), read_index, seal=seal_index),
+    "dense index": Kind(make_dense, read_dense, seal=seal_index),
+    "environment": Kind(copied("envs", "demo"), read_environment, code=True),
+    "agent": Kind(copied("agents", "jade"), lambda folder: load_agent(str(folder / CARD)), code=True),
+    "retriever": Kind(make_retriever, lambda folder: find_retriever(str(folder / CARD))),
+    "encoder": Kind(copied("encoders", "minilm"), lambda folder: find_encoder(str(folder / CARD))),
+    "corpus card": Kind(copied("corpora", "demo"), lambda folder: load_card(CorpusCard, folder / CARD)),
+    "recipe": Kind(
+        lambda folder: write(folder, {CARD: dump_recipe(load_recipe("tiny-jade"))}),
+        lambda folder: read_recipe(folder / CARD),
+    ),
+    "model": Kind(make_model, read_model),
+    "checkpoint": Kind(make_checkpoint, read_checkpoint),
+    "episodes": Kind(make_run, read_run),
+    "gzip": Kind(make_archives, read_json_files),
+    "yaml": Kind(make_documents, lambda folder: list(convert_documents(folder))),
+    "json": Kind(make_json, read_json_files),
+    "world": Kind(
+        lambda folder: write_world(build_world(WorldSpec(size=20)), folder),
+        read_world,
+    ),
+}
+"""Kinds by name."""
