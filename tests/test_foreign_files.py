@@ -269,7 +269,7 @@ def test_deepspeed_loads_tensors_alone(tmp_path):
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
-@pytest.mark.parametrize("file", ["../../x", "/etc/x", "a/b"])
+@pytest.mark.parametrize("file", ["../../x", "/nowhere/x", "a/b"])
 def test_a_corpus_is_written_into_its_folder(file, tmp_path):
     (tmp_path / "source").write_text("theirs")
     card = CorpusCard(name="c", summary="", source="", licence="", file=file, url=(tmp_path / "source").as_uri())

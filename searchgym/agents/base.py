@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -195,7 +195,7 @@ def load_agent(name: str) -> LoadedAgent:
     if not acts:
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
     try:
-        agent: Agent = workflow(**card.options)
+        agent = cast("Agent", workflow(**card.options))
     except TypeError as error:
         raise UsageError(f"agent {card.name}: {card.workflow} cannot be built from {card.options}: {error}") from error
     roles = {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}

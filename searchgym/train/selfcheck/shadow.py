@@ -117,7 +117,8 @@ class Shadow:
             before: Weights to start from, with an adapter's by their own names. Default: the present ones.
         """
         named = dict(self.model.named_parameters())
-        masters = {n: (before or {}).get(n, p).detach().float().clone() for n, p in named.items() if p.requires_grad}
+        start = named | dict(before or {})
+        masters = {n: start[n].detach().float().clone() for n, p in named.items() if p.requires_grad}
         made = []
         for _ in range(self.options.epochs):
             loss, gross, gradients = self._gradients(len(samples), row_loss, masters)

@@ -201,10 +201,10 @@ def _check_postings(
         raise ValueError(f"the vocabulary does not number its {len(ids)} words from 0 to {len(maxima) - 1}")
     if type(passages) is not int or not 0 <= passages < 2**31:
         raise ValueError(f"num_docs is {passages!r}")
-    if not np.isfinite(maxima).all() or (bad := first_bad_posting(data, indices, starts, passages)) >= 0:
-        raise ValueError(
-            "a largest score is not finite" if not np.isfinite(maxima).all() else f"posting {bad} is wrong"
-        )
+    if not np.isfinite(maxima).all():
+        raise ValueError("a largest score is not finite")
+    if (bad := first_bad_posting(data, indices, starts, passages)) >= 0:
+        raise ValueError(f"posting {bad} is wrong")
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:

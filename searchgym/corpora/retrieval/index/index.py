@@ -256,6 +256,8 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
         raise _mismatch(folder, f"{MANIFEST} names files outside of the folder")
     if missing := [name for name in manifest.parts if not any(Path(f).parts[0] == name for f in manifest.files)]:
         raise _mismatch(folder, f"{MANIFEST} names no files of {missing[0]}")
+    if odd := [path for path in folder.rglob("*") if not (path.is_file() or path.is_dir())]:
+        raise _mismatch(folder, f"{odd[0].relative_to(folder)} is a device or a link that leads nowhere")
     for name, file in manifest.files.items():
         _check_file(folder, name, file, verify)
     return manifest
