@@ -14,8 +14,7 @@ import yaml
 from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.agents.base import load_agent
-from searchgym.agents.roles import load_role
-from searchgym.cards import CorpusCard, EncoderCard, RoleCard
+from searchgym.cards import CorpusCard, EncoderCard
 from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
@@ -246,13 +245,6 @@ def test_a_models_own_code_is_neither_asked_about_nor_run(tmp_path, monkeypatch)
     with pytest.raises(DataError, match="configuration cannot be read"):
         load_model(model)
     assert not seen.exists()
-
-
-@pytest.mark.parametrize("prompt", ["../secret.md", "/etc/hostname"])
-def test_a_role_does_not_read_prompts_elsewhere(prompt, tmp_path):
-    (tmp_path / "secret.md").write_text("{question}")
-    with pytest.raises(CardError, match="not in the card's folder"):
-        load_role("r", RoleCard(prompt=prompt, fields=["question"], max_tokens=8), tmp_path / "card")
 
 
 def test_deepspeed_loads_tensors_alone(tmp_path):
