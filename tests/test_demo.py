@@ -16,14 +16,14 @@ from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
 
-QUESTIONS = 4
+QUESTIONS = 2
 QUICK = [
     "steps=2",
     "log.tensorboard=false",
     "rollout.questions=2",
     "rollout.attempts=2",
     "optimizer.warmup_steps=1",
-    "validation.questions=2",
+    "validation.questions=1",
     "validation.every=2",
     "advantage.drop_zero_variance=false",
 ]
