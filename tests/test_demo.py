@@ -18,13 +18,13 @@ from searchgym.train.recipe.load import load_recipe
 
 QUESTIONS = 2
 QUICK = [
-    "steps=2",
+    "steps=1",
     "log.tensorboard=false",
     "rollout.questions=2",
     "rollout.attempts=2",
     "optimizer.warmup_steps=1",
     "validation.questions=1",
-    "validation.every=2",
+    "validation.every=1",
     "advantage.drop_zero_variance=false",
 ]
 
@@ -52,7 +52,7 @@ def test_the_summary_is_what_the_episodes_say(folder):
     assert summary["em"]["all"]["questions"] == QUESTIONS and summary["em"]["all"]["evidence-oracle"] == 1.0
     assert summary["seconds_in_all"] > summary["seconds"] > 0
     assert summary["retokenisation_mismatch"] == 0
-    assert summary["steps"] == 2
+    assert summary["steps"] == 1
 
 
 def test_it_says_where_curve_episodes_and_checkpoint_are(folder):
