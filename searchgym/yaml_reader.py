@@ -75,7 +75,7 @@ def parse_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
     # the others: dates, numbers and truth values that do not exist, some of which PyYAML does not check
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise CardError(f"{where}: cannot be read as YAML: {error}") from error
 
 

@@ -63,7 +63,7 @@ def test_the_limit_of_a_document_is_exact(tmp_path: Path) -> None:
         path = tmp_path / "x.json"
         path.write_bytes(content)
         assert read_json(path, limit=len(text)) == {"a": [1, 2]}
-        with pytest.raises(DataError, match=rf"^{path}:2: a JSON document of more than 12 bytes: convert it to JSON"):
+        with pytest.raises(DataError, match=rf"^{path}:2: a JSON document of more than 12 bytes in a file of"):
             read_json(path, limit=len(text) - 1)
 
 
