@@ -69,6 +69,8 @@ class Shadow:
     def __init__(self, model: Any, recipe: Recipe, options: OptimizerOptions) -> None:
         self.model, self.recipe, self.options = model, recipe, options
         self.dtype = next(model.parameters()).dtype
+        self.masters: dict[str, Tensor] = {}
+        """Weights in float32 after the last update."""
         self._moments: dict[str, tuple[Tensor, Tensor]] = {}
         self._made = 0
 
@@ -114,10 +116,10 @@ class Shadow:
             samples: All samples of the step.
             row_loss: Function from a sample's number to its part of the loss.
             step: 0-based step, for the learning rate.
-            before: Weights to start from, with an adapter's by their own names. Default: the present ones.
+            before: Weights to start from, with an adapter's by their own names. Default: those after the last update.
         """
         named = dict(self.model.named_parameters())
-        start = named | dict(before or {})
+        start = named | (self.masters if before is None else dict(before))
         masters = {n: start[n].detach().float().clone() for n, p in named.items() if p.requires_grad}
         made = []
         for _ in range(self.options.epochs):
@@ -126,6 +128,7 @@ class Shadow:
             with torch.no_grad():
                 for name, weight in masters.items():
                     named[name].copy_(weight)
+        self.masters = masters
         return Updated(*(float(np.mean(numbers)) for numbers in zip(*made, strict=True)))
 
     def _gradients(

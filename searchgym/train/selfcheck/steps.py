@@ -22,6 +22,7 @@ from searchgym.train.recipe.options import KeyOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import Assembly, assemble, trainer_of
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
+from searchgym.train.run.samplers import computed_in
 from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck.findings import Broken, Findings
 from searchgym.train.selfcheck.stages import ADVANTAGES, Drawn, check_advantages, check_drawn
@@ -72,6 +73,8 @@ def small_recipe(recipe: Recipe) -> Recipe:
     rollout, least = recipe.rollout, recipe.advantage.min_group
     questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
     rate, supervised = RATE["adapter" if recipe.lora.rank else "model"], recipe.method == "supervised"
+    # in a second update ratios leave 1 and clips act; in half precision the two trainers would part there
+    epochs = 2 if computed_in(recipe) == "float32" else 1
     if supervised:  # the same update, on episodes that the model samples instead of a file's
         recipe = replace(recipe, method="rejection", supervised=replace(recipe.supervised, min_reward=-1.0))
     return replace(
@@ -94,11 +97,11 @@ def small_recipe(recipe: Recipe) -> Recipe:
             entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
         ),
         models={name: _own_rates(own, rate) for name, own in recipe.models.items()},
-        optimizer=_moving(recipe.optimizer, rate),
+        optimizer=_moving(recipe.optimizer, rate, epochs),
         critic=replace(
             recipe.critic,
             warmup_steps=min(recipe.critic.warmup_steps, 1),
-            optimizer=_moving(recipe.critic.optimizer, RATE["critic"]),
+            optimizer=_moving(recipe.critic.optimizer, RATE["critic"], epochs),
         ),
         validation=replace(recipe.validation, every=0),
         checkpoint=replace(recipe.checkpoint, every=0),
@@ -112,8 +115,8 @@ def _own_rates(options: KeyOptions, rate: float) -> KeyOptions:
     return replace(options, lr=options.lr and 2 * rate, critic_lr=options.critic_lr and 2 * RATE["critic"])
 
 
-def _moving(options: OptimizerOptions, rate: float) -> OptimizerOptions:
-    """Returns options of two updates per step on all samples, so that ratios leave 1 and clips act."""
+def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOptions:
+    """Returns options of a few updates per step, each on all samples."""
     return replace(
         options,
         lr=rate,
@@ -123,7 +126,7 @@ def _moving(options: OptimizerOptions, rate: float) -> OptimizerOptions:
         schedule="cosine",
         min_lr_ratio=0.1,
         minibatches=1,
-        epochs=2,
+        epochs=epochs,
         micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
     )
 
