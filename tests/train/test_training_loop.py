@@ -638,3 +638,9 @@ def test_trainer_state_is_plain(tmp_path):
     state = json.loads((result.checkpoint / "trainer.json").read_text())
     assert state["progress"] == dataclasses.asdict(result.progress)
     assert state["files"]["metrics.jsonl"] == (tmp_path / "run/metrics.jsonl").stat().st_size
+
+
+def test_a_run_without_signal_has_no_advantages(tmp_path):
+    """Its file is empty, which is no fault of the run."""
+    (tmp_path / "episodes.advantages.jsonl").touch()
+    assert read_advantages(tmp_path / "episodes.advantages.jsonl") == {}

@@ -218,6 +218,8 @@ def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:
         ``{call id: advantages}``: (1,) where all tokens of a call have the same advantage, else one per token. For an
         id that several steps used, those of the last step.
     """
+    if not path.stat().st_size:  # no group of the run had signal
+        return {}
     return {row["call"]: np.atleast_1d(np.array(row["advantage"], np.float32)) for _, row in iter_jsonl(path)}
 
 
