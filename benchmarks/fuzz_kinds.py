@@ -110,13 +110,15 @@ def read_index(folder: Path, card: DenseCard | None = None) -> None:
 def seal_index(folder: Path) -> None:
     """Writes sizes and checksums of the files to the manifest."""
     try:
+        if (folder / MANIFEST).is_symlink():  # to a device, for instance, which this must not read
+            return
         manifest = json.loads((folder / MANIFEST).read_bytes())
         shutil.rmtree(folder / "planted", ignore_errors=True)
         (folder / "planted.py").unlink(missing_ok=True)
         files = {name: dataclasses.asdict(file) for name, file in describe_files(folder).items() if name != MANIFEST}
         manifest |= {"files": files, "corpus_sha256": files[PASSAGES]["sha256"]}
         (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-    except (OSError, ValueError, LookupError, TypeError):
+    except Exception:
         pass  # so damaged that it stays as it is
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from searchgym.corpora.files import FilePath
 from searchgym.corpora.ids import FirstPlaces, hash_id
@@ -107,6 +109,20 @@ def _write_ids(store: PassageStore, path: Path) -> None:
         np.save(path, np.stack([hashes[order.astype(np.int64)], order]))
 
 
+def load_array(path: Path, mapped: bool = True) -> npt.NDArray[Any]:
+    """Returns the array of a ``.npy`` file, memory-mapped if asked for; never of a pickle.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no such file, or holds objects.
+    """
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (SyntaxError, tokenize.TokenError, OverflowError, MemoryError) as error:  # numpy, on forged headers
+        raise ValueError(f"{path.name} is no array: {error}") from error
+    return array
+
+
 class PassageStore:
     """Reads passages written by `PassageWriter` from memory-mapped files.
 
@@ -119,13 +135,14 @@ class PassageStore:
 
     def __init__(self, folder: FilePath) -> None:
         self._folder = Path(folder)
-        self._offsets = np.asarray(np.load(self._folder / OFFSETS, mmap_mode="r"))
+        self._offsets = np.asarray(load_array(self._folder / OFFSETS))
         with (self._folder / PASSAGES).open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or self._offsets[-1] != len(self._lines):
+        plain = self._offsets.dtype == np.int64 and self._offsets.ndim == 1
+        if not plain or self._offsets[-1:].tolist() != [len(self._lines)]:
             raise DataError(f"does not fit {PASSAGES} ({len(self._lines)} bytes)", self._folder / OFFSETS)
         ids = self._folder / IDS
-        self._ids = np.load(ids, mmap_mode="r") if ids.exists() else None
+        self._ids = load_array(ids) if ids.exists() else None
 
     def __len__(self) -> int:
         """Returns the number of passages."""
@@ -144,7 +161,7 @@ class PassageStore:
         try:
             row = json.loads(line.decode())
             return Passage(row["id"], row["title"], row["text"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"not a passage: {error!r}", self._folder / PASSAGES, position + 1) from None
 
     def __iter__(self) -> Iterator[Passage]:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from searchgym.corpora.retrieval.bm25.analysis import analyse
 from searchgym.corpora.retrieval.bm25.kernels import Floats, Ints, Longs, first_bad_posting, kernel
+from searchgym.corpora.store import load_array
 from searchgym.errors import DataError, UsageError
 
 K1: Final = 0.9
@@ -174,7 +175,7 @@ def load_model(folder: Path) -> bm25s.BM25:
     """
     params = json.loads((folder / "params.index.json").read_bytes())
     vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
-    data, indices, starts, maxima = (np.load(folder / name, mmap_mode="r") for name in (DATA, INDICES, STARTS, MAXIMA))
+    data, indices, starts, maxima = (load_array(folder / name) for name in (DATA, INDICES, STARTS, MAXIMA))
     _check_postings(data, indices, starts, maxima, vocabulary, params["num_docs"])
     return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima)
 

@@ -31,7 +31,7 @@ from searchgym.corpora.retrieval.dense.vectors import (
     write_vectors,
 )
 from searchgym.corpora.retrieval.retriever import check_request
-from searchgym.corpora.store import PassageStore
+from searchgym.corpora.store import PassageStore, load_array
 from searchgym.errors import IndexMismatchError, ModelError, UsageError
 from searchgym.records import Hit, Passage
 
@@ -131,7 +131,7 @@ def load(
     _check_device(card)
     try:
         actual = describe(folder / INDEX)
-        probes = np.load(folder / PROBE)
+        probes = load_array(folder / PROBE, mapped=False)
         positions, expected = list(facts["probes"]), (card.index, int(facts["dimension"]), int(facts["passages"]))
     except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
         raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
