@@ -243,6 +243,8 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
     if not folder.is_dir():
         raise DataMissingError("no such index folder: build it with `searchgym index build CORPUS --out DIR`", folder)
     try:
+        if (folder / MANIFEST).exists() and not (folder / MANIFEST).is_file():
+            raise _mismatch(folder, f"{MANIFEST} is no file")
         data = json.loads((folder / MANIFEST).read_bytes())
         if data["format"] != FORMAT:
             raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
