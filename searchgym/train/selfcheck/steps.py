@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from searchgym.agents.base import load_agent
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.core import State
 from searchgym.envs.task import checked_reward, reward_name
@@ -142,8 +141,7 @@ class _Steps:
 
     def __init__(self, recipe: Recipe, parts: Assembly, findings: Findings) -> None:
         self._recipe, self._parts, self._findings = recipe, parts, findings
-        roles = load_agent(recipe.agent).roles
-        self._penalties = {name: role.penalty for name, role in roles.items()}
+        self._penalties = {name: role.penalty for name, role in parts.rollout.agent.roles.items()}
         self._rollout = WatchedRollout(parts.rollout, recipe, lambda name: parts.task.find(name).answers[0])
         self._learner = WatchedLearner(parts.learner, self._learnt)
         self._seeds: Counter[int] = Counter()
