@@ -44,8 +44,8 @@ SECONDS: Final = 10
 """CPU seconds that one file may take."""
 WAIT: Final = 60
 """Wall-clock seconds after which a file counts as hanging; other programs may use the machine."""
-PEAK: Final = 2048
-"""MiB of memory that a child may reach."""
+PEAK: Final = 1536
+"""MiB of memory that reading may add: 2 GiB with the 500 that a process of this script begins with."""
 ROOM: Final = 4 * 2**30
 """Bytes of addresses that a child may add to those it starts with, so that a huge allocation fails at once."""
 STARTED: Final = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn")
@@ -68,6 +68,8 @@ class Outcome:
     """Things that were executed."""
     peak: int = 0
     """Largest memory of the child so far, in MiB."""
+    added: int = 0
+    """What of it was not there when the child began, in MiB: a child of a test has all that the test's process had."""
 
 
 class Watch:
@@ -164,6 +166,7 @@ def _read_all(name: str, numbers: range, seed: int, home: Path, planted: str, wr
         os.dup2(sink, descriptor)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    first = _peak()
     _limit()
     kind, watch = KINDS[name], Watch()
     valid, folder, marker, empty = home / "valid", home / "files", home / "executed", home / "empty"
@@ -185,17 +188,17 @@ def _read_all(name: str, numbers: range, seed: int, home: Path, planted: str, wr
             what += ", sealed"
         out.write(json.dumps(what).encode() + b"\n")
         os.chdir(empty if kind.code else folder)
-        outcome = _read(name, number, folder, what, watch)
+        outcome = _read(name, number, folder, what, watch, first)
         if marker.exists():
             marker.unlink()
             outcome.executed.append("marker")
         out.write(json.dumps(vars(outcome)).encode() + b"\n")
-        if outcome.peak > PEAK:
+        if outcome.added > PEAK:
             return  # the peak of a process does not go down: the next file is read by another
 
 
-def _read(name: str, number: int, folder: Path, what: str, watch: Watch) -> Outcome:
-    """Reads one file and returns the outcome."""
+def _read(name: str, number: int, folder: Path, what: str, watch: Watch, first: int) -> Outcome:
+    """Reads one file, in a child that began with `first` MiB, and returns the outcome."""
     watch.folder, watch.seen = folder, []
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # SIGPROF ends the process, in compiled code as well
     started, result, error = time.process_time(), "loaded", ""
@@ -210,10 +213,15 @@ def _read(name: str, number: int, folder: Path, what: str, watch: Watch) -> Outc
         error = f"{type(raised).__name__}: {raised!s:.200} ({Path(own[-1].filename).name}:{own[-1].lineno})"
     signal.setitimer(signal.ITIMER_PROF, 0)
     watch.folder = None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    if peak > PEAK and result != "other":
-        result, error = "other", f"{peak} MiB, after {time.process_time() - started:.1f} s; {error}"
-    return Outcome(number, result, what, error.encode("utf-8", "replace").decode(), watch.seen[:5], peak)
+    peak = _peak()
+    if peak - first > PEAK and result != "other":
+        result, error = "other", f"{peak - first} MiB more, after {time.process_time() - started:.1f} s; {error}"
+    return Outcome(number, result, what, error.encode("utf-8", "replace").decode(), watch.seen[:5], peak, peak - first)
+
+
+def _peak() -> int:
+    """Returns the largest memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _limit() -> None:
