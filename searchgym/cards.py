@@ -231,10 +231,11 @@ CARD_KINDS: dict[str, type[Any]] = {
 CARD_FOLDERS = {kind: kind for kind in CARD_KINDS} | {
     "encoders": "corpora/encoders",
     "retrievers": "corpora/retrievers",
+    "packs": "corpora/packs",
     "train": "train",
 }
-"""Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, recipes (``train``) by
-`searchgym.train.recipe.load`."""
+"""Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, packs by
+`searchgym.graphs.packs`, recipes (``train``) by `searchgym.train.recipe.load`."""
 
 SINGULAR = {
     "envs": "environment",
@@ -243,6 +244,7 @@ SINGULAR = {
     "models": "model",
     "encoders": "encoder",
     "retrievers": "retriever",
+    "packs": "pack",
     "train": "recipe",
 }
 """Kind of card to its singular, for error messages."""

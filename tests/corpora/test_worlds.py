@@ -18,13 +18,13 @@ from searchgym.corpora.worlds import WorldSpec, build_world, cached_world, read_
 from searchgym.corpora.worlds.build import LANGUAGES
 from searchgym.corpora.worlds.full import FRAMES
 from searchgym.corpora.worlds.generate import NOTES, PATTERNS
-from searchgym.corpora.worlds.graph import Entity, Graph, evaluate, magnitude, starts
 from searchgym.corpora.worlds.names import HEADS
 from searchgym.corpora.worlds.questions import Drafter
 from searchgym.corpora.worlds.report import card_of, report_of
 from searchgym.corpora.worlds.schema import INFERENCES, MIX, RELATIONS, SPLITS, counts_of
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, DataMissingError, RunExistsError, UnknownNameError, UsageError
+from searchgym.graphs.graph import Entity, Graph, evaluate, magnitude, starts
 from searchgym.records import title_key
 from searchgym.rollout.engine import Engine
 

@@ -11,13 +11,13 @@ import random
 import re
 from typing import Final
 
-from searchgym.corpora.worlds.graph import Entity, Graph
 from searchgym.corpora.worlds.language import Language, Page, Pair, sentence
 from searchgym.corpora.worlds.phrases import groups as phrases_groups
 from searchgym.corpora.worlds.phrases import people as phrases_people
 from searchgym.corpora.worlds.phrases import places as phrases_places
 from searchgym.corpora.worlds.phrases import works as phrases_works
 from searchgym.corpora.worlds.schema import MEMBER
+from searchgym.graphs.graph import Entity, Graph
 
 PHRASES: Final = phrases_people.PHRASES | phrases_places.PHRASES | phrases_works.PHRASES | phrases_groups.PHRASES
 """Templates of level `full`, by relation."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from searchgym.cards import WorldSpec
-from searchgym.corpora.worlds.graph import MONTHS, Entity, Graph
 from searchgym.corpora.worlds.names import Namer
 from searchgym.corpora.worlds.schema import ALIAS, KINDS, MEMBER, RELATIONS, SPLITS
+from searchgym.graphs.graph import MONTHS, Entity, Graph
 
 _LEAST_ENTITIES: Final = 80
 _LEAST_OF_A_KIND: Final = 6

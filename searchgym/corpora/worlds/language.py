@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from searchgym.corpora.worlds.graph import Entity, Fact, Form, Graph
 from searchgym.corpora.worlds.schema import INFERENCES, RELATIONS
+from searchgym.graphs.graph import Entity, Fact, Form, Graph
 from searchgym.records import Hop
 
 Pair = tuple[tuple[str, ...], tuple[str, ...]]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from searchgym.cards import WorldSpec
-from searchgym.corpora.worlds.graph import Fact, Form, Graph, evaluate, starts
 from searchgym.corpora.worlds.schema import (
     ALIAS,
     COMPARED,
@@ -24,6 +23,7 @@ from searchgym.corpora.worlds.schema import (
     SPLITS,
 )
 from searchgym.errors import UsageError
+from searchgym.graphs.graph import Fact, Form, Graph, evaluate, starts
 
 _TRIES: Final = 400
 """Number of draws for a question after which the world is declared too small."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from searchgym.corpora.worlds.graph import Entity, Graph
 from searchgym.corpora.worlds.language import Language, Page, Pair, Phrases, sentence
+from searchgym.graphs.graph import Entity, Graph
 
 _INTRO: Final[Pair] = (("{s} is a {kind}.",), ("This page is about the {kind} {s}.",))
 
