@@ -62,6 +62,21 @@ class WorldSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedSpec:
+    """Parameters of questions that are generated from a corpus: equal specs and corpora give the same questions."""
+
+    n: int = 1000
+    """Number of questions over all splits; fewer if the corpus has no more."""
+    seed: int = 0
+    split: Literal["train", "validation", "test", "all"] = "train"
+    """Split to ask; no gold page is in two splits."""
+    pack: str = "people-and-works"
+    """Pack of patterns and wordings; what it does not know is asked by sentences with a hidden name."""
+    shapes: list[str] = dataclasses.field(default_factory=list)
+    """Shapes of questions, such as ``chain``; empty: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvCard:
     """Card of one environment: its id, data, budgets and rules."""
 
@@ -73,6 +88,8 @@ class EnvCard:
     """Corpus to search: the name of a corpus card, or a path to a corpus file or an index folder."""
     world: WorldSpec | None = None
     """Parameters of the generated world that provides questions and corpus; None for published data."""
+    generated: GeneratedSpec | None = None
+    """Parameters of questions generated from the user's corpus; None for questions that exist."""
     scorer: ScorerName = "hotpotqa"
     """Official scorer that evaluation reports."""
     reward: str = "em"

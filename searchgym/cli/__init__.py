@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cli import data, index, models, run, serve, train, world
+from searchgym.cli import data, generated, index, models, run, serve, train
 from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluate import evaluate
 from searchgym.errors import SearchGymError, UsageError
@@ -34,7 +34,8 @@ app.command("serve")(serve.serve)
 app.command("doctor")(doctor)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(index.index, name="index")
-app.add_typer(world.world, name="world")
+app.add_typer(generated.world, name="world")
+app.add_typer(generated.questions, name="questions")
 
 
 @app.callback(invoke_without_command=True)

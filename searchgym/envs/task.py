@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
-from searchgym.cards import EnvCard, ProtocolName, QuestionSource, build, data_file
+from searchgym.cards import EnvCard, GeneratedSpec, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
@@ -47,6 +47,8 @@ class TaskOptions(TypedDict, total=False):
     """Path to 2WikiMultihopQA's ``id_aliases.json``, for its evidence scores."""
     world: Mapping[str, Any]
     """Fields of `WorldSpec` that replace the card's, to generate another world: ``{"seed": 7, "size": 200}``."""
+    generated: Mapping[str, Any]
+    """Fields of `GeneratedSpec` that replace the card's: ``{"n": 200, "split": "test"}``."""
     top_k: int
     """Passages retrieved per query."""
     max_turns: int
@@ -209,7 +211,9 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     """Returns the card with the user's rules and world applied and checked."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
     if "world" in options:
-        given["world"] = _world(card, options["world"])
+        given["world"] = _spec(card, "world", options["world"])
+    if "generated" in options:
+        given["generated"] = _spec(card, "generated", options["generated"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
@@ -220,17 +224,21 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     return card
 
 
-def _world(card: EnvCard, given: object) -> dict[str, Any]:
-    """Returns the fields of the card's world with those the user gave replaced."""
-    if card.world is None:
-        raise UsageError(f"{card.id}: world= is for generated worlds, this environment's data are not generated")
+def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
+    """Returns the fields of the card's world or generated questions with those the user gave replaced."""
+    spec = getattr(card, name)
+    if spec is None:
+        what = "worlds" if name == "world" else "questions"
+        raise UsageError(f"{card.id}: {name}= is for generated {what}, this environment's are not generated")
     if not isinstance(given, Mapping):
-        raise UsageError(f"{card.id}: world= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
-    return dataclasses.asdict(card.world) | dict(given)
+        raise UsageError(f"{card.id}: {name}= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
+    return dataclasses.asdict(spec) | dict(given)
 
 
 def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
-    """Returns the options, completed with a generated world's questions and corpus where the user gave none."""
+    """Returns the options, completed with generated questions, and a world's corpus, where the user gave none."""
+    if card.generated is not None and "questions" not in options:
+        return {**options, "questions": _generated(card, card.generated, options)}
     user_corpus = "corpus" in options or bool(options.get("distractors")) or _has_corpus(options.get("retriever"))
     if card.world is None or ("questions" in options and user_corpus):
         return options
@@ -241,6 +249,19 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
     if not user_corpus:
         files["corpus"] = folder / "corpus.jsonl"
     return {**files, **options}
+
+
+def _generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) -> tuple[Question, ...]:
+    """Returns questions generated from the user's corpus: at first use, then from the cache."""
+    if "corpus" not in options:
+        raise UsageError(f"{card.id} asks about a corpus of yours: pass corpus=PATH (a file or a folder of documents)")
+    from searchgym.questions.generate import SHAPES, Plan
+    from searchgym.questions.storage import cached_set, read_split
+
+    path = find_corpus(_path(card, options["corpus"]))
+    passages = list(load_corpus(path).passages())
+    plan = Plan(n=spec.n, seed=spec.seed, top_k=card.top_k, shapes=tuple(spec.shapes) or SHAPES)
+    return read_split(cached_set(passages, spec.pack, plan, home() / "questions", str(path)), spec.split)
 
 
 def _has_corpus(retriever: object) -> bool:

@@ -1,24 +1,37 @@
-"""The knowledge graph of a world: entities, facts, and the evaluator that determines the answer of a question."""
+"""Knowledge graphs of worlds and corpora: entities, facts, and the evaluator that determines a question's answer."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 Form = Mapping[str, Any]
-"""Logical form of a question, as plain data. There are three forms, shown here with their answers:
+"""Logical form of a question, as plain data. There are four forms, shown here with their answers:
 
 ``{"op": "path", "start": TITLE, "steps": [RELATION, ...]}``  the objects at the end; ``~RELATION`` goes backwards
 ``{"op": "least" | "greatest", "paths": [path, path]}``       the start of the path with the smaller or larger value
 ``{"op": "same", "paths": [path, path]}``                     yes if both paths end at the same object, else no
+``{"op": "both", "paths": [path, path]}``                     what both paths end at, among other ends of each
 """
 
 MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
+
+
+class Edges(Protocol):
+    """Any graph whose facts can be followed in both directions."""
+
+    def objects(self, subject: str, relation: str) -> Sequence[str]:
+        """Returns the objects of a subject's relation."""
+        ...
+
+    def subjects(self, value: str, relation: str) -> Sequence[str]:
+        """Returns the subjects that have an object by a relation."""
+        ...
 
 
 class Fact(NamedTuple):
@@ -86,6 +99,14 @@ class Graph:
         objects = self.facts.get(subject, {}).get(relation, ())
         return objects[0] if len(objects) == 1 else None
 
+    def objects(self, subject: str, relation: str) -> Sequence[str]:
+        """Returns the objects of a subject's relation."""
+        return self.facts.get(subject, {}).get(relation, ())
+
+    def subjects(self, value: str, relation: str) -> Sequence[str]:
+        """Returns the subjects that have an object by a relation."""
+        return self.back.get(value, {}).get(relation, ())
+
     def of_kind(self, kind: str) -> list[Entity]:
         """Returns the entities of a kind in order of insertion."""
         return [entity for entity in self.entities.values() if entity.kind == kind]
@@ -111,14 +132,20 @@ class Graph:
 
 
 def magnitude(literal: str) -> int:
-    """Returns a number by which literals of one kind are ordered: the number or year itself, a date as YYYYMMDD."""
-    words = literal.split()
+    """Returns a number by which literals of one kind are ordered: the number or year itself, a date as YYYYMMDD.
+
+    Raises:
+        ValueError: The literal begins with no number and is no date.
+    """
+    words = literal.replace(",", " ").split()
+    if len(words) == 3 and words[0] in MONTHS:
+        words[:2] = words[1], words[0]  # May 17, 1956
     if len(words) == 3 and words[1] in MONTHS:
         return int(words[2]) * 10_000 + (MONTHS.index(words[1]) + 1) * 100 + int(words[0])
     return int(words[0])
 
 
-def follow(graph: Graph, start: str, steps: Sequence[str]) -> list[str]:
+def follow(graph: Edges, start: str, steps: Sequence[str]) -> list[str]:
     """Returns the entities and literals that a chain of relations reaches, sorted and without repeats.
 
     Args:
@@ -128,12 +155,12 @@ def follow(graph: Graph, start: str, steps: Sequence[str]) -> list[str]:
     """
     nodes = {start}
     for step in steps:
-        edges = graph.back if step.startswith("~") else graph.facts
-        nodes = set(itertools.chain.from_iterable(edges.get(node, {}).get(step.lstrip("~"), ()) for node in nodes))
+        ends = graph.subjects if step.startswith("~") else graph.objects
+        nodes = set(itertools.chain.from_iterable(ends(node, step.lstrip("~")) for node in nodes))
     return sorted(nodes)
 
 
-def evaluate(graph: Graph, form: Form) -> list[str]:
+def evaluate(graph: Edges, form: Form) -> list[str]:
     """Returns all answers to a question that the graph supports; a good question has exactly one.
 
     Args:
@@ -146,6 +173,8 @@ def evaluate(graph: Graph, form: Form) -> list[str]:
     if form["op"] == "path":
         return follow(graph, form["start"], form["steps"])
     ends = [follow(graph, path["start"], path["steps"]) for path in form["paths"]]
+    if form["op"] == "both":
+        return sorted(set(ends[0]) & set(ends[1]))
     if any(len(end) != 1 for end in ends):
         return []
     values = [end[0] for end in ends]

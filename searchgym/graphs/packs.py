@@ -63,7 +63,8 @@ class Relation:
     last: bool = True
     """Whether a chain of two or more hops may end with it."""
     least: str = ""
-    """Question which of ``{a}`` and ``{b}`` has the smaller object."""
+    """Question which of ``{a}`` and ``{b}`` has the smaller object; with ``{kind}``, only things of one
+    kind are compared."""
     greatest: str = ""
     """Question which of ``{a}`` and ``{b}`` has the larger object."""
     same: str = ""
@@ -232,7 +233,7 @@ def _check_rules(pack: Pack) -> None:
     for n, joined in enumerate(pack.joined):
         _check_wording(joined, ("noun", "ask"), ("s",), f"joined[{n}]")
     for n, bridge in enumerate(pack.bridges):
-        _check_wording(bridge, ("least", "greatest", "same"), ("a", "b"), f"bridges[{n}]")
+        _check_wording(bridge, ("least", "greatest", "same"), ("a", "b", "kind"), f"bridges[{n}]")
     for n, clues in enumerate(pack.clues):
         _check_wording(clues, ("ask",), ("a", "b", "kind"), f"clues[{n}]")
 
@@ -249,7 +250,7 @@ def _check_relation(pack: Pack, name: str, relation: Relation) -> None:
             if key == "patterns" and relation.object != "entity" and "object" not in compiled.groupindex:
                 raise CardError(f"{where}.{key}[{number}]: needs a group (?P<object>...), got {pattern!r:.120}")
     _check_wording(relation, ("ask", "noun"), ("s",), where)
-    _check_wording(relation, ("least", "greatest", "same"), ("a", "b"), where)
+    _check_wording(relation, ("least", "greatest", "same"), ("a", "b", "kind"), where)
 
 
 def _check_wording(record: Any, keys: tuple[str, ...], names: tuple[str, ...], where: str) -> None:

@@ -1,0 +1,128 @@
+"""Commands that generate: ``world`` builds worlds, ``questions`` makes question sets from any corpus."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from searchgym.cards import WorldSpec
+from searchgym.cli.output import Json, emit, emit_rows, say, stages
+
+world = typer.Typer(help="Generated worlds: pages and questions from a seed.", no_args_is_help=True)
+
+
+@world.callback()
+def group() -> None:
+    """Generated worlds: pages and questions from a seed."""
+
+
+@world.command("build")
+def world_build(
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")] = 0,
+    level: Annotated[str, typer.Option(help="Kind of language: simple or full.")] = "simple",
+    size: Annotated[int, typer.Option(help="Number of questions.")] = 500,
+    split: Annotated[str, typer.Option(help="Split: train, validation, test or transfer.")] = "train",
+    hops: Annotated[str, typer.Option(help="Numbers of pages that questions need, out of 1,2,3,4.")] = "1,2,3,4",
+    strata: Annotated[
+        str, typer.Option(help="Only for level full: some of 1, 2-5, 6-20, reformulation; all if empty.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Build a world: corpus.jsonl, questions.jsonl, triples.tsv, card.yaml, report.json and report.md."""
+    from searchgym.corpora.files import read_json
+    from searchgym.corpora.worlds import build_world, write_world
+    from searchgym.corpora.worlds.storage import check_free
+    from searchgym.errors import UsageError
+
+    try:
+        hop_counts = tuple(int(hop) for hop in hops.split(","))
+    except ValueError:
+        raise UsageError(f"--hops must be numbers such as 1,2, got {hops!r}") from None
+    check_free(out)
+    started = time.perf_counter()
+    ranks = tuple(strata.split(",")) if strata else ()
+    built = build_world(WorldSpec(level, size, seed, split, hop_counts, ranks))  # type: ignore[arg-type]  # WorldSpec checks the names
+    written = write_world(built, out)
+    report = read_json(written / "report.json")
+    summary = {"seconds": round(time.perf_counter() - started, 3), "out": str(out)}
+    emit({name: value for name, value in report.items() if name != "shapes"} | summary, json, "world")
+
+
+questions = typer.Typer(help="Question sets generated from any corpus.", no_args_is_help=True)
+
+
+@questions.callback()
+def questions_group() -> None:
+    """Question sets generated from any corpus."""
+
+
+@questions.command("generate")
+def questions_generate(
+    corpus: Annotated[str, typer.Argument(help="Corpus file, BEIR folder, folder of documents, or corpus card.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of questions over all splits.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same questions.")] = 0,
+    pack: Annotated[str, typer.Option(help="Pack of patterns and wordings: a name or a file.")] = "people-and-works",
+    shapes: Annotated[str, typer.Option(help="Shapes of questions, such as chain,comparison; all if empty.")] = "",
+    top_k: Annotated[int, typer.Option(min=1, help="Hits per search in the environment.")] = 3,
+    hold_out: Annotated[
+        list[Path] | None, typer.Option(help="Question file whose gold pages and answers are left out; repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Generate questions: train, validation and test sets that share no gold page, with a report."""
+    from searchgym.corpora.documents import open_corpus
+    from searchgym.corpora.questions import read_questions
+    from searchgym.envs.data import find_corpus
+    from searchgym.questions.generate import SHAPES, Plan
+    from searchgym.questions.source import hold_out as find_held_out
+    from searchgym.questions.storage import check_free as check_set_free
+    from searchgym.questions.storage import write_set
+
+    check_set_free(out)
+    plan = Plan(n=n, seed=seed, top_k=top_k, shapes=tuple(shapes.split(",")) if shapes else SHAPES)
+    kept = [question for path in hold_out or () for question in read_questions(path)]
+    passages = list(open_corpus(find_corpus(corpus)))
+    titles = [title for question in kept for title in question.gold_titles or ()]
+    held_out = find_held_out(passages, titles, [answer for question in kept for answer in question.golds])
+    started = time.perf_counter()
+    with stages() as report:
+        made = write_set(passages, pack, plan, out, held_out, corpus, report)
+    total = sum(made["questions"].values())
+    if total < n:
+        say(f"{total} of {n} questions: {out / 'report.md'} tells what each filter took")
+    names = ("questions", "multi_hop", "links", "facts", "held_out_pages")
+    summary = {name: made[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
+    emit(summary | {"out": str(out)}, json, "questions")
+    if not json:
+        say(f"next: searchgym questions inspect {out}; searchgym play Corpus --corpus {corpus}")
+
+
+@questions.command("inspect")
+def questions_inspect(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Question set, or folder of a world.")],
+    examples: Annotated[int, typer.Option(min=0, help="Questions of each shape to show.")] = 2,
+    json: Json = False,
+) -> None:
+    """Show what a question set asks, and the ways round searching that it leaves."""
+    from searchgym.corpora.files import read_json
+    from searchgym.questions.shortcuts import hops_of
+    from searchgym.questions.storage import read_split, world_shortcuts
+
+    if (folder / "triples.tsv").is_file():
+        measured, asked = world_shortcuts(folder)
+        rows = measured.rows()
+    else:
+        asked = read_split(folder, "all")
+        rows = read_json(folder / "report.json")["shortcuts"]
+    emit_rows(rows, json, "shortcuts")
+    shown: dict[tuple[str | None, int], int] = {}
+    for question in () if json else asked:
+        key = question.kind, hops_of(question)
+        shown[key] = shown.get(key, 0) + 1
+        if shown[key] <= examples:
+            say(f"{question.kind}, {hops_of(question)} hops: {question.text}\n  -> {question.answers[0]}")

@@ -1,0 +1,275 @@
+"""Graphs of triples from files, as arrays: Wikidata5M's, 2WikiMultihopQA's evidences, and any three columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.corpora.files import FilePath
+from searchgym.errors import DataError, DataMissingError
+from searchgym.records import Passage, Question, title_key
+
+Ints = npt.NDArray[np.int32]
+Progress = Callable[[int, int], None]
+_BLOCK: Final = 1 << 24
+"""Number of bytes that are read at once."""
+_NAME: Final = 4096
+"""Maximum number of characters of a name."""
+
+
+class _Side(NamedTuple):
+    """Edges sorted by node and relation."""
+
+    first: npt.NDArray[np.int64]
+    """Place of the first edge of each node, and behind the last; int64 [nodes + 1]."""
+    relations: Ints
+    """Relation of each edge; int32 [edges]."""
+    ends: Ints
+    """Node at the other end of each edge; int32 [edges]."""
+
+
+class TripleGraph:
+    """Facts as arrays of numbers, sorted in both directions, so that millions of them fit.
+
+    A fact that stands twice is kept once; a loop, whose subject is its object, is left out.
+
+    Args:
+        names: Names of the nodes to their numbers.
+        relations: Names of the relations to their numbers.
+        triples: Numbers of subject, relation and object of each fact; int32 [facts, 3].
+    """
+
+    def __init__(self, names: Mapping[str, int], relations: Mapping[str, int], triples: Ints) -> None:
+        self._numbers, self._relation_numbers = names, relations
+        self.names: list[str] = list(names)
+        self.relations: list[str] = list(relations)
+        self.loops = int((triples[:, 0] == triples[:, 2]).sum())
+        kept = triples[triples[:, 0] != triples[:, 2]]
+        subjects, order = self._sorted(kept[:, 0], kept[:, 1], kept[:, 2])
+        self._forward = subjects
+        self.repeats = len(kept) - len(order)
+        kept = kept[order]
+        self._backward, _ = self._sorted(kept[:, 2], kept[:, 1], kept[:, 0])
+
+    def _sorted(self, nodes: Ints, relations: Ints, ends: Ints) -> tuple[_Side, npt.NDArray[np.int64]]:
+        """Returns edges sorted by node, relation and end without repeats, and the places of those that are kept."""
+        order = np.lexsort((ends, relations, nodes))
+        if len(order):
+            a, b, c = nodes[order], relations[order], ends[order]
+            new = np.ones(len(order), bool)
+            new[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1]) | (c[1:] != c[:-1])
+            order = order[new]
+        first = np.searchsorted(nodes[order], np.arange(len(self.names) + 1))
+        return _Side(first, relations[order].copy(), ends[order].copy()), order
+
+    def __len__(self) -> int:
+        """Number of facts."""
+        return len(self._forward.ends)
+
+    def objects(self, subject: str, relation: str) -> Sequence[str]:
+        """Returns the objects of a subject's relation."""
+        return self._ends(self._forward, subject, relation)
+
+    def subjects(self, value: str, relation: str) -> Sequence[str]:
+        """Returns the subjects that have an object by a relation."""
+        return self._ends(self._backward, value, relation)
+
+    def _ends(self, side: _Side, name: str, relation: str) -> list[str]:
+        node, number = self._numbers.get(name), self._relation_numbers.get(relation)
+        if node is None or number is None:
+            return []
+        first, last = side.first[node], side.first[node + 1]
+        inside = side.relations[first:last]
+        low, high = np.searchsorted(inside, [number, number + 1])
+        return [self.names[end] for end in side.ends[first + low : first + high]]
+
+    def triples(self) -> Iterator[tuple[str, str, str]]:
+        """Yields all facts, by subject and relation."""
+        side = self._forward
+        for node, name in enumerate(self.names):
+            for place in range(side.first[node], side.first[node + 1]):
+                yield name, self.relations[side.relations[place]], self.names[side.ends[place]]
+
+    def walk(self, rng: Random, hops: int) -> tuple[str, list[str], str] | None:
+        """Draws a chain of facts over different nodes, each the only one of its subject and relation.
+
+        Returns:
+            Start, relations and end; None if the walk came to a node without such a fact.
+        """
+        side = self._forward
+        start = node = rng.randrange(len(self.names))
+        steps, seen = [], {node}
+        for _ in range(hops):
+            first, last = int(side.first[node]), int(side.first[node + 1])
+            if first == last:
+                return None
+            place = rng.randrange(first, last)
+            relation, end = int(side.relations[place]), int(side.ends[place])
+            single = (place == first or side.relations[place - 1] != relation) and (
+                place + 1 == last or side.relations[place + 1] != relation
+            )
+            if not single or end in seen:
+                return None
+            steps.append(self.relations[relation])
+            seen.add(end)
+            node = end
+        return self.names[start], steps, self.names[node]
+
+    def pages(self, passages: Iterable[Passage]) -> tuple[Ints, Ints]:
+        """Links entities and passages by title.
+
+        Returns:
+            Number of the passage of each node (int32 [nodes]) and of the node of each passage (int32 [passages]); -1
+            for none. Of passages with one title the first counts.
+        """
+        nodes = {title_key(name): number for number, name in reversed(list(enumerate(self.names)))}
+        of_node = np.full(len(self.names), -1, np.int32)
+        of_passage = []
+        for number, passage in enumerate(passages):
+            node = nodes.get(title_key(passage.title), -1)
+            of_passage.append(node)
+            if node >= 0 and of_node[node] < 0:
+                of_node[node] = number
+        return of_node, np.array(of_passage, np.int32)
+
+
+def read_triples(
+    path: FilePath,
+    entities: FilePath | None = None,
+    relations: FilePath | None = None,
+    progress: Progress | None = None,
+) -> TripleGraph:
+    """Reads triples from a file of three columns with tabs between them: subject, relation, object.
+
+    Args:
+        path: File of triples, such as ``wikidata5m_transductive_train.txt`` or a world's ``triples.tsv``.
+        entities: File of names: id, then a name (and aliases, which are not read), such as ``wikidata5m_entity.txt``.
+            An id without a name stays an id; of two ids with one name the second keeps its id in brackets.
+        relations: File of names of relations in the same form.
+        progress: Called with the numbers of bytes read and of all.
+
+    Raises:
+        DataMissingError: A file does not exist.
+        DataError: A line has not three columns, or a file of names has a line without a name; both with file and line.
+    """
+    names: dict[str, int] = {}
+    kinds: dict[str, int] = {}
+    blocks: list[Ints] = []
+    for number, lines in _blocks(path, progress):
+        rows = np.empty((len(lines), 3), np.int32)
+        for offset, line in enumerate(lines):
+            parts = line.split("\t")
+            if len(parts) != 3 or not all(parts) or len(line) > 3 * _NAME:
+                raise DataError(
+                    f"needs subject, relation and object with tabs between them, got {line!r:.80}",
+                    path,
+                    number + offset,
+                )
+            rows[offset, 0] = names.setdefault(parts[0], len(names))
+            rows[offset, 1] = kinds.setdefault(parts[1], len(kinds))
+            rows[offset, 2] = names.setdefault(parts[2], len(names))
+        blocks.append(rows)
+    if not blocks:
+        raise DataError("holds no triples", path)
+    return TripleGraph(
+        _named(names, None if entities is None else read_names(entities)),
+        _named(kinds, None if relations is None else read_names(relations)),
+        np.concatenate(blocks),
+    )
+
+
+def triples_of(questions: Iterable[Question]) -> TripleGraph:
+    """Returns the graph of the questions' evidence triples, such as 2WikiMultihopQA's."""
+    names: dict[str, int] = {}
+    kinds: dict[str, int] = {}
+    rows = [
+        (
+            names.setdefault(triple.subject, len(names)),
+            kinds.setdefault(triple.relation, len(kinds)),
+            names.setdefault(triple.object, len(names)),
+        )
+        for question in questions
+        for triple in question.evidences or ()
+    ]
+    return TripleGraph(names, kinds, np.array(rows, np.int32).reshape(-1, 3))
+
+
+def read_names(path: FilePath) -> dict[str, str]:
+    """Reads the first name of each id from lines of id and names with tabs between them.
+
+    Raises:
+        DataMissingError: The file does not exist.
+        DataError: A line has no name; with file and line.
+    """
+    names: dict[str, str] = {}
+    for number, lines in _blocks(path, None):
+        for offset, line in enumerate(lines):
+            id, tab, rest = line.partition("\t")
+            if not tab or not id or not rest:
+                raise DataError(
+                    f"needs an id and a name with a tab between them, got {line!r:.80}", path, number + offset
+                )
+            names.setdefault(id, rest.partition("\t")[0])
+    return names
+
+
+def read_texts(path: FilePath, names: Mapping[str, str] | None = None) -> Iterator[Passage]:
+    """Yields one passage per line of id and text with a tab between them, such as ``wikidata5m_text.txt``.
+
+    Args:
+        path: File of texts.
+        names: Names by id, which become titles; an id without a name is its own title.
+
+    Raises:
+        DataMissingError: The file does not exist.
+        DataError: A line has no text; with file and line.
+    """
+    for number, lines in _blocks(path, None):
+        for offset, line in enumerate(lines):
+            id, tab, text = line.partition("\t")
+            if not tab or not id:
+                raise DataError(
+                    f"needs an id and a text with a tab between them, got {line!r:.80}", path, number + offset
+                )
+            yield Passage(id, (names or {}).get(id, id), text)
+
+
+def _named(numbers: Mapping[str, int], names: Mapping[str, str] | None) -> dict[str, int]:
+    """Returns numbers by name instead of id; a name that is taken is told apart by the id."""
+    if names is None:
+        return dict(numbers)
+    named: dict[str, int] = {}
+    for id, number in numbers.items():
+        name = names.get(id, id)
+        named[f"{name} ({id})" if name in named else name] = number
+    return named
+
+
+def _blocks(path: FilePath, progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
+    """Yields blocks of lines with the number of their first line; empty lines at the end are left out."""
+    file = Path(path)
+    if not file.is_file():
+        raise DataMissingError("no such file: check the path", path)
+    size, read, number, rest = file.stat().st_size, 0, 1, b""
+    with file.open("rb") as stream:
+        while True:
+            piece = stream.read(_BLOCK)
+            read += len(piece)
+            whole, _, tail = (rest + piece).rpartition(b"\n") if piece else (rest, b"", b"")
+            rest = tail
+            if whole:
+                try:
+                    lines = whole.decode("utf-8").replace("\r\n", "\n").rstrip("\n").split("\n")
+                except UnicodeDecodeError as error:
+                    raise DataError(f"not UTF-8 ({error.reason}): convert the file to UTF-8", path) from None
+                yield number, lines
+                number += len(lines)
+            if progress is not None:
+                progress(read, size)
+            if not piece:
+                return

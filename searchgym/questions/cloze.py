@@ -1,0 +1,85 @@
+"""Questions without a pack: sentences with a hidden name.
+
+A whole sentence with one hidden name is reading practice. A chain hides two names: the sentence that leads from the
+first page to the second, and a short phrase of the second page around the name asked for. The phrase is short because
+copied sentences find their own page: with whole sentences one search finds both pages of nearly nine in ten.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from searchgym.graphs.links import Link
+from searchgym.graphs.text import base_title, holds, sentence_at, sentences, tidy, words
+from searchgym.questions.draw import Draft
+from searchgym.questions.source import Source
+from searchgym.records import Hop
+
+_LEAST, _MOST = 6, 45
+"""Number of words that a copied sentence may have."""
+_BEFORE, _AFTER = 6, 3
+"""Number of words of a phrase before and behind the name that it hides."""
+_PRONOUN: Final = re.compile(r"(He|She|It|They|His|Her|Its|Their)\b")
+
+
+def draw_cloze(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]:
+    """Yields sentences with a hidden name (one hop), or chains of two hidden names (two hops)."""
+    links = [link for link in source.facts.links if {link.source, link.target} <= source.allowed]
+    rng.shuffle(links)
+    of_page: defaultdict[int, list[Link]] = defaultdict(list)
+    for link in links:
+        of_page[link.source].append(link)
+    for link in links:
+        if hops == 1:
+            sentence = _sentence(source, link, "_____")
+            if sentence is not None:
+                text = f'Fill in the blank: "{sentence}"'
+                yield Draft("cloze", text, base_title(source.passages[link.target].title), (link.source,))
+            continue
+        first = _sentence(source, link, "[A]")
+        for second in of_page[link.target]:
+            phrase = _phrase(source, second)
+            if first is not None and phrase is not None and second.target not in (link.source, link.target):
+                yield _chain(source, link, second, first, phrase)
+
+
+def _chain(source: Source, link: Link, second: Link, first: str, phrase: str) -> Draft:
+    """Returns the draft of two hidden names."""
+    waypoint, answer = (base_title(source.passages[page].title) for page in (link.target, second.target))
+    text = f'Two names are hidden. "{first}" The page of [A] says: "... {phrase} ..." What is [B]?'
+    steps = (Hop(f'What is [A]? "{first}"', waypoint), Hop(f'What is [B] on the page of #1? "{phrase}"', answer))
+    return Draft("cloze-chain", text, answer, (link.source, link.target), waypoints=(waypoint,), steps=steps)
+
+
+def _sentence(source: Source, link: Link, slot: str) -> str | None:
+    """Returns the sentence of a link with the name replaced; it names its own page. None if it is unfit."""
+    text = source.passages[link.source].text
+    start, end = sentence_at(sentences(text), link.start)
+    sentence = tidy(f"{text[start : link.start]}{slot}{text[link.end : end]}")
+    if not _LEAST <= len(sentence.split()) <= _MOST or holds(sentence, base_title(source.passages[link.target].title)):
+        return None
+    name = source.name(link.source)
+    if holds(sentence, base_title(source.passages[link.source].title)):
+        return sentence
+    said = _PRONOUN.match(sentence)
+    if said is None:
+        return f"{name}: {sentence}"
+    own = "'s" if said[1] in ("His", "Her", "Its", "Their") else ""
+    return f"{name}{own}{sentence[said.end() :]}"
+
+
+def _phrase(source: Source, link: Link) -> str | None:
+    """Returns the few words around a link within its sentence, with the name replaced by ``[B]``."""
+    text = source.passages[link.source].text
+    start, end = sentence_at(sentences(text), link.start)
+    before, after = words(text[start : link.start])[-_BEFORE:], words(text[link.end : end])[:_AFTER]
+    if len(before) < 2:
+        return None
+    left = start + before[0].start
+    right = link.end + (after[-1].end if after else 0)
+    phrase = tidy(f"{text[left : link.start]}[B]{text[link.end : right]}")
+    return None if holds(phrase, base_title(source.passages[link.target].title)) else phrase

@@ -1,0 +1,110 @@
+"""Describes a set of generated questions: tables of what the filters took, and of the ways round searching."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from searchgym.questions.generate import QuestionSet, Stratum
+from searchgym.questions.shortcuts import Shortcuts
+
+
+def report_of(made: QuestionSet, shortcuts: Shortcuts) -> dict[str, Any]:
+    """Returns counts and measurements of a question set as plain data; shares are in [0, 1]."""
+    rejected: Counter[str] = Counter()
+    for stratum in made.strata:
+        rejected.update(stratum.rejected)
+    return {
+        "pages": dict(made.pages),
+        "held_out_pages": made.held_out,
+        "links": made.links,
+        "facts": len(made.triples),
+        "linked_facts": made.linked,
+        "questions": {split: len(made.split(split)) for split in made.pages},
+        "multi_hop": sum(len(s.questions) for s in made.strata if s.hops > 1),
+        "strata": _strata(made.strata),
+        "drafts_refused": dict(rejected.most_common()),
+        "mentions_refused": dict(made.refused["links"]),
+        "facts_refused": dict(made.refused["facts"]),
+        "shortcuts": shortcuts.rows(),
+    }
+
+
+def _strata(strata: Sequence[Stratum]) -> list[dict[str, Any]]:
+    """Returns a row for each shape, over all splits."""
+    groups: defaultdict[tuple[str, int], list[Stratum]] = defaultdict(list)
+    for stratum in strata:
+        groups[stratum.shape, stratum.hops].append(stratum)
+    rows = []
+    for (shape, hops), group in groups.items():
+        searched = sum(stratum.searched for stratum in group)
+        found = {
+            f"{name}@{k}": round(sum(getattr(s, name).get(str(k), 0) for s in group) / searched, 4)
+            if searched
+            else None
+            for name in ("raw", "asked")
+            for k in (3, 5, 20)
+        }
+        counts = {"wanted": sum(s.wanted for s in group), "drawn": sum(s.drawn for s in group)}
+        kept = sum(len(stratum.questions) for stratum in group)
+        rows.append({"shape": shape, "hops": hops} | counts | {"searched": searched, "kept": kept} | found)
+    return rows
+
+
+def markdown(report: Mapping[str, Any], source: str) -> str:
+    """Returns the report of a question set as Markdown."""
+    total = sum(report["questions"].values())
+    splits = ", ".join(f"{count} {name}" for name, count in report["questions"].items())
+    refused = [{"rule": rule, "drafts": count} for rule, count in report["drafts_refused"].items()]
+    return "\n".join(
+        [
+            f"# {total} questions from {source}\n",
+            f"{splits}; {report['multi_hop']} need two pages or more. The corpus has {report['links']} links and "
+            f"{report['facts']} facts, {report['linked_facts']} of them about two pages; "
+            f"{report['held_out_pages']} pages were left out.\n",
+            "![Questions by shape, and how many one search gives away](report.png)\n",
+            "## By shape\n",
+            "`raw@k`: drafts of which one search for the question finds all gold pages within k. `asked@k`: drafts of "
+            "which searches for the names of the pages do. Both before the filters that search.\n",
+            table(report["strata"]),
+            "## What the filters took\n",
+            table(refused),
+            "## Ways round searching\n",
+            "Shares of the questions that were kept. `one_search`: all gold pages within the environment's hits of one "
+            "search. `closed_book` and `majority`: exact match of guesses from the wording, and of the most frequent "
+            "answer of each last relation. `co_covered`: one page states all that the question needs. `single_clue`: "
+            "one of several clues is enough. `exposed`: the question names what should be found on the way.\n",
+            table(report["shortcuts"]),
+        ]
+    )
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns rows as a Markdown table."""
+    if not rows:
+        return "none\n"
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join("" if row[name] is None else str(row[name]) for name in head) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def picture(report: Mapping[str, Any], path: str) -> None:
+    """Draws the questions by shape, with the share of drafts that one search gave away, as a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [row for row in report["strata"] if row["drawn"]]
+    names = [f"{row['shape']}, {row['hops']} hop{'s' * (row['hops'] > 1)}" for row in rows]
+    figure = Figure(figsize=(9, 0.5 * len(rows) + 1.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    left.barh(names, [row["kept"] for row in rows], color="#4477aa")
+    left.set_title("questions kept")
+    left.bar_label(left.containers[0], padding=2)
+    right.barh(names, [row["raw@3"] or 0 for row in rows], color="#cc6677")
+    right.set_title("drafts whose own text finds all pages in 3")
+    right.set_xlim(0, 1)
+    left.invert_yaxis()
+    figure.savefig(path, dpi=100)

@@ -1,0 +1,186 @@
+"""Measures ways round searching in any set of questions, for generated sets and worlds alike.
+
+A question of several hops is none if one page states all of it, if one of its clues is enough, if it names what should
+be found on the way, or if the wording alone gives the answer (FORT-Searcher, arXiv 2606.12087, names four such ways).
+Each measure is a share of questions; a question set is clean where they are near what chance gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from searchgym.graphs.text import base_title, norm, tidy
+from searchgym.records import Hit, Passage, Question, Triple, title_key
+from searchgym.scoring import exact_match
+
+MEASURES: Final = (
+    "one_search",
+    "by_names",
+    "closed_book",
+    "majority",
+    "first_title",
+    "co_covered",
+    "single_clue",
+    "exposed",
+)
+"""Names of the measures."""
+LIMITS: Final[Mapping[str, float]] = {
+    "one_search": 0.05,
+    "closed_book": 0.05,
+    "majority": 0.05,
+    "first_title": 0.05,
+    "co_covered": 0.05,
+    "single_clue": 0.05,
+    "exposed": 0.02,
+}
+"""Shares above which a measure is flagged, of questions of several hops that do not name their answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcuts:
+    """Measures of a question set, question by question."""
+
+    questions: tuple[Question, ...]
+    scores: Mapping[str, Mapping[str, float]]
+    """By measure and question id: 1 if the way works on the question, else 0."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row of means for each shape and number of hops."""
+        groups: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+        for question in self.questions:
+            groups[question.kind or "", hops_of(question)].append(question.id)
+        return [
+            {"shape": shape, "hops": hops, "n": len(ids)}
+            | {name: round(sum(self.scores[name][id] for id in ids) / len(ids), 4) for name in MEASURES}
+            for (shape, hops), ids in sorted(groups.items(), key=lambda item: (item[0][1], item[0][0]))
+        ]
+
+    def flagged(self) -> dict[str, float]:
+        """Returns the measures above their limits, over questions of several hops that do not name their answers."""
+        ids = [q.id for q in self.questions if hops_of(q) > 1 and not names_answer(q)]
+        means = {name: sum(self.scores[name][id] for id in ids) / len(ids) if ids else 0.0 for name in LIMITS}
+        return {name: round(mean, 4) for name, mean in means.items() if mean > LIMITS[name]}
+
+
+def hops_of(question: Question) -> int:
+    """Returns the number of pages that a question needs, by its metadata, else by its gold titles."""
+    hops = question.metadata.get("hops")
+    return hops if isinstance(hops, int) else len(question.gold_titles or ())
+
+
+def names_answer(question: Question) -> bool:
+    """Returns whether a question offers its answer: yes or no, or a name that it has."""
+    return norm(question.answers[0]) in ("yes", "no") or f" {norm(question.answers[0])} " in f" {norm(question.text)} "
+
+
+def measure(
+    questions: Sequence[Question],
+    passages: Sequence[Passage],
+    retriever: Any,
+    top_k: int = 3,
+    facts: Iterable[Triple] | None = None,
+) -> Shortcuts:
+    """Measures a question set over the corpus that it searches.
+
+    Args:
+        questions: Questions with gold titles.
+        passages: The corpus.
+        retriever: Retriever over the corpus.
+        top_k: Number of hits per search.
+        facts: All facts of the corpus, which tell how many things a clue fits. Default: the questions' evidence.
+    """
+    texts = {title_key(p.title): f" {norm(tidy(p.title + ' ' + p.text))} " for p in passages}
+    hits = retriever.search([question.text for question in questions], top_k)
+    names = [(q.id, title) for q in questions for title in q.gold_titles or ()]
+    found = retriever.search([base_title(title) for _, title in names], top_k)
+    missed = {id for (id, title), own in zip(names, found, strict=True) if title_key(title) not in _titles(own)}
+    majority = _majority(questions)
+    of_clue = _by_clue([t for q in questions for t in q.evidences or ()] if facts is None else facts)
+    ways: dict[str, Callable[[Question, Sequence[Hit]], float]] = {
+        "one_search": lambda q, own: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(own),
+        "by_names": lambda q, _: bool(q.gold_titles) and q.id not in missed,
+        "closed_book": lambda q, _: exact_match(guess(q.text), q.golds),
+        "majority": lambda q, _: exact_match(guess(q.text) or majority[_last(q)], q.golds),
+        "first_title": lambda q, own: exact_match(guess(q.text) or _unnamed_title(q, own), q.golds),
+        "co_covered": lambda q, own: _co_covered(q, texts, own),
+        "single_clue": lambda q, _: _single_clue(q, of_clue),
+        "exposed": lambda q, _: _exposed(q),
+    }
+    return Shortcuts(
+        tuple(questions),
+        {
+            name: {q.id: float(way(q, own)) for q, own in zip(questions, hits, strict=True)}
+            for name, way in ways.items()
+        },
+    )
+
+
+def _titles(hits: Sequence[Hit]) -> set[str]:
+    return {title_key(hit.passage.title) for hit in hits}
+
+
+def guess(text: str) -> str:
+    """Returns a guess from the wording alone: the first choice, yes to a yes/no question, else the empty string."""
+    choice = re.search(r"([^,]+) or [^,]+\?$", text)
+    if choice:
+        return choice[1].strip()
+    return "yes" if re.match(r"(is|are|was|were|do|does|did|has|have|had)\b", text.lower()) else ""
+
+
+def _unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
+    """Returns the title of the first hit that the question does not name, else the empty string."""
+    asked = question.text.lower()
+    return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
+
+
+def _last(question: Question) -> str:
+    """Returns the last relation of a question's path."""
+    return question.evidences[-1].relation if question.evidences else ""
+
+
+def _majority(questions: Sequence[Question]) -> dict[str, str]:
+    """Returns the most frequent answer of each last relation."""
+    answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for question in questions:
+        answers[_last(question)][question.answers[0]] += 1
+    return {relation: counts.most_common(1)[0][0] for relation, counts in answers.items()}
+
+
+def _co_covered(question: Question, texts: Mapping[str, str], hits: Sequence[Hit]) -> bool:
+    """Returns whether one page that is a gold page or hit has all names on the path and the answer."""
+    gold = [title_key(title) for title in question.gold_titles or ()]
+    if len(gold) < 2 or names_answer(question):
+        return False
+    wanted = [norm(base_title(title)) for title in gold] + [norm(question.answers[0])]
+    pages = {*gold, *_titles(hits)}
+    return any(all(f" {name} " in texts.get(page, "") for name in wanted) for page in pages)
+
+
+def _by_clue(facts: Iterable[Triple]) -> dict[tuple[str, str], set[str]]:
+    """Returns the subjects of each pair of relation and object."""
+    subjects: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for fact in facts:
+        subjects[fact.relation, fact.object].add(fact.subject)
+    return subjects
+
+
+def _single_clue(question: Question, of_clue: Mapping[tuple[str, str], set[str]]) -> bool:
+    """Returns whether one of several clues about the answer fits it alone."""
+    form = question.metadata.get("form")
+    if not isinstance(form, dict) or form.get("op") != "both":
+        return False
+    return any(len(of_clue[triple.relation, triple.object]) < 2 for triple in question.evidences or ())
+
+
+def _exposed(question: Question) -> bool:
+    """Returns whether a question names a gold page that its path reaches only later."""
+    form = question.metadata.get("form")
+    gold = list(question.gold_titles or ())
+    if not isinstance(form, dict) or form.get("op") != "path" or len(gold) < 2:
+        return False
+    text = f" {norm(question.text)} "
+    return any(f" {norm(base_title(title))} " in text for title in gold if title != form["start"])

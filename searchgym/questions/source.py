@@ -1,0 +1,152 @@
+"""What questions are drawn from: a corpus, its facts and links, and which of its pages may be asked about."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from searchgym.graphs.facts import Facts, Found
+from searchgym.graphs.graph import Entity, Graph
+from searchgym.graphs.packs import Pack
+from searchgym.graphs.text import base_title, norm, sentences
+from searchgym.records import Passage, title_key
+
+SPLITS: Final = ("train", "validation", "test")
+
+
+class Source:
+    """A corpus with its facts, as questions need it.
+
+    All facts answer whether a question has one answer; questions are drawn from those of the allowed pages alone.
+
+    Args:
+        passages: The corpus.
+        facts: Its facts and links.
+        pack: Pack that found them.
+        allowed: Numbers of the pages that may be asked about. Default: all.
+        forbidden: Names that no question may have as answer or waypoint, such as those of evaluation questions.
+    """
+
+    def __init__(
+        self,
+        passages: Sequence[Passage],
+        facts: Facts,
+        pack: Pack,
+        allowed: Collection[int] | None = None,
+        forbidden: Iterable[str] = (),
+    ) -> None:
+        self.passages, self.facts, self.pack = passages, facts, pack
+        keys = Counter(title_key(passage.title) for passage in passages)
+        single = {n for n, p in enumerate(passages) if keys[title_key(p.title)] == 1 and p.title.strip()}
+        self.allowed = frozenset(single if allowed is None else single & set(allowed))
+        self._bases = Counter(norm(base_title(passage.title)) for passage in passages)
+        banned = {norm(name) for name in forbidden}
+        self.of_page: defaultdict[int, dict[str, Found]] = defaultdict(dict)
+        self.graph = Graph()
+        for number in sorted(single):
+            self.graph.add_entity(Entity(passages[number].title, self.name(number), facts.kinds[number] or ""))
+        for fact in facts.found:
+            if fact.subject in single and (fact.target is None or fact.target in single):
+                self.graph.add(passages[fact.subject].title, fact.relation, self.node(fact))
+                inside = fact.target is None or fact.target in self.allowed
+                if fact.subject in self.allowed and inside and norm(self.shown(fact)) not in banned:
+                    self.of_page[fact.subject][fact.relation] = fact
+
+    def node(self, fact: Found) -> str:
+        """Returns the graph's node of a fact's object: a page's title, or a literal's text."""
+        return fact.text if fact.target is None else self.passages[fact.target].title
+
+    def shown(self, fact: Found) -> str:
+        """Returns the object of a fact as an answer."""
+        return fact.text if fact.target is None else base_title(self.passages[fact.target].title)
+
+    def name(self, page: int) -> str:
+        """Returns the name of a page's subject; the whole title where the name alone does not tell it from others."""
+        title = self.passages[page].title
+        base = base_title(title)
+        shared = self._bases[norm(base)] > 1
+        single_word = len(base.split()) == 1 and base != title and self.facts.called[page] == ""
+        return title if shared or single_word else base
+
+    def mention(self, page: int) -> str:
+        """Returns a page's name with the word for its kind: ``the film Casablanca``."""
+        word = self.facts.called[page]
+        return f"the {word} {self.name(page)}" if word else self.name(page)
+
+    def nameable(self, page: int) -> bool:
+        """Returns whether a question can name a page: it is allowed, and what it is called is known."""
+        return page in self.allowed and self.facts.called[page] is not None
+
+    def sentence(self, fact: Found) -> int:
+        """Returns the number of the sentence in its passage that states a fact."""
+        places = sentences(self.passages[fact.subject].text)
+        return next((n for n, (start, _) in enumerate(places) if start == fact.start), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Pages and names that belong to evaluation questions and to nothing else."""
+
+    pages: frozenset[int]
+    """Numbers of the corpus's pages that are their gold pages."""
+    names: frozenset[str]
+    """Names of these pages' subjects, of any page that has such a name, and the questions' answers of two words."""
+
+
+def hold_out(passages: Sequence[Passage], titles: Iterable[str], answers: Iterable[str] = ()) -> HeldOut:
+    """Finds what evaluation questions keep to themselves in a corpus.
+
+    Args:
+        passages: The corpus.
+        titles: Titles of their gold pages.
+        answers: Their answers; those of one word (yes, American) name no entity and are left.
+    """
+    keys = {title_key(title) for title in titles}
+    names = {norm(base_title(title)) for title in keys} | {norm(a) for a in answers if len(norm(a).split()) > 1}
+    pages = {
+        number
+        for number, passage in enumerate(passages)
+        if title_key(passage.title) in keys or norm(base_title(passage.title)) in names
+    }
+    return HeldOut(frozenset(pages), frozenset(names))
+
+
+def components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Returns the connected components of pages, the largest first and then by their first page."""
+    above = list(range(count))
+
+    def root(node: int) -> int:
+        while above[node] != node:
+            above[node] = above[above[node]]
+            node = above[node]
+        return node
+
+    for a, b in edges:
+        first, second = sorted((root(a), root(b)))
+        above[second] = first
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for node in range(count):
+        groups[root(node)].append(node)
+    return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
+
+
+def split_pages(
+    count: int, edges: Iterable[tuple[int, int]], shares: Sequence[float] = (0.8, 0.1, 0.1)
+) -> dict[str, frozenset[int]]:
+    """Splits pages into train, validation and test so that no edge leads from one to another.
+
+    Each component goes to the split that has the least of its share, the largest components first, so that long chains
+    and single pages are in all three.
+
+    Args:
+        count: Number of pages.
+        edges: Pairs of pages that a question may need together.
+        shares: Shares of the pages that the three splits should have.
+    """
+    sets: list[list[int]] = [[] for _ in SPLITS]
+    for group in components(count, edges):
+        want = min((i for i in range(len(SPLITS)) if shares[i] > 0), key=lambda i: len(sets[i]) / shares[i])
+        sets[want] += group
+    return {name: frozenset(pages) for name, pages in zip(SPLITS, sets, strict=True)}

@@ -1,0 +1,205 @@
+"""Writes question sets to folders, which appear when they are complete, and caches those of environments.
+
+questions/SPLIT.jsonl   questions, in the format ``searchgym``, with path, waypoints and gold titles
+flashrag/SPLIT.jsonl    the same questions in FlashRAG's format
+card.yaml               source, pack, rules, counts and seeds, with the sha256 of the files of questions
+report.json, report.md  measurements
+report.png              the questions by shape
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.cards import find_card
+from searchgym.corpora.files import FilePath, sha256_file, write_jsonl
+from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.passages import corpus_sha256
+from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.errors import DataError, RunExistsError
+from searchgym.graphs.packs import load_pack
+from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate
+from searchgym.questions.report import markdown, picture, report_of
+from searchgym.questions.shortcuts import Shortcuts, measure
+from searchgym.questions.source import SPLITS, HeldOut
+from searchgym.records import Passage, Question
+from searchgym.yaml_reader import read_yaml
+
+CARD: Final = "card.yaml"
+Report = Callable[[str, int, int], None]
+
+
+def key_of(passages: Sequence[Passage], pack: str, plan: Plan, held_out: HeldOut | None) -> dict[str, Any]:
+    """Returns all that decides which questions are generated, as plain data."""
+    names = sorted(held_out.names) if held_out else []
+    return {
+        "version": VERSION,
+        "corpus_sha256": corpus_sha256(passages),
+        "passages": len(passages),
+        "pack": pack,
+        "pack_sha256": sha256_file(find_card("packs", pack)),
+        "plan": dataclasses.asdict(plan) | {"shapes": list(plan.shapes), "shares": list(plan.shares)},
+        "held_out_pages": len(held_out.pages) if held_out else 0,
+        "held_out_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
+    }
+
+
+def write_set(
+    passages: Sequence[Passage],
+    pack: str,
+    plan: Plan,
+    out: FilePath,
+    held_out: HeldOut | None = None,
+    source: str = "a corpus",
+    report: Report | None = None,
+) -> dict[str, Any]:
+    """Generates questions and writes them to a folder; a run that was stopped goes on where it ended.
+
+    Args:
+        passages: The corpus.
+        pack: Name or path of a pack.
+        plan: What to generate.
+        out: Folder to make.
+        held_out: Pages and names to leave out.
+        source: Name of the corpus for the report.
+        report: Called with (stage, done, whole).
+
+    Returns:
+        The report as plain data.
+
+    Raises:
+        RunExistsError: `out` exists and is not an empty folder.
+        DataError: The corpus gives no question.
+    """
+    out = Path(out)
+    check_free(out)
+    key = key_of(passages, pack, plan, held_out)
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    building = out.parent / f".{out.name}.building-{digest}"
+    (building / "work").mkdir(parents=True, exist_ok=True)
+    made = generate(passages, load_pack(pack), plan, held_out, building / "work", report)
+    measured = _measured(made, passages, plan)
+    _write(building, made, measured, key, source)
+    shutil.rmtree(building / "work")
+    check_free(out)  # again: another process may have written it meanwhile
+    building.rename(out)
+    return measured
+
+
+def _measured(made: QuestionSet, passages: Sequence[Passage], plan: Plan) -> dict[str, Any]:
+    questions = [question for split in SPLITS for question in made.split(split)]
+    return report_of(made, measure(questions, passages, build_in_memory(passages), plan.top_k, made.triples))
+
+
+def _write(folder: Path, made: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
+    """Writes the files of a question set."""
+    sums = {}
+    for split in SPLITS:
+        questions = made.split(split)
+        for name, write in (("questions", write_questions), ("flashrag", _write_flashrag)):
+            file = folder / name / f"{split}.jsonl"
+            file.parent.mkdir(exist_ok=True)
+            write(file, questions)
+            sums[f"{name}/{split}.jsonl"] = sha256_file(file)
+    card = {"format": "searchgym questions", "source": source} | key
+    card |= {"questions": measured["questions"], "drafts_refused": measured["drafts_refused"], "sha256": sums}
+    (folder / "report.json").write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text(markdown(measured, source), encoding="utf-8")
+    try:
+        picture(measured, str(folder / "report.png"))
+    except ImportError:  # matplotlib comes with the extra `train`; the tables say the same
+        (folder / "report.md").write_text(markdown(measured, source).replace("![", "<!-- no picture ["), "utf-8")
+    (folder / CARD).write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _write_flashrag(path: Path, questions: Sequence[Question]) -> None:
+    """Writes questions in FlashRAG's format, with what is known of their evidence as metadata."""
+    write_jsonl(
+        path,
+        (
+            {
+                "id": question.id,
+                "question": question.text,
+                "golden_answers": list(question.golds),
+                "metadata": {
+                    "type": question.kind,
+                    "supporting_facts": {
+                        "title": [fact.title for fact in question.supporting_facts or ()],
+                        "sent_id": [fact.sentence for fact in question.supporting_facts or ()],
+                    },
+                    **question.metadata,
+                },
+            }
+            for question in questions
+        ),
+    )
+
+
+def read_card(folder: FilePath) -> dict[str, Any]:
+    """Returns the card of a question set after a check of its files.
+
+    Raises:
+        DataError: The folder is no question set, or a file is not the one that the card describes.
+    """
+    folder = Path(folder)
+    if not (folder / CARD).is_file():
+        raise DataError("has no card.yaml: give a folder that `searchgym questions generate` wrote", folder)
+    card = read_yaml(folder / CARD)
+    sums = card.get("sha256") if isinstance(card, dict) and card.get("format") == "searchgym questions" else None
+    if not isinstance(sums, dict):
+        raise DataError("is not the card of a question set", folder / CARD)
+    known = {f"{name}/{split}.jsonl" for name in ("questions", "flashrag") for split in SPLITS}
+    for name, expected in sums.items():
+        if name not in known or not (folder / name).is_file() or sha256_file(folder / name) != expected:
+            raise DataError("is not the file that the card describes: generate the questions again", folder / str(name))
+    return dict(card)
+
+
+def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
+    """Returns the questions of a split of a question set, or those of ``all``.
+
+    Raises:
+        DataError: The folder is no question set, its files are not those of its card, or the split has no question.
+    """
+    folder = Path(folder)
+    counts = read_card(folder)["questions"]
+    names = [name for name in (SPLITS if split == "all" else (split,)) if counts.get(name)]
+    if not names:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataError(f"has no questions in split {split!r} ({listed}): ask for more, or another split", folder)
+    return tuple(q for name in names for q in read_questions(folder / "questions" / f"{name}.jsonl"))
+
+
+def world_shortcuts(folder: FilePath) -> tuple[Shortcuts, tuple[Question, ...]]:
+    """Returns the measures of a world's questions, and the questions."""
+    from searchgym.corpora.worlds import read_world
+
+    world = read_world(folder)
+    return measure(world.questions, world.passages, build_in_memory(world.passages), 3, world.triples), world.questions
+
+
+def cached_set(passages: Sequence[Passage], pack: str, plan: Plan, home: Path, source: str) -> Path:
+    """Returns the folder of a question set in a cache; generates it if the cache lacks it."""
+    key = json.dumps(key_of(passages, pack, plan, None), sort_keys=True)
+    folder = home / hashlib.sha256(key.encode()).hexdigest()[:24]
+    if not folder.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        with lock_folder(home, wait=3600.0):
+            if not folder.exists():  # else another process has written it meanwhile
+                write_set(passages, pack, plan, folder, source=source)
+    return folder
+
+
+def check_free(out: Path) -> None:
+    """Raises a RunExistsError if a path exists and is not an empty folder."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RunExistsError(f"{out} is there already: choose another --out, or remove it first")
