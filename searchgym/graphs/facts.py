@@ -230,7 +230,7 @@ class _Reader:
             return
         place, end, target = names[0]
         shown = tidy(text[place:end]).strip(" ,;")
-        if text[end : end + 2] in ("'s", "’s") or text[end : end + 3] == "' s":
+        if shown.endswith(("'s", "’s")) or text[end : end + 2] in ("'s", "’s") or text[end : end + 3] == "' s":
             self.refused["a possessive"] += 1
         elif target is None and len(shown.split()) < 2:
             self.refused["one word without a page"] += 1

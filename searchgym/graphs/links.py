@@ -1,4 +1,4 @@
-"""Untyped links of a corpus: a passage names another one's title.
+"""Untyped links of a corpus: a passage names another one's title, or links to its file as Markdown does.
 
 Titles are matched as words, the longest first and with their case, without the brackets at their ends. Most wrong
 links come from titles that are ordinary words, from namesakes and from names inside longer names; rules refuse them,
@@ -7,9 +7,10 @@ and every refusal is counted. Precision by reading and what each rule does stand
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,8 +24,12 @@ _YEAR: Final = re.compile(r"\b(1[0-9]{3}|20[0-2][0-9])\b")
 _MADE_BY: Final = re.compile(
     r"\b(?:directed|written|produced|performed|composed|created|starring)(?: and \w+)?(?: by)?\s+$"
 )
+_MARKDOWN: Final = re.compile(r"\[([^\]\n]+)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+"""Matches a link of Markdown: its text and its file."""
 _LIFE: Final = 220
 """Number of characters at the start of a passage that tell when its subject lived."""
+_NEAR: Final = 50
+"""Number of characters around a name in which the words of its brackets are looked for."""
 _LATER, _EARLIER = 60, 250
 """Years by which somebody may be younger than a page that names him (plans, families), or older (history)."""
 
@@ -101,7 +106,8 @@ def find_links(
             lengths[name[0]].add(len(name))
     texts = [words(passage.text) for passage in passages]
     small = Counter(word.text for text in texts for word in text if word.text.islower())
-    links: dict[tuple[int, int], Link] = {}
+    ordinary = min(5, len(passages) // 100)
+    links = {(link.source, link.target): link for link in _written(passages)}
     refused: Counter[str] = Counter()
     for source, (passage, text) in enumerate(zip(passages, texts, strict=True)):
         for place, length, targets in _mentions(text, names, lengths):
@@ -121,7 +127,7 @@ def find_links(
                 _quoted(passage.text, found),
                 kinds[source],
                 kinds[target],
-                lambda word: small[word.lower()] > 5,
+                lambda word: small[word.lower()] > ordinary,
             )
             reason = _refusal(mention, honorifics) or ("repeated" if (source, target) in links else None)
             if reason is None:
@@ -129,6 +135,16 @@ def find_links(
             else:
                 refused[reason] += 1
     return Links(tuple(links.values()), dict(refused.most_common()))
+
+
+def _written(passages: Sequence[Passage]) -> Iterator[Link]:
+    """Yields the links that documents have in Markdown, to the passages whose ids are the paths of files."""
+    numbers = {passage.id: number for number, passage in enumerate(passages)}
+    for source, passage in enumerate(passages):
+        for match in _MARKDOWN.finditer(passage.text):
+            target = numbers.get(posixpath.normpath(posixpath.join(posixpath.dirname(passage.id), match[2])))
+            if target is not None and target != source:
+                yield Link(source, target, *match.span(1))
 
 
 def _mentions(
@@ -213,6 +229,18 @@ def _work_made_it(mention: _Mention, _: frozenset[str]) -> bool:
     return mention.kind == "work" and bool(_MADE_BY.search(mention.text[max(0, mention.start - 30) : mention.start]))
 
 
+def _another_of_the_name(mention: _Mention, _: frozenset[str]) -> bool:
+    """Brackets in a title tell that the name has several bearers: a word or year of theirs must stand near.
+
+    People are told apart by the rules about years: ``(actor)`` is seldom said.
+    """
+    brackets = re.search(r"\(([^()]*)\)\s*$", mention.target.title)
+    if brackets is None or mention.kind == "person":
+        return False
+    near = mention.text[max(0, mention.start - _NEAR) : mention.end + _NEAR].lower()
+    return not any(re.search(rf"\b{re.escape(word)}", near) for word in re.findall(r"\w{3,}", brackets[1].lower()))
+
+
 def _short_work(mention: _Mention, _: frozenset[str]) -> bool:
     """A work's title of two words is a phrase as often as a title, unless something says that it is one."""
     if mention.kind != "work" or mention.quoted or len(mention.found) > 2:
@@ -243,6 +271,7 @@ _RULES: Final[Mapping[str, Callable[[_Mention, frozenset[str]], bool]]] = {
     "inside a longer name": _inside_a_name,
     "another year": _another_year,
     "a work made it": _work_made_it,
+    "another bearer of the name": _another_of_the_name,
     "short title of a work": _short_work,
     "another age": _another_age,
 }

@@ -17,9 +17,9 @@ _ABBREVIATION: Final = re.compile(
 """Matches a full stop that does not end a sentence."""
 _IS_A: Final = re.compile(r"\b(?:is|was|were|are|[–-])\s+(?:an?|the)\s+(?:only\s+|co-)?")
 _PHRASE_END: Final = re.compile(
-    r"\b(?:by|directed|written|of|starring|who|that|which|in|from|and|based|about|for|with|at|on|released|produced|set"
-    r"|located|made|whose|where|to|as|known|best|born|featuring|distributed|created|adapted|under|loosely)\b"
-    r'|[,.;:()"“”]'
+    r"\b(?:by|directed|written|of|starring|who|that|which|in|from|based|about|for|with|at|on|released|produced|set"
+    r"|recorded|published|composed|performed|filmed|shot|sung|played|co-\w+|located|made|whose|where|to|as|known|best|born|featuring|distributed|created|adapted|under|loosely)\b"
+    r'|\band\s+(?:the|an?|his|her|its|was|is|has|had)\b|[,.;:()"“”]'
 )
 """Matches the end of the noun phrase behind "is a"."""
 
@@ -73,7 +73,8 @@ def sentence_at(places: Sequence[tuple[int, int]], position: int) -> tuple[int, 
 def head_noun(text: str) -> str:
     """Returns what the first "is a ..." of a text says that its subject is, in lower case: ``film``, ``actor``.
 
-    It is the last word of the noun phrase: "a film director" is a director. The empty string if there is none.
+    It is the last word of the noun phrase: "a film director" is a director, "a film and theatre actor" an actor. The
+    empty string if there is none.
     """
     match = _IS_A.search(text, 0, 400)
     if match is None:
@@ -82,6 +83,11 @@ def head_noun(text: str) -> str:
     stop = _PHRASE_END.search(rest)
     found = re.findall(r"[\w'-]+", rest[: stop.start()] if stop else rest)
     return found[-1].lower() if found else ""
+
+
+def unlinked(text: str) -> str:
+    """Returns a text with Markdown's links to files and sites replaced by their texts."""
+    return re.sub(r"\[([^\]\n]*)\]\((?:https?:[^)\s]*|[^)\s]*\.(?:md|html|txt)(?:#[^)\s]*)?)\)", r"\1", text)
 
 
 def tidy(text: str) -> str:

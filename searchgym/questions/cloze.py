@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from searchgym.graphs.links import Link
-from searchgym.graphs.text import base_title, holds, sentence_at, sentences, tidy, words
+from searchgym.graphs.text import base_title, holds, sentence_at, sentences, tidy, unlinked, words
 from searchgym.questions.draw import Draft
 from searchgym.questions.source import Source
 from searchgym.records import Hop
@@ -23,7 +23,8 @@ _LEAST, _MOST = 6, 45
 """Number of words that a copied sentence may have."""
 _BEFORE, _AFTER = 6, 3
 """Number of words of a phrase before and behind the name that it hides."""
-_PRONOUN: Final = re.compile(r"(He|She|It|They|His|Her|Its|Their)\b")
+_PRONOUN: Final = {"person": re.compile(r"(He|She|His|Her)\b"), "work": re.compile(r"(It|Its)\b")}
+"""Pronouns that stand for a page's own subject at the beginning of a sentence, by kind."""
 
 
 def draw_cloze(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]:
@@ -37,8 +38,8 @@ def draw_cloze(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]
         if hops == 1:
             sentence = _sentence(source, link, "_____")
             if sentence is not None:
-                text = f'Fill in the blank: "{sentence}"'
-                yield Draft("cloze", text, base_title(source.passages[link.target].title), (link.source,))
+                answer, names = _hidden(source, link)
+                yield Draft("cloze", f'Fill in the blank: "{sentence}"', answer, (link.source,), names=names)
             continue
         first = _sentence(source, link, "[A]")
         for second in of_page[link.target]:
@@ -49,26 +50,35 @@ def draw_cloze(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]
 
 def _chain(source: Source, link: Link, second: Link, first: str, phrase: str) -> Draft:
     """Returns the draft of two hidden names."""
-    waypoint, answer = (base_title(source.passages[page].title) for page in (link.target, second.target))
+    (waypoint, _), (answer, names) = _hidden(source, link), _hidden(source, second)
     text = f'Two names are hidden. "{first}" The page of [A] says: "... {phrase} ..." What is [B]?'
     steps = (Hop(f'What is [A]? "{first}"', waypoint), Hop(f'What is [B] on the page of #1? "{phrase}"', answer))
-    return Draft("cloze-chain", text, answer, (link.source, link.target), waypoints=(waypoint,), steps=steps)
+    pages = (link.source, link.target)
+    return Draft("cloze-chain", text, answer, pages, waypoints=(waypoint,), steps=steps, names=names)
+
+
+def _hidden(source: Source, link: Link) -> tuple[str, tuple[str, ...]]:
+    """Returns the words that name a link's target, and the target's title if that is another name."""
+    said = tidy(source.passages[link.source].text[link.start : link.end]).strip("`*_ ")
+    title = base_title(source.passages[link.target].title)
+    return said, () if said == title else (title,)
 
 
 def _sentence(source: Source, link: Link, slot: str) -> str | None:
     """Returns the sentence of a link with the name replaced; it names its own page. None if it is unfit."""
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)
-    sentence = tidy(f"{text[start : link.start]}{slot}{text[link.end : end]}")
+    sentence = tidy(unlinked(f"{text[start : link.start]}{slot}{text[link.end : end]}"))
     if not _LEAST <= len(sentence.split()) <= _MOST or holds(sentence, base_title(source.passages[link.target].title)):
         return None
     name = source.name(link.source)
     if holds(sentence, base_title(source.passages[link.source].title)):
         return sentence
-    said = _PRONOUN.match(sentence)
+    pronoun = _PRONOUN.get(source.facts.kinds[link.source] or "")
+    said = None if pronoun is None else pronoun.match(sentence)
     if said is None:
         return f"{name}: {sentence}"
-    own = "'s" if said[1] in ("His", "Her", "Its", "Their") else ""
+    own = "'s" if said[1] in ("His", "Her", "Its") else ""
     return f"{name}{own}{sentence[said.end() :]}"
 
 
@@ -76,10 +86,9 @@ def _phrase(source: Source, link: Link) -> str | None:
     """Returns the few words around a link within its sentence, with the name replaced by ``[B]``."""
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)
-    before, after = words(text[start : link.start])[-_BEFORE:], words(text[link.end : end])[:_AFTER]
+    left, _, right = unlinked(f"{text[start : link.start]}[B]{text[link.end : end]}").partition("[B]")
+    before, after = words(left)[-_BEFORE:], words(right)[:_AFTER]
     if len(before) < 2:
         return None
-    left = start + before[0].start
-    right = link.end + (after[-1].end if after else 0)
-    phrase = tidy(f"{text[left : link.start]}[B]{text[link.end : right]}")
+    phrase = tidy(f"{left[before[0].start :]}[B]{right[: after[-1].end] if after else ''}")
     return None if holds(phrase, base_title(source.passages[link.target].title)) else phrase

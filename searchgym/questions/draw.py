@@ -43,6 +43,8 @@ class Draft:
     """Relations of its path."""
     steps: tuple[Hop, ...] = ()
     """Its decomposition into questions of one hop."""
+    names: tuple[str, ...] = ()
+    """Other names of the answer, for a cloze."""
     named: bool = False
     """Whether the question names its answer or asks for yes or no."""
 

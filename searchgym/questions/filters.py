@@ -16,9 +16,9 @@ from searchgym.records import Hit
 DEPTH: Final = 20
 """Number of hits among which gold pages are looked for."""
 ANSWER_SHARE: Final = 0.02
-"""Maximum share of a stratum's questions with the same answer (but at least one question)."""
+"""Maximum share of a stratum's questions with the same answer (but at least two questions)."""
 _RARE: Final = 3
-"""Number of places in the corpus, in small letters, from which on a word is an ordinary one."""
+"""Number of times that an ordinary word stands in the corpus in small letters."""
 CLOZE: Final = ("cloze", "cloze-chain")
 """Shapes that copy sentences, in which single words of a name give it away."""
 
@@ -88,7 +88,7 @@ class Wording:
         return not draft.named and set(norm(draft.answer).split()) <= set(norm(draft.text).split())
 
     def _waypoint_named(self, draft: Draft) -> bool:
-        return any(holds(draft.text, name) for name in draft.waypoints)
+        return any(holds(draft.text, name) for name in draft.waypoints + draft.names)
 
     def _rare_words(self, draft: Draft) -> bool:
         if draft.shape not in CLOZE:
@@ -157,7 +157,7 @@ class Balance:
     """The filters that look at the questions so far: frequent answers, and sides of comparisons."""
 
     def __init__(self, wanted: int) -> None:
-        self._most = max(1, int(ANSWER_SHARE * wanted))
+        self._most = max(2, int(ANSWER_SHARE * wanted))
         self._answers: Counter[str] = Counter()
         self._sides: Counter[tuple[str, str]] = Counter()
 

@@ -29,17 +29,18 @@ from searchgym.records import Passage, Question, SupportingFact, Triple
 VERSION: Final = 1
 """Version of the rules; another one gives other questions."""
 MIX: Final[Mapping[tuple[str, int], float]] = {
-    ("chain", 1): 0.15,
-    ("chain", 2): 0.35,
-    ("chain", 3): 0.05,
     ("chain", 4): 0.05,
-    ("comparison", 2): 0.1,
+    ("chain", 3): 0.05,
+    ("chain", 2): 0.35,
+    ("cloze-chain", 2): 0.1,
     ("bridge-comparison", 4): 0.1,
+    ("comparison", 2): 0.1,
     ("intersection", 1): 0.05,
     ("cloze", 1): 0.05,
-    ("cloze-chain", 2): 0.1,
+    ("chain", 1): 0.15,
 }
-"""Shares of the questions by shape and hops; a shape that has too few gives what it has."""
+"""Shares of the questions by shape and hops. What a shape lacks is made up for by the shapes behind it: a corpus without
+facts is asked by cloze, and single facts do not take the place of questions that need several pages."""
 SHAPES: Final = tuple(dict.fromkeys(shape for shape, _ in MIX))
 _BATCH: Final = 256
 """Number of drafts that are searched for at once."""
@@ -157,10 +158,12 @@ def generate(
     for split, share in zip(SPLITS, plan.shares, strict=True):
         source = Source(passages, facts, pack, splits[split], out.names)
         maker = _Maker(source, Searches(source, retriever, plan.top_k), plan, split)
+        lacking = 0
         for (shape, hops), part in _mix(plan).items():
-            stratum = Stratum(split, shape, hops, round(plan.n * share * part))
+            stratum = Stratum(split, shape, hops, round(plan.n * share * part) + lacking)
             strata.append(_resumed(work, stratum) or maker.make(stratum, say))
             _keep(work, strata[-1])
+            lacking = stratum.wanted - len(strata[-1].questions)
     made = QuestionSet(
         tuple(strata),
         {name: len(pages) for name, pages in splits.items()},
@@ -291,6 +294,8 @@ def _aliases(source: Source, draft: Draft) -> tuple[str, ...]:
     if draft.facts and not draft.named and draft.shape == "chain":
         end = draft.facts[-1]
         names += [end.text] + ([source.passages[end.target].title] if end.target is not None else [])
+    elif draft.shape in CLOZE:
+        names += draft.names
     elif draft.shape == "intersection" or (draft.named and draft.answer not in ("yes", "no")):
         titles = [source.passages[page].title for page in draft.pages]
         names += [title for title in titles if draft.answer in (title, base_title(title))]

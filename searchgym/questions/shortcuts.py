@@ -98,13 +98,14 @@ def measure(
     names = [(q.id, title) for q in questions for title in q.gold_titles or ()]
     found = retriever.search([base_title(title) for _, title in names], top_k)
     missed = {id for (id, title), own in zip(names, found, strict=True) if title_key(title) not in _titles(own)}
-    majority = _majority(questions)
-    of_clue = _by_clue([t for q in questions for t in q.evidences or ()] if facts is None else facts)
+    known = None if facts is None else list(facts)
+    majority = _majority(questions, known)
+    of_clue = _by_clue([t for q in questions for t in q.evidences or ()] if known is None else known)
     ways: dict[str, Callable[[Question, Sequence[Hit]], float]] = {
         "one_search": lambda q, own: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(own),
         "by_names": lambda q, _: bool(q.gold_titles) and q.id not in missed,
         "closed_book": lambda q, _: exact_match(guess(q.text), q.golds),
-        "majority": lambda q, _: exact_match(guess(q.text) or majority[_last(q)], q.golds),
+        "majority": lambda q, _: exact_match(guess(q.text) or majority(q), q.golds),
         "first_title": lambda q, own: exact_match(guess(q.text) or _unnamed_title(q, own), q.golds),
         "co_covered": lambda q, own: _co_covered(q, texts, own),
         "single_clue": lambda q, _: _single_clue(q, of_clue),
@@ -142,12 +143,25 @@ def _last(question: Question) -> str:
     return question.evidences[-1].relation if question.evidences else ""
 
 
-def _majority(questions: Sequence[Question]) -> dict[str, str]:
-    """Returns the most frequent answer of each last relation."""
-    answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+def _majority(questions: Sequence[Question], facts: Iterable[Triple] | None) -> Callable[[Question], str]:
+    """Returns a function that gives the most frequent object of a question's last relation.
+
+    Counted are all facts of the corpus, or else the answers of the other questions: never the question's own, which in
+    a small set would often be the most frequent one by itself.
+    """
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    if facts is not None:
+        for fact in facts:
+            counts[fact.relation][fact.object] += 1
+        return lambda question: next((name for name, _ in counts[_last(question)].most_common(1)), "")
     for question in questions:
-        answers[_last(question)][question.answers[0]] += 1
-    return {relation: counts.most_common(1)[0][0] for relation, counts in answers.items()}
+        counts[_last(question)][question.answers[0]] += 1
+
+    def of_others(question: Question) -> str:
+        others = counts[_last(question)] - Counter([question.answers[0]])
+        return next((name for name, _ in others.most_common(1)), "")
+
+    return of_others
 
 
 def _co_covered(question: Question, texts: Mapping[str, str], hits: Sequence[Hit]) -> bool:

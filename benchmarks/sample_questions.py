@@ -1,0 +1,77 @@
+"""Prints what a person reads to judge generated questions: links, facts and questions drawn by a seed, with evidence.
+
+    python benchmarks/sample_questions.py CORPUS --hold-out questions.json --seed 20
+
+The verdicts on 2WikiMultihopQA's passages stand in docs/questions-read.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from searchgym.corpora.documents import open_corpus
+from searchgym.corpora.questions import read_questions
+from searchgym.graphs.facts import find_facts
+from searchgym.graphs.packs import load_pack
+from searchgym.graphs.text import sentences, tidy
+from searchgym.questions.generate import Plan, generate
+from searchgym.questions.source import hold_out
+from searchgym.records import Question
+
+
+def cut(text: str, most: int = 170) -> str:
+    """Returns a text on one line, cut to a length, safe for a table of Markdown."""
+    shown = tidy(text).replace("|", "/")
+    return shown if len(shown) <= most else shown[:most] + " ..."
+
+
+def main() -> None:
+    """Prints Markdown tables without verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", help="corpus file")
+    parser.add_argument("--hold-out", type=Path, nargs="*", default=[], help="question files to leave out")
+    parser.add_argument("--pack", default="people-and-works", help="pack of patterns and wordings")
+    parser.add_argument("--seed", type=int, default=20, help="seed of the samples")
+    parser.add_argument("--n", type=int, default=4000, help="number of questions to generate")
+    parser.add_argument("--counts", type=int, nargs=3, default=[40, 60, 20], help="links, facts, questions of a shape")
+    args = parser.parse_args()
+    passages, pack = list(open_corpus(args.corpus)), load_pack(args.pack)
+    kept = [question for path in args.hold_out for question in read_questions(path)]
+    titles = [title for question in kept for title in question.gold_titles or ()]
+    out = hold_out(passages, titles, [answer for question in kept for answer in question.golds])
+    rng, say, texts = random.Random(args.seed), sys.stdout.write, {p.title: p.text for p in passages}
+    found = find_facts(passages, pack)
+    say("\n## Links\n\n| page | names | where |\n|---|---|---|\n")
+    for link in rng.sample(found.links, min(args.counts[0], len(found.links))):
+        text = passages[link.source].text
+        near = f"{text[max(0, link.start - 60) : link.start]}**{text[link.start : link.end]}**{text[link.end :][:40]}"
+        say(f"| {passages[link.source].title} | {passages[link.target].title} | {cut(near)} |\n")
+    say("\n## Facts\n\n| page | relation | object | sentence |\n|---|---|---|---|\n")
+    for fact in rng.sample(found.found, min(args.counts[1], len(found.found))):
+        page = passages[fact.subject]
+        linked = "" if fact.target is None else f" [{passages[fact.target].title}]"
+        say(
+            f"| {page.title} | {fact.relation} | {fact.text}{linked} | {cut(page.text[fact.start : fact.end], 200)} |\n"
+        )
+    groups: defaultdict[tuple[str, int], list[Question]] = defaultdict(list)
+    for stratum in generate(passages, pack, Plan(n=args.n), out).strata:
+        groups[stratum.shape, stratum.hops] += stratum.questions
+    for (shape, hops), questions in sorted(groups.items()):
+        say(
+            f"\n## {shape}, {hops} hops: {len(questions)} questions\n\n| question | answer | evidence |\n|---|---|---|\n"
+        )
+        for question in rng.sample(questions, min(args.counts[2], len(questions))):
+            shown = []
+            for fact in question.supporting_facts or ():
+                places = sentences(texts[fact.title])
+                text = texts[fact.title] if fact.sentence is None else texts[fact.title][slice(*places[fact.sentence])]
+                shown.append(f"{fact.title}: {cut(text, 110)}")
+            say(f"| {cut(question.text, 400)} | {question.answers[0]} | {'; '.join(shown)} |\n")
+
+
+if __name__ == "__main__":
+    main()

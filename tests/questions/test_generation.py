@@ -1,0 +1,321 @@
+"""Generated questions against a brute force with its own formulas, planted faults, and awkward corpora."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from brute_force import plain, problems
+from typer.testing import CliRunner
+
+from searchgym.cli import app
+from searchgym.corpora.passages import write_corpus
+from searchgym.corpora.questions import read_questions
+from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
+from searchgym.graphs.facts import find_facts
+from searchgym.graphs.packs import load_pack
+from searchgym.questions import storage
+from searchgym.questions.filters import Balance
+from searchgym.questions.generate import Plan, generate
+from searchgym.questions.source import components, hold_out, split_pages
+from searchgym.questions.storage import read_card, read_split, write_set
+from searchgym.records import Passage
+
+DATA = os.environ.get("SEARCHGYM_DATA", "")
+PACK = load_pack("people-and-works")
+FIRST = "Ada Bo Cal Dan Eva Finn Gus Hal Ida Jon Kai Liv Max Nia Ole Pia Rex Sue Tom Una".split()  # noqa: SIM905
+LAST = "Abbot Berg Crane Dahl Eklund Frost Grieg Holm Ibsen Jansen Krogh Lund Moe Nygaard Olsen Post".split()  # noqa: SIM905
+NATIONS = ("Swedish", "Danish", "Norwegian", "Finnish", "Polish")
+WORDS = ["Silent", "Broken", "Golden", "Hidden", "Distant", "Frozen", "Amber", "Crimson"]
+NOUNS = ["River", "Garden", "Winter", "Mirror", "Harbour", "Letter", "Stranger", "Window", "Orchard", "Lantern"]
+MONTHS = ("January", "March", "May", "July", "October")
+
+
+def made_pages(directors=24, films=3, seed=1):
+    """Pages of invented directors and their films, in the wording of an encyclopedia."""
+    rng = random.Random(seed)
+    names = rng.sample([f"{a} {b}" for a in FIRST for b in LAST], directors)
+    adjectives = rng.sample([f"{a} {b}" for a in WORDS for b in NOUNS], min(directors * films, 80))
+    pages, titles = [], iter(adjectives)
+    for name in names:
+        born, died = rng.randrange(1880, 1930), rng.randrange(1970, 1999)
+        dates = (
+            f"{rng.randrange(1, 28)} {rng.choice(MONTHS)} {born} – {rng.randrange(1, 28)} {rng.choice(MONTHS)} {died}"
+        )
+        pages.append(
+            (
+                name,
+                f"{name} ({dates}) was a {rng.choice(NATIONS)} film director. Much of the work is lost.",
+            )
+        )
+        for _ in range(films):
+            title = next(titles, None)
+            if title is not None:
+                year = rng.randrange(born + 20, 1969)
+                pages.append(
+                    (
+                        title,
+                        f"{title} is a {year} {rng.choice(NATIONS)} drama film directed by {name}. "
+                        f"It was shot in {rng.choice(FIRST)}town and praised for its colours.",
+                    )
+                )
+    rng.shuffle(pages)
+    return [Passage(f"p{number}", title, text) for number, (title, text) in enumerate(pages)]
+
+
+PAGES = made_pages()
+TEXTS = {page.title: page.text for page in PAGES}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return generate(PAGES, PACK, Plan(n=300, seed=2))
+
+
+def triples_of(pages):
+    found = find_facts(pages, PACK)
+    return [
+        (pages[f.subject].title, f.relation, f.text if f.target is None else pages[f.target].title) for f in found.found
+    ]
+
+
+def every(made):
+    return [question for split in ("train", "validation", "test") for question in made.split(split)]
+
+
+def test_every_question_stands_against_a_brute_force(made):
+    triples, questions = triples_of(PAGES), every(made)
+    assert {q.kind for q in questions} >= {"chain", "comparison", "bridge-comparison", "intersection", "cloze"}
+    assert len(questions) > 150
+    assert [(q.text, problems(q, triples, TEXTS)) for q in questions if problems(q, triples, TEXTS)] == []
+
+
+FAULTS = {
+    "answer": lambda q, rng: dataclasses.replace(
+        q,
+        answers=(
+            rng.choice(["no", "yes"])
+            if q.answers[0] not in ("yes", "no")
+            else {"yes": "no", "no": "yes"}[q.answers[0]],
+        ),
+    ),
+    "leak": lambda q, rng: dataclasses.replace(q, text=f"{q.text[:-1]}, or {q.answers[0].upper()}?"),
+    "waypoint": lambda q, rng: dataclasses.replace(q, text=f"{q.text} ({q.metadata['waypoints'][0].lower()})"),
+    "page": lambda q, rng: dataclasses.replace(
+        q, supporting_facts=(dataclasses.replace(q.supporting_facts[0], title="Nowhere"),)
+    ),
+    "evidence": lambda q, rng: dataclasses.replace(q, supporting_facts=q.supporting_facts[:1]),
+}
+
+
+def test_the_brute_force_finds_planted_faults(made):
+    """Ten of each kind, fifty in all."""
+    rng, triples = random.Random(5), triples_of(PAGES)
+    fit = {
+        "answer": lambda q: "form" in q.metadata,
+        "leak": lambda q: q.kind in ("chain", "cloze", "intersection"),
+        "waypoint": lambda q: q.metadata["waypoints"],
+        "page": lambda q: True,
+        "evidence": lambda q: q.kind == "chain" and q.metadata["hops"] > 1,
+    }
+    for kind, plant in FAULTS.items():
+        chosen = rng.sample([q for q in every(made) if fit[kind](q)], 10)
+        missed = [q.text for q in chosen if kind not in problems(plant(q, rng), triples, TEXTS)]
+        assert not missed, (kind, missed)
+
+
+def test_multi_hop_questions_do_not_find_their_own_pages(made):
+    from searchgym.corpora.retrieval.index.index import build_in_memory
+
+    retriever = build_in_memory(PAGES)
+    for question in every(made):
+        gold = set(question.gold_titles)
+        if len(gold) > 1:
+            assert not gold <= {hit.passage.title for hit in retriever.search([question.text], 3)[0]}
+        for query, title in zip(question.metadata["queries"], question.metadata["queries"], strict=True):
+            assert title in {hit.passage.title for hit in retriever.search([query], 3)[0]}
+
+
+def test_splits_share_no_page(made):
+    gold = [{title for q in made.split(split) for title in q.gold_titles} for split in ("train", "validation", "test")]
+    assert all(gold)
+    assert not gold[0] & gold[1] and not gold[0] & gold[2] and not gold[1] & gold[2]
+
+
+def test_comparisons_are_balanced(made):
+    """Yes and no, first and second: no side is more than one question ahead in any stratum."""
+    for stratum in made.strata:
+        if stratum.shape == "comparison":
+            same = [q.answers[0] for q in stratum.questions if q.metadata["form"]["op"] == "same"]
+            assert abs(same.count("yes") - same.count("no")) <= 1
+
+
+def test_frequent_answers_are_limited():
+    from searchgym.questions.draw import Draft
+
+    balance = Balance(150)  # 2 % are three
+    reasons = [balance.refusal(Draft("chain", f"q{n}?", "Swedish", (0,))) for n in range(5)]
+    assert reasons == [None, None, None, "answer is frequent already", "answer is frequent already"]
+
+
+def test_the_same_plan_gives_the_same_questions(made):
+    again = generate(PAGES, PACK, Plan(n=300, seed=2))
+    assert [q.text for q in every(again)] == [q.text for q in every(made)]
+    assert [q.text for q in every(generate(PAGES, PACK, Plan(n=300, seed=3)))] != [q.text for q in every(made)]
+
+
+# -- what is held out ----------------------------------------------------------------------------------------------
+
+
+def test_held_out_pages_and_names_are_in_no_question():
+    titles = [page.title for page in PAGES[:12]]
+    out = hold_out(PAGES, titles, ["yes", "1 May 1900"])
+    questions = every(generate(PAGES, PACK, Plan(n=300), out))
+    forbidden = {plain(title) for title in titles}
+    assert len(questions) > 50
+    for question in questions:
+        assert not forbidden & {plain(title) for title in question.gold_titles}
+        assert not any(name in plain(question.text + " | " + question.answers[0]) for name in forbidden)
+
+
+@pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA is not set")
+def test_evaluation_questions_are_held_out_of_real_pages():
+    root = Path(DATA)
+    kept = [q for name in ("hotpotqa", "2wikimultihopqa") for q in read_questions(root / name / "questions.json")]
+    rows = json.loads((root / "2wikimultihopqa" / "corpus.json").read_text())
+    pages = [Passage(str(number), row["title"], row["text"]) for number, row in enumerate(rows)][:2500]
+    gold = {title for q in kept for title in q.gold_titles}
+    out = hold_out(pages, gold, [answer for q in kept for answer in q.golds])
+    made = generate(pages, PACK, Plan(n=400), out)
+    names = {plain(title) for title in gold} | {plain(a) for q in kept for a in q.golds if len(a.split()) > 1}
+    for question in every(made):
+        assert not gold & set(question.gold_titles)
+        assert not names & {plain(question.answers[0]), *map(plain, question.metadata["waypoints"])}
+
+
+def test_components_and_splits():
+    assert components(6, [(0, 1), (1, 2), (4, 5)]) == [[0, 1, 2], [4, 5], [3]]
+    rng = random.Random(1)
+    edges = [(rng.randrange(500), rng.randrange(500)) for _ in range(200)]
+    split = split_pages(500, edges)
+    of = {page: name for name, pages in split.items() for page in pages}
+    assert all(of[a] == of[b] for a, b in edges)
+    assert sorted(of) == list(range(500))
+    assert [len(split[name]) for name in ("train", "validation", "test")] == pytest.approx([400, 50, 50], abs=30)
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pages", "message"),
+    [
+        (
+            [("A", "The A is 1."), ("1", "The A 1."), ("The", "The 1.")],
+            r"3 passages, 0 links and 0 facts; links refused: one word",
+        ),
+        ([("River One", "Water flows."), ("Hill Two", "Stones lie.")], r"gives no questions: 2 passages, 0 links"),
+        ([("東京", "東京は日本の首都である。"), ("大阪", "大阪は大きい。")], r"gives no questions"),
+        ([("Ann Lee", "Ann Lee is a poet."), ("Ann Lee", "Ann Lee is a river.")], r"gives no questions"),
+    ],
+)
+def test_a_corpus_that_yields_nothing_says_what_took_it(pages, message):
+    with pytest.raises(DataError, match=message):
+        generate([Passage(str(n), *page) for n, page in enumerate(pages)], PACK, Plan(n=10))
+
+
+def test_a_plan_with_an_error():
+    with pytest.raises(UnknownNameError, match="chain"):
+        Plan(shapes=("chian",))
+    with pytest.raises(UsageError, match="at least 1"):
+        Plan(n=0)
+    with pytest.raises(UsageError, match="add up to 1"):
+        Plan(shares=(0.5, 0.1, 0.1))
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_set_is_written_read_and_checked(tmp_path):
+    report = write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "set")
+    assert sorted(p.name for p in (tmp_path / "set").iterdir()) == [
+        "card.yaml",
+        "flashrag",
+        "questions",
+        "report.json",
+        "report.md",
+        "report.png",
+    ]
+    assert not [p for p in tmp_path.iterdir() if p.name != "set"]
+    card = read_card(tmp_path / "set")
+    assert card["questions"] == report["questions"]
+    train = read_split(tmp_path / "set", "train")
+    assert len(train) == report["questions"]["train"]
+    flashrag = read_questions(tmp_path / "set" / "flashrag" / "train.jsonl")
+    assert [(q.id, q.text, q.golds) for q in flashrag] == [(q.id, q.text, q.golds) for q in train]
+    with pytest.raises(RunExistsError):
+        write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "set")
+    file = tmp_path / "set" / "questions" / "train.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"director", b"dirigent", 1))
+    with pytest.raises(DataError, match="not the file that the card describes"):
+        read_split(tmp_path / "set", "train")
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    whole = write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "whole")
+    from searchgym.questions import generate as module
+
+    real, calls = module._Maker.make, []
+
+    def stopped(self, stratum, say):
+        calls.append((stratum.split, stratum.shape, stratum.hops))
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        return real(self, stratum, say)
+
+    monkeypatch.setattr(module._Maker, "make", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    assert write_set(PAGES, "people-and-works", Plan(n=100), tmp_path / "again") == whole
+    assert len(calls) == 27 + 1  # 9 strata of 3 splits, one of them begun twice
+    names = [f"questions/{split}.jsonl" for split in ("train", "validation", "test")]
+    assert all((tmp_path / "again" / n).read_bytes() == (tmp_path / "whole" / n).read_bytes() for n in names)
+
+
+def test_the_commands(tmp_path):
+    write_corpus(tmp_path / "corpus.jsonl", PAGES)
+    run = CliRunner()
+    told = run.invoke(
+        app,
+        [
+            "questions",
+            "generate",
+            str(tmp_path / "corpus.jsonl"),
+            "--n",
+            "60",
+            "--out",
+            str(tmp_path / "set"),
+            "--json",
+        ],
+    )
+    assert told.exit_code == 0, told.output
+    assert 50 < sum(json.loads(told.stdout)["questions"].values()) <= 60
+    shown = run.invoke(app, ["questions", "inspect", str(tmp_path / "set"), "--json"])
+    assert {row["shape"] for row in json.loads(shown.stdout)["shortcuts"]} >= {"chain", "comparison"}
+    assert "-> " in run.invoke(app, ["questions", "inspect", str(tmp_path / "set"), "--examples", "9"]).output
+
+
+def test_what_was_never_a_set(tmp_path):
+    with pytest.raises(DataError, match=r"has no card\.yaml"):
+        read_card(tmp_path)
+    (tmp_path / storage.CARD).write_text("format: other\n")
+    with pytest.raises(DataError, match="not the card of a question set"):
+        read_card(tmp_path)
+    (tmp_path / storage.CARD).write_text("format: searchgym questions\nsha256: {../../etc/passwd: x}\n")
+    with pytest.raises(DataError, match="not the file that the card describes"):
+        read_card(tmp_path)
