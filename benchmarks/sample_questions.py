@@ -22,6 +22,8 @@ from searchgym.questions.generate import Plan, generate
 from searchgym.questions.source import hold_out
 from searchgym.records import Question
 
+HEAD = "| question | answer | evidence |\n|---|---|---|\n"
+
 
 def cut(text: str, most: int = 170) -> str:
     """Returns a text on one line, cut to a length, safe for a table of Markdown."""
@@ -61,15 +63,13 @@ def main() -> None:
     for stratum in generate(passages, pack, Plan(n=args.n), out).strata:
         groups[stratum.shape, stratum.hops] += stratum.questions
     for (shape, hops), questions in sorted(groups.items()):
-        say(
-            f"\n## {shape}, {hops} hops: {len(questions)} questions\n\n| question | answer | evidence |\n|---|---|---|\n"
-        )
+        say(f"\n## {shape}, {hops} hops: {len(questions)} questions\n\n{HEAD}")
         for question in rng.sample(questions, min(args.counts[2], len(questions))):
             shown = []
-            for fact in question.supporting_facts or ():
-                places = sentences(texts[fact.title])
-                text = texts[fact.title] if fact.sentence is None else texts[fact.title][slice(*places[fact.sentence])]
-                shown.append(f"{fact.title}: {cut(text, 110)}")
+            for gold in question.supporting_facts or ():
+                places, text = sentences(texts[gold.title]), texts[gold.title]
+                said = text if gold.sentence is None else text[slice(*places[gold.sentence])]
+                shown.append(f"{gold.title}: {cut(said, 110)}")
             say(f"| {cut(question.text, 400)} | {question.answers[0]} | {'; '.join(shown)} |\n")
 
 

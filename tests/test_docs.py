@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -39,6 +40,35 @@ def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
     assert scope["reward"] == pytest.approx(1.0 - 0.1)
     assert scope["env"].unwrapped.state.searches[0].hits[0].passage.title == "Pump 17"
     del gymnasium.registry["Mine/Notes-v0"]
+
+
+def test_questions_from_documents(tmp_path, monkeypatch):
+    sys.path.insert(0, str(ROOT / "tests" / "questions"))
+    from test_generation import PAGES
+
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    (tmp_path / "notes").mkdir()
+    for number, page in enumerate(PAGES[:60]):
+        (tmp_path / "notes" / f"{number}.md").write_text(f"# {page.title}\n\n{page.text}\n")
+    monkeypatch.chdir(tmp_path)
+    env, pack, triples = python_blocks("docs/questions.md")
+    assert len([line for line in env.splitlines() if line.strip()]) < 10
+    scope = {}
+    exec(compile(env, "docs/questions.md", "exec"), scope)
+    assert (scope["reward"], scope["terminated"]) == (1.0, True)
+    (card,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/questions.md").read_text(), re.DOTALL | re.MULTILINE)
+    Path("rivers.yaml").write_text(card)
+    exec(compile(pack, "docs/questions.md", "exec"), scope)
+    assert set(scope["facts"]) == {
+        ("Upper Tarn", "mouth", "Great Ister"),
+        ("Upper Tarn", "length", "81 km"),
+        ("Upper Tarn", "country", "Norland"),
+        ("Great Ister", "length", "412 km"),
+        ("Great Ister", "country", "Norland"),
+    }
+    Path("triples.tsv").write_text("".join("\t".join(fact) + "\n" for fact in scope["facts"]))
+    exec(compile(triples, "docs/questions.md", "exec"), scope)
+    assert scope["answers"] == ["412 km"]
 
 
 def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):

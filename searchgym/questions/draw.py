@@ -130,7 +130,7 @@ def _ask(source: Source, subject: str, relations: Sequence[str]) -> str:
         width = 1 if join is None else 2
         said = pack.relations[relations[place]] if join is None else join
         if place + width == len(relations):
-            return said.ask.format(s=subject)
+            return said.ask.format(s=subject).replace("??", "?")  # titles may end with a question mark
         subject = said.noun.format(s=subject)
         place += width
     raise AssertionError("a chain has a relation")

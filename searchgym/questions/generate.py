@@ -39,8 +39,8 @@ MIX: Final[Mapping[tuple[str, int], float]] = {
     ("cloze", 1): 0.05,
     ("chain", 1): 0.15,
 }
-"""Shares of the questions by shape and hops. What a shape lacks is made up for by the shapes behind it: a corpus without
-facts is asked by cloze, and single facts do not take the place of questions that need several pages."""
+"""Shares of the questions by shape and hops. What a shape lacks is made up for by the shapes behind it: a corpus
+without facts is asked by cloze, and single facts do not take the place of questions that need several pages."""
 SHAPES: Final = tuple(dict.fromkeys(shape for shape, _ in MIX))
 _BATCH: Final = 256
 """Number of drafts that are searched for at once."""
