@@ -86,11 +86,20 @@ def read_yaml(path: Path) -> Any:
         CardError: The file cannot be read, or its text is refused.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_CHARS + 1)
-        if len(content) > MAX_CHARS:
-            raise CardError(f"{path}: cannot be read as YAML: more than {MAX_CHARS:,} bytes")
-        text = content.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return parse_yaml(read_small(path), str(path))
+    except (OSError, ValueError) as error:
         raise CardError(f"{path}: cannot be read as YAML: {error}") from error
-    return parse_yaml(text, str(path))
+
+
+def read_small(path: Path) -> str:
+    """Returns the text of a file that people write by hand; of a device, say, no more than the limit is read.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file has more than `MAX_CHARS` bytes, or is not UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_CHARS + 1)
+    if len(content) > MAX_CHARS:
+        raise ValueError(f"more than {MAX_CHARS:,} bytes")
+    return content.decode("utf-8")

@@ -139,3 +139,34 @@ def test_a_page_of_fifty_megabytes_is_cut_in_tables_and_lines_and_whole_in_json(
 def test_a_text_of_the_longest_size_is_shown_whole(capsys):
     say("x" * MOST_SHOWN)
     assert capsys.readouterr().err == "x" * MOST_SHOWN + "\n"
+
+
+def test_numbers_are_aligned_to_the_right_whatever_their_sign(capsys):
+    output.table(("name", "advantage"), [("a", "-0.500"), ("b", "+1.000"), ("c", "n/a")])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [row.split("│")[2] for row in rows] == ["    -0.500 ", "    +1.000 ", "       n/a "]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "best", "said"),
+    [
+        (
+            [0.0, 0.0],
+            0,
+            ["no episode earned a reward", "role/searcher/legal (20 %)", "no step scored higher", "searchgym show"],
+        ),
+        ([0.0, 0.5], 2, ["searchgym eval World --agent search-r1 --model best"]),
+    ],
+)
+def test_the_end_of_a_training_tells_what_is_next(rewards, best, said, tmp_path, capsys):
+    from searchgym.cli.train import _say_next
+
+    recipe = SimpleNamespace(method="policy", models={}, env="World", agent="search-r1")
+    rows = [{"step": 0.0}] + [
+        {"step": n + 1.0, "rollout/reward": reward, "role/searcher/legal": 0.2} for n, reward in enumerate(rewards)
+    ]
+    progress = SimpleNamespace(best_step=best, step=len(rewards))
+    _say_next(recipe, SimpleNamespace(rows=rows, progress=progress, best="best", checkpoint="last"), tmp_path)
+    told = capsys.readouterr().err
+    assert all(part in told for part in said)
+    assert ("no episode earned" in told) == (not any(rewards))

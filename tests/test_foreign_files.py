@@ -286,3 +286,31 @@ def test_links_within_a_folder_are_fine(tmp_path):
     (tmp_path / "run/checkpoints/last").symlink_to("step-000001")
     with lock_folder(tmp_path / "run"):
         pass
+
+
+def test_a_prompt_that_is_a_device_is_not_read_without_end(tmp_path):
+    from searchgym.agents.roles import load_role
+    from searchgym.cards import RoleCard
+    from searchgym.errors import CardError
+
+    (tmp_path / "prompt.md").symlink_to("/dev/zero")
+    with pytest.raises(CardError, match=r"prompt\.md cannot be read: more than 262,144 bytes"):
+        load_role("searcher", RoleCard(prompt="prompt.md", fields=[]), tmp_path)
+
+
+def test_a_manifest_that_is_deeper_than_the_stack(tmp_path):
+    from searchgym.corpora.retrieval.index.index import load_index
+    from searchgym.errors import IndexMismatchError
+
+    (tmp_path / "manifest.json").write_text("[" * 200_000)
+    with pytest.raises(IndexMismatchError, match=r"manifest\.json cannot be read: RecursionError"):
+        load_index(tmp_path)
+
+
+def test_a_file_of_a_world_that_is_a_device(tmp_path):
+    from searchgym.corpora.files import sha256_file
+    from searchgym.errors import DataError
+
+    (tmp_path / "questions.jsonl").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=r"questions\.jsonl: is no regular file"):
+        sha256_file(tmp_path / "questions.jsonl")

@@ -10,6 +10,7 @@ from pathlib import Path
 from searchgym.cards import RoleCard
 from searchgym.errors import CardError, UsageError
 from searchgym.protocol import Parts, joined
+from searchgym.yaml_reader import read_small
 
 FIELD = re.compile(r"\{([a-z_]+)\}")
 """Pattern of a placeholder in a prompt; other braces (JSON examples) stay as they are."""
@@ -73,8 +74,8 @@ def load_role(name: str, card: RoleCard, folder: Path) -> Role:
         raise CardError(f"role {name}: penalty is {card.penalty:g}, it is added to a reward: expected at most 0")
     path = folder / card.prompt
     try:
-        template = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        template = read_small(path).strip()
+    except (OSError, ValueError) as error:
         raise CardError(f"role {name}: prompt file {path} cannot be read: {error}") from error
     used = set(FIELD.findall(template))
     if unknown := sorted(used - set(card.fields)):

@@ -249,9 +249,9 @@ def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
             yield "Next: give more room with --max-tokens."
         else:
             yield (
-                "Next: a prompt with worked examples (--agent search-r1-few-shot), the grammar that the model was "
-                "trained on (--protocol tool_calls), or your own prompts: copy the agent's folder under agents/, edit "
-                "them, and give its card.yaml as --agent. A training teaches the form too (docs/training.md)."
+                "Next: worked examples in the prompts (as those of the agent search-r1-few-shot), the grammar that the "
+                "model was trained on (--protocol tool_calls), or other prompts: copy the agent's folder, edit them, "
+                "and give its card.yaml as --agent. A training teaches the form too (docs/training.md)."
             )
     elif scores["answered"] < LOW:
         ends = ", ".join(f"{name} {count}" for name, count in scores["endings"].items())

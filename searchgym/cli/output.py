@@ -90,7 +90,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -
     grid = Table(title=title or None, show_header=any(head), title_justify="left")
     for number, name in enumerate(head):
         cells = [row[number] for row in rows]
-        numbers = all(cell.replace(" ", "").replace(".", "").replace("n/a", "0").isdigit() for cell in cells)
+        numbers = all(
+            cell.replace(" ", "").lstrip("+-").replace(".", "").replace("n/a", "0").isdigit() for cell in cells
+        )
         grid.add_column(name, justify="right" if numbers else "left", no_wrap=not any(" " in cell for cell in cells))
     for row in rows:
         grid.add_row(*map(Text, row))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from searchgym.train.recipe.recipe import Recipe
+    from searchgym.train.run.trainer import TrainResult
 
 
 def train(
@@ -71,6 +72,10 @@ def train(
         _explain(loaded, out, episode, json)
         return
     folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    if resume and (folder / "recipe.yaml").is_file():
+        from searchgym.train.recipe.load import read_recipe, with_warmups_of
+
+        loaded = with_warmups_of(loaded, read_recipe(folder / "recipe.yaml"), overrides or [])
     _check(loaded, folder, resume)
     emit(_train(loaded, folder, resume), json, loaded.name)
 
@@ -88,6 +93,7 @@ def _train(recipe: Recipe, folder: Path, resume: bool) -> dict[str, Any]:
         except KeyboardInterrupt:
             say(f"interrupted: go on with the same command and --out {folder} --resume")
             raise typer.Exit(130) from None
+    _say_next(recipe, result, folder)
     metric = f"validation/{recipe.validation.metric}"
     scores = [row[metric] for row in result.rows if metric in row]
     return {
@@ -102,6 +108,30 @@ def _train(recipe: Recipe, folder: Path, resume: bool) -> dict[str, Any]:
         "checkpoint": str(result.checkpoint),
         "best_checkpoint": None if result.best is None else str(result.best),
     }
+
+
+def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
+    """Tells what to look at after a training, and what stood in its way."""
+    rows = [row for row in result.rows if row["step"] > 0]
+    if rows and recipe.method == "policy" and not any(row.get("rollout/reward") for row in rows):
+        legal = {
+            name: share for name, share in rows[-1].items() if name.startswith("role/") and name.endswith("/legal")
+        }
+        legal = legal or {"all calls": 1 - rows[-1].get("rollout/illegal", 0.0)}
+        worst = min(legal, key=lambda name: legal[name])
+        say(
+            f"no episode earned a reward, so nothing was learnt; the least legal outputs are those of {worst} "
+            f"({100 * legal[worst]:.0f} %): warm the model up on demonstrations (method: supervised), or give worked "
+            "examples in the prompts"
+        )
+    if result.progress.best_step == 0 and rows:
+        say("no step scored higher on validation than the model did before training: the best checkpoint is step 0")
+    if (folder / "curve.png").is_file():
+        say(f"curve: {folder / 'curve.png'}")
+    if result.progress.step and not recipe.models:
+        model = result.best or result.checkpoint
+        say(f"next: searchgym eval {recipe.env} --agent {recipe.agent} --model {model}")
+    say(f"look at an episode: searchgym show {folder}")
 
 
 def _recipe(name: str, overrides: list[str] | None) -> Recipe:

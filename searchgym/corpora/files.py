@@ -194,10 +194,12 @@ def sha256_file(path: FilePath) -> str:
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file cannot be read.
+        DataError: The file cannot be read, or is a device, which may have no end.
     """
     try:
         with Path(path).open("rb") as file:
+            if not Path(path).is_file():
+                raise DataError("is no regular file", path)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise DataMissingError("no such file: check the path", path) from None

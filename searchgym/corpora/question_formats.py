@@ -160,6 +160,11 @@ def _searchgym(row: Row, position: int) -> Question:
     for key in row:
         if key not in names:
             raise DataError(f"unknown key {key!r}{did_you_mean(str(key), names)}")
+    if isinstance(row.get("hops"), int):
+        raise DataError(
+            f"'hops': expected the questions of a decomposition, got {row['hops']!r}; a number of hops belongs in "
+            f'"metadata": {{"hops": {row["hops"]!r}}}'
+        )
     paragraphs = tuple(
         Paragraph(text_field(item, "title"), texts_field(item, "sentences"), bool(_optional_bool(item, "supporting")))
         for item in _objects(row, "paragraphs")

@@ -9,14 +9,16 @@ interrupted write leaves at worst a partial line, which `EpisodeWriter` removes 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import mmap
 import os
+import types
 import typing
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,7 @@ IDS, LOGP = np.dtype("<i4"), np.dtype("<f4")
 BLOCK = 2**16
 """Number of bytes read at once when looking for the last line."""
 Tokens = bytes | mmap.mmap
+Record = TypeVar("Record")
 
 
 def sidecar(path: Path) -> Path:
@@ -141,38 +144,68 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         for number, row in iter_jsonl(path):
             try:
                 yield _episode(row, tokens)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
 
 
 def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
     """Builds an episode from its line."""
-    return Episode(
-        **row
-        | {
-            "contexts": [
-                Context(c["parent"], c["fork"], [_span(s, tokens) for s in c["spans"]]) for c in row["contexts"]
-            ],
-            "calls": [Call(**call) for call in row["calls"]],
-            "searches": [
-                Searched(s["turn"], s["query"], tuple(Hit(Passage(**h["passage"]), h["score"]) for h in s["hits"]))
-                for s in row["searches"]
-            ],
-            "answer": None if row["answer"] is None else _answer(row["answer"]),
-        }
-    )
+    for name in ("scores", "notes"):
+        if not all(isinstance(value, (int, float)) for value in row.get(name, {}).values()):
+            raise TypeError(f"{name} are numbers by name, got {row[name]!r:.80}")
+    nested = {
+        "contexts": [_context(context, tokens) for context in row["contexts"]],
+        "calls": [_record(Call, call) for call in row["calls"]],
+        "searches": [_searched(search) for search in row["searches"]],
+        "answer": None if row["answer"] is None else _answer(row["answer"]),
+    }
+    return _record(Episode, row | nested)
+
+
+def _record(cls: type[Record], row: dict[str, Any]) -> Record:
+    """Builds a record from its fields by name; raises a TypeError if one has a value of another type."""
+    for name, expected in _types(typing.cast("Any", cls)).items():
+        if name in row and not isinstance(row[name], expected):
+            raise TypeError(f"{cls.__name__}.{name} is {row[name]!r:.80}")
+    return cls(**row)
+
+
+@functools.cache
+def _types(cls: Any) -> dict[str, tuple[type[Any], ...]]:
+    """Returns the types that a value of each field of a record may have, as far as ``isinstance`` can tell."""
+    return {name: _arms(hint) for name, hint in typing.get_type_hints(cls).items()}
+
+
+def _arms(hint: Any) -> tuple[type[Any], ...]:
+    """Returns the types of a type hint's values: JSON gives whole floats as integers, and literals are text."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return tuple(arm for part in typing.get_args(hint) for arm in _arms(part))
+    if origin is typing.Literal:
+        return (str,)
+    return (int, float) if hint is float else (origin or hint,)
+
+
+def _context(row: dict[str, Any], tokens: Tokens) -> Context:
+    """Builds a node of the token tree from its JSON form."""
+    return _record(Context, row | {"spans": [_span(span, tokens) for span in row["spans"]]})
+
+
+def _searched(row: dict[str, Any]) -> Searched:
+    """Builds a query with its hits from their JSON form."""
+    hits = [_record(Hit, hit | {"passage": _record(Passage, hit["passage"])}) for hit in row["hits"]]
+    return _record(Searched, row | {"hits": tuple(hits)})
 
 
 def _answer(row: dict[str, Any]) -> Answer:
     """Builds an answer from its JSON form; fields that the agent did not produce stay None."""
     facts, triples, paragraphs = row["supporting_facts"], row["evidences"], row["paragraphs"]
-    return Answer(
-        row["text"],
-        None if facts is None else tuple(SupportingFact(**fact) for fact in facts),
-        None if triples is None else tuple(Triple(**triple) for triple in triples),
-        None if paragraphs is None else tuple(paragraphs),
-        row["answerable"],
-    )
+    nested = {
+        "supporting_facts": None if facts is None else tuple(_record(SupportingFact, fact) for fact in facts),
+        "evidences": None if triples is None else tuple(_record(Triple, triple) for triple in triples),
+        "paragraphs": None if paragraphs is None else tuple(paragraphs),
+    }
+    return _record(Answer, row | nested)
 
 
 def _span(row: dict[str, Any], tokens: Tokens) -> Span:

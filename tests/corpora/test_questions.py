@@ -470,3 +470,10 @@ def test_real_questions_read_back_equal(real_data, tmp_path):
     questions = read_questions(real_data / "hotpotqa/questions.json")
     write_questions(tmp_path / "own.jsonl.gz", questions)
     assert read_questions(tmp_path / "own.jsonl.gz") == questions
+
+
+def test_a_number_of_hops_belongs_in_the_metadata(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "1", "text": "?", "answers": ["a"], "hops": 2}\n')
+    with pytest.raises(DataError, match=r'a number of hops belongs in "metadata": \{"hops": 2\}'):
+        read_questions(path)

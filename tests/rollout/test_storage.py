@@ -137,6 +137,45 @@ def test_damage_is_an_error_with_its_line(tmp_path):
         list(read_episodes(path))
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("question_id",), ["q"]),
+        (("stop_reason",), 3),
+        (("reward",), "much"),
+        (("scores",), {"em": None}),
+        (("notes",), [1.0]),
+        (("contexts", 0, "fork"), "0"),
+        (("contexts", 0, "spans"), [7]),
+        (("calls", 0, "text"), {"text": "no"}),
+        (("calls", 0, "role"), None),
+        (("searches", 0, "query"), 5),
+        (("searches", 0, "hits", 0, "score"), "high"),
+        (("searches", 0, "hits", 0, "passage", "text"), 1),
+        (("answer", "text"), None),
+        (("answer", "supporting_facts"), [{"title": 1}]),
+    ],
+)
+def test_a_field_of_another_type_is_an_error_with_its_line(tmp_path, place, value):
+    path = tmp_path / "episodes.jsonl"
+    call = Call(0, 0, 1, "writer", "main", 1)
+    search = Searched(1, "q", (Hit(PASSAGES[0], 1.0),))
+    with EpisodeWriter(path) as writer:
+        whole = tokens_episode()
+        whole.calls, whole.searches = [call], [search]
+        whole.answer = Answer("x", (SupportingFact("t"),))
+        writer.write(whole)
+    assert list(read_episodes(path)) == [whole]
+    row = json.loads(path.read_text())
+    inner = row
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"episodes\.jsonl:1: not an episode: (Type|Attribute)Error"):
+        list(read_episodes(path))
+
+
 def test_log_probs_must_match_their_ids(tmp_path):
     bad = tokens_episode()
     bad.contexts[0].spans[0].logp = np.zeros(3, np.float32)

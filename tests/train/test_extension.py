@@ -7,7 +7,7 @@ from toy_training import toy_recipe, toy_trainer
 
 from searchgym.cards import list_cards
 from searchgym.errors import CardError, UsageError
-from searchgym.train.recipe.load import load_recipe, read_recipe
+from searchgym.train.recipe.load import load_recipe, read_recipe, with_warmups_of
 
 FILES = ("episodes.jsonl", "episodes.tokens.bin", "episodes.advantages.jsonl", "recipe.yaml")
 PARTS = {"loss": {"kl_coef": 0.01}, "optimizer": {"warmup_steps": 2, "minibatches": 2}}
@@ -153,3 +153,12 @@ def test_a_shortened_run_resumes_and_says_how_to_extend_it(tmp_path):
     extended = toy_trainer(out, load_recipe(str(path), ["optimizer.warmup_steps=2"]), resume=True).run()
     assert extended.progress.step == 8
     assert [row["learner/learning_rate"] for row in extended.rows[1:4]] == [5e-3, 1e-2, 1e-2]
+
+
+def test_a_resumed_run_keeps_the_warm_up_that_it_began_with():
+    """`steps=2` made the recipe's warm-up shorter; resumed with more steps, the run goes on with the shorter one."""
+    overrides = ["steps=2", "optimizer.warmup_steps=1"]
+    before, now = load_recipe("tiny-grpo", overrides), load_recipe("tiny-grpo", ["steps=6"])
+    assert with_warmups_of(now, before, ["steps=6"]).optimizer.warmup_steps == 1
+    given = load_recipe("tiny-grpo", ["steps=6", "optimizer.warmup_steps=3"])
+    assert with_warmups_of(given, before, ["steps=6", "optimizer.warmup_steps=3"]).optimizer.warmup_steps == 3

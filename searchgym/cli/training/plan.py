@@ -78,6 +78,9 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         phases = PHASES if recipe.has_critic else PHASES[:2]
         if parts:
             table(("device", "GiB of", *phases), list(_rows(parts, phases, memory)), f"{recipe.name}: plan")
+        if not fits:
+            for device, gib in memory.items():
+                say(f"{device}: has {gib:.1f} GiB")
         _say(fits, hours, problem, found)
     if problem:
         raise UsageError(f"the training does not fit: {problem}")

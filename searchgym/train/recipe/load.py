@@ -90,6 +90,20 @@ def _shortened(recipe: Recipe, given: Collection[str], say: Say) -> Recipe:
     return recipe
 
 
+def with_warmups_of(recipe: Recipe, before: Recipe, overrides: Collection[str]) -> Recipe:
+    """Returns a recipe with the warm-ups of the run that it resumes, but for those that the user gave.
+
+    A run with few steps may have begun with a shorter warm-up than the recipe's; when it goes on it keeps that one.
+    """
+    given = {override.partition("=")[0] for override in overrides}
+    for section in ("optimizer", "critic"):
+        if f"{section}.warmup_steps" not in given:
+            kept = getattr(before, section).warmup_steps
+            options = dataclasses.replace(getattr(recipe, section), warmup_steps=kept)
+            recipe = dataclasses.replace(recipe, **{section: options})
+    return recipe
+
+
 def check_recipe(recipe: Recipe, where: str) -> None:
     """Refuses values out of range and combinations that cannot work.
 

@@ -249,7 +249,7 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
         if data["format"] != FORMAT:
             raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
         manifest = build(Manifest, data, MANIFEST)
-    except (OSError, ValueError, TypeError, LookupError, CardError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, CardError) as error:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
     if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:
         raise _mismatch(folder, f"{MANIFEST} contradicts itself about {PASSAGES}")
