@@ -31,6 +31,9 @@ from searchgym.corpora.worlds.storage import read_world, write_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.graphs.packs import load_pack
+from searchgym.questions.generate import Plan
+from searchgym.questions.storage import read_split, write_set
 from searchgym.records import Context, Passage, Span
 from searchgym.rollout.loading import generation_settings, load_model, load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
@@ -335,6 +338,12 @@ def make_documents(folder: Path) -> None:
     write(folder, texts)
 
 
+def make_questions(folder: Path) -> None:
+    """Makes a set of generated questions."""
+    films = [Passage(f"f{n}", f"Film No{n}", f"Film No{n} is a 19{n} film directed by Ann Lee.") for n in range(10, 40)]
+    write_set(films, "people-and-works", Plan(n=20, shapes=("chain", "comparison")), folder)
+
+
 KINDS: dict[str, Kind] = {
     "index": Kind(lambda folder: build_index(demo_passages(), folder), read_index, seal=seal_index),
     "dense index": Kind(make_dense, read_dense, seal=seal_index),
@@ -357,5 +366,7 @@ KINDS: dict[str, Kind] = {
         lambda folder: write_world(build_world(WorldSpec(size=20)), folder),
         read_world,
     ),
+    "pack": Kind(copied("packs", "people-and-works"), lambda folder: load_pack(str(folder / CARD))),
+    "question set": Kind(make_questions, lambda folder: read_split(folder, "all")),
 }
 """Kinds by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,6 +21,9 @@ MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
+
+
+_ISO_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Edges(Protocol):
@@ -137,6 +141,8 @@ def magnitude(literal: str) -> int:
     Raises:
         ValueError: The literal begins with no number and is no date.
     """
+    if _ISO_DATE.fullmatch(literal):
+        return int(literal.replace("-", ""))
     words = literal.replace(",", " ").split()
     if len(words) == 3 and words[0] in MONTHS:
         words[:2] = words[1], words[0]  # May 17, 1956

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -14,6 +15,10 @@ from searchgym.errors import CardError, did_you_mean
 
 SECONDS: Final = 0.2
 """Seconds that one pattern may take on one passage; a pattern that backtracks without end is stopped then."""
+LONGEST: Final = 50_000
+"""Characters that a pattern may have with its pieces filled in and its counted repetitions written out."""
+_ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*\]|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
+"""Matches an escape, a set, a counted repetition or a bracket of a pattern."""
 _ENDS: Final = ("subject", "object")
 
 
@@ -174,10 +179,39 @@ def fill(pattern: str, pieces: Mapping[str, str]) -> str:
 
 def compile_pattern(pattern: str, where: str) -> regex.Pattern[str]:
     """Returns a compiled pattern; a broken one is a CardError that says where it stands and what is wrong."""
+    if (size := _expanded(pattern)) > LONGEST:
+        raise CardError(
+            f"{where}: the pattern {pattern!r:.120} stands for {size:,} characters, at most {LONGEST:,} may"
+        )
     try:
         return regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
         raise CardError(f"{where}: the pattern {pattern!r:.120} is broken: {error}") from None
+
+
+def _expanded(pattern: str) -> int:
+    """Returns the length of a pattern with its counted repetitions written out, as the compiler does.
+
+    A few characters, ``((a{1000}){1000}){1000}``, would take all memory.
+    """
+    sizes, last, place = [0], 0, 0
+    while place < len(pattern):
+        match = _ATOM.match(pattern, place)
+        text = match[0] if match else pattern[place]
+        if text == "(":
+            sizes.append(0)
+        elif text == ")" and len(sizes) > 1:
+            last = sizes.pop()
+            sizes[-1] += last
+        elif match and match["count"]:
+            times = max(int(match["count"]), 1)
+            sizes[-1] += last * (times - 1)
+            last *= times
+        else:
+            last = 1
+            sizes[-1] += 1
+        place += len(text)
+    return sum(sizes)
 
 
 def load_pack(name: str) -> Pack:

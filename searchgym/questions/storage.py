@@ -155,7 +155,8 @@ def read_card(folder: FilePath) -> dict[str, Any]:
         raise DataError("has no card.yaml: give a folder that `searchgym questions generate` wrote", folder)
     card = read_yaml(folder / CARD)
     sums = card.get("sha256") if isinstance(card, dict) and card.get("format") == "searchgym questions" else None
-    if not isinstance(sums, dict):
+    counts = card.get("questions") if isinstance(card, dict) else None
+    if not isinstance(sums, dict) or not isinstance(counts, dict):
         raise DataError("is not the card of a question set", folder / CARD)
     known = {f"{name}/{split}.jsonl" for name in ("questions", "flashrag") for split in SPLITS}
     for name, expected in sums.items():

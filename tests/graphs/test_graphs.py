@@ -80,6 +80,7 @@ def test_names_and_spacing():
         ("17 May 1956", 19560517),
         ("May 17, 1956", 19560517),
         ("17 May, 1956", 19560517),
+        ("1956-05-17", 19560517),
         ("1956", 1956),
         ("8848 m", 8848),
     ],
@@ -178,6 +179,14 @@ def test_a_pack_with_an_error(change, message, tmp_path):
         load_pack(changed(tmp_path, change))
 
 
+@pytest.mark.parametrize(
+    "pattern", ["((a{1000}){1000}){1000}", "(?:(?:a{60000}){60000}){60000}", "a{1000000000}", "a" * 60_000]
+)
+def test_a_pattern_that_would_take_all_memory(pattern, tmp_path):
+    with pytest.raises(CardError, match=r"stands for [\d,]+ characters, at most 50,000 may"):
+        load_pack(changed(tmp_path, lambda p: p.update(numbered=pattern)))
+
+
 def test_an_unknown_pack():
     with pytest.raises(UnknownNameError, match="people-and-works"):
         load_pack("people-and-work")
@@ -244,6 +253,11 @@ def facts_of(*pages):
 )
 def test_facts_of_one_page(text, facts):
     assert {(relation, shown) for _, relation, shown, _ in facts_of(("Page", text))} == facts
+
+
+@pytest.mark.parametrize("date", ["17 May 1956", "17 May, 1956", "May 17, 1956", "1956-05-17", "1956"])
+def test_dates_in_five_forms(date):
+    assert {(r, shown) for _, r, shown, _ in facts_of(("Bo Ek", f"Bo Ek (born {date}) is a poet."))} == {("born", date)}
 
 
 def test_a_linked_object_and_impossible_years():

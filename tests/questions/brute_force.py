@@ -10,7 +10,7 @@ from datetime import datetime
 
 
 def plain(text):
-    return " " + re.sub(r"[^0-9a-z\u00c0-\uffff]+", " ", text.lower()).strip() + " "
+    return " " + re.sub(r"[^0-9a-z\u00c0-\u1fff\u2c00-\uffff]+", " ", text.lower()).strip() + " "
 
 
 def bare(title):

@@ -316,6 +316,11 @@ def test_what_was_never_a_set(tmp_path):
     (tmp_path / storage.CARD).write_text("format: other\n")
     with pytest.raises(DataError, match="not the card of a question set"):
         read_card(tmp_path)
-    (tmp_path / storage.CARD).write_text("format: searchgym questions\nsha256: {../../etc/passwd: x}\n")
+    (tmp_path / storage.CARD).write_text("format: searchgym questions\nsha256: {}\nquestions: many\n")
+    with pytest.raises(DataError, match="not the card of a question set"):
+        read_split(tmp_path, "train")
+    (tmp_path / storage.CARD).write_text(
+        "format: searchgym questions\nquestions: {train: 1}\nsha256: {../../etc/passwd: x}\n"
+    )
     with pytest.raises(DataError, match="not the file that the card describes"):
         read_card(tmp_path)
