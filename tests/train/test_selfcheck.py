@@ -16,6 +16,7 @@ from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
+from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run import draw
 from searchgym.train.run.assembly import Assembly
@@ -279,6 +280,13 @@ def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit
 def test_a_learning_rate_without_its_schedule(monkeypatch, tmp_path, no_bandit, least):
     monkeypatch.setattr("searchgym.train.learner.updater.lr_scale", lambda step, steps, options: 1.0)
     assert failed(tmp_path, *least)[-1] == UPDATE
+
+
+@pytest.mark.slow
+def test_a_keys_own_rate_that_is_not_handed_on(monkeypatch, tmp_path, no_bandit, least):
+    right = keys._recipe
+    monkeypatch.setattr(keys, "_recipe", lambda recipe, own: right(recipe, dataclasses.replace(own, lr=None)))
+    assert failed(tmp_path, *least, "models={only: {roles: [searcher], lr: 0.002}}")[-1] == UPDATE
 
 
 def test_a_critic_that_learns_the_opposite(monkeypatch, tmp_path, no_bandit, least):

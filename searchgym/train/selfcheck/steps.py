@@ -146,7 +146,7 @@ class _Steps:
         self._learner = WatchedLearner(parts.learner, self._learnt)
         self._seeds: Counter[int] = Counter()
         self._asked: list[set[str]] = []
-        self._keys = {key.name: KeyCheck(key, parts.learner, findings) for key in parts.keys if not key.frozen}
+        self._keys = {key.name: KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen}
 
     def trainer(self, out: Path) -> Trainer:
         """Returns the run's trainer, whose parts are watched."""

@@ -16,6 +16,7 @@ from searchgym.train.learner.critic import load_critic, make_critic
 from searchgym.train.learner.learner import Learner
 from searchgym.train.learner.trained_model import Metrics
 from searchgym.train.recipe.keys import Key
+from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import allowed_difference
 from searchgym.train.run.samplers import computed_in
 from searchgym.train.selfcheck.findings import Findings
@@ -50,18 +51,34 @@ STALE: Final = 0.3
 """Share of what an update moved by which the sampler's log-probs may be off."""
 
 
+def _own(recipe: Recipe, key: str) -> Recipe:
+    """Returns a run's recipe with the model and rates that its section about a key asks for."""
+    if key not in recipe.models:
+        return recipe
+    asked, critic = recipe.models[key], recipe.critic
+    rate = recipe.optimizer.lr if asked.lr is None else asked.lr
+    critic_rate = critic.optimizer.lr if asked.critic_lr is None else asked.critic_lr
+    return replace(
+        recipe,
+        model=asked.model or recipe.model,
+        optimizer=replace(recipe.optimizer, lr=rate),
+        critic=replace(critic, optimizer=replace(critic.optimizer, lr=critic_rate)),
+    )
+
+
 class KeyCheck:
     """Follows one trained model key through the steps, with a trainer of its own beside it.
 
     Args:
-        key: The key, with its recipe.
+        key: The key.
+        recipe: Recipe of the run, from which the key's own rates are read anew.
         learner: The learner under test, which is asked for weights only.
         findings: Takes the results.
     """
 
-    def __init__(self, key: Key, learner: Learner, findings: Findings) -> None:
-        self.key, self._learner, self._findings, self.recipe = key, learner, findings, key.recipe
-        recipe = key.recipe
+    def __init__(self, key: Key, recipe: Recipe, learner: Learner, findings: Findings) -> None:
+        recipe = _own(recipe, key.name)
+        self.key, self._learner, self._findings, self.recipe = key, learner, findings, recipe
         self._adapter = recipe.lora.rank > 0
         self._shadow = self._policy()
         self._start = self._clone(dict(self._shadow.model.state_dict())) if recipe.loss.kl_coef else {}
