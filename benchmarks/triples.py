@@ -59,6 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=float, nargs="+", default=[1, 2, 5], help="millions of triples")
     parser.add_argument("--seed", type=int, default=0, help="seed of the triples")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.load:
@@ -75,7 +76,7 @@ def main() -> None:
             facts, nodes, seconds, peak, added, rate = told.stdout.split()
             row = {"millions": millions, "facts": facts, "entities": nodes, "seconds": seconds}
             rows.append(row | {"peak_mib": peak, "added_mib": added, "chains_per_second": rate})
-    emit_rows(rows, False, "triples")
+    emit_rows(rows, args.json, "triples")
 
 
 if __name__ == "__main__":

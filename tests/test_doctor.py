@@ -89,6 +89,7 @@ def core(install):
         "packaging": "24.0",
         "PyStemmer": "3.0",
         "pyyaml": "6.0",
+        "regex": "2026.1.1",
         "rich": "13.7",
         "typer": "0.16",
         "urllib3": "2.2",

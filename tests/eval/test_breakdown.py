@@ -111,7 +111,7 @@ def test_a_low_legal_share_is_explained_with_the_next_thing_to_try(capsys):
     print_scores("small", score_episodes(task, episodes))
     out = capsys.readouterr().out
     assert "Only 0 % of the models' outputs are legal" in out
-    assert "--agent search-r1-few-shot" in out
+    assert "the agent search-r1-few-shot" in out
     assert "no complete action was found" in out
     assert "The answer is\N{REPLACEMENT CHARACTER}[2J unknown." in out
     assert [line.split()[1:4] for line in out.splitlines() if "hops 2" in line] == [["hops", "2", "│"]]

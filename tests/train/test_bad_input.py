@@ -232,7 +232,7 @@ def test_what_stopped_before_its_first_episode_may_be_begun_anew_in_its_folder(t
     assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
     kept = (place / "out" / "metrics.jsonl").read_bytes()
     status, said = train("steps=1")
-    assert (status, "out holds a run: resume it, or choose another folder" in said) == (1, True)
+    assert (status, "out holds a run: go on with it by --resume, or choose another folder" in said) == (1, True)
     assert (place / "out" / "metrics.jsonl").read_bytes() == kept
 
 

@@ -184,7 +184,7 @@ def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     record = path / RECIPE
     if not resume:
         if path.exists() and any(entry.name != ".lock" for entry in path.iterdir()) and not _unused(path):
-            hint = "go on with it by --resume, or choose another --out" if record.exists() else "choose another --out"
+            hint = "go on with it by --resume, or choose another folder" if record.exists() else "choose another folder"
             what = "a run" if record.exists() else "files that are no run"
             raise RunExistsError(f"{path} holds {what}: {hint}")
     elif not record.exists():
