@@ -23,6 +23,8 @@ Progress = Callable[[int, int], None]
 _YEAR: Final = re.compile(r"\b(\d{4})\b")
 _BETWEEN: Final = regex.compile(r",?\s+(?:and|&)\s+|,\s+(?=\p{Lu})")
 """Matches what stands between two names of a list."""
+_SLOW: Final = f"a pattern took more than {SECONDS} s"
+"""Reason for leaving out what a pattern that backtracks without end was to find."""
 _SIGNS: Final = 220
 """Number of characters in which the signs of a kind are looked for."""
 
@@ -69,23 +71,26 @@ def find_facts(passages: Sequence[Passage], pack: Pack, progress: Progress | Non
         pack: Patterns and rules.
         progress: Called with the numbers of passages read and of all.
     """
-    kinds = tuple(_Kinds(pack).kind(passage.text) for passage in passages)
+    refused: Counter[str] = Counter()
+    kind_of = _Kinds(pack, refused).kind
+    kinds = tuple(kind_of(passage.text) for passage in passages)
     links = find_links(passages, kinds, frozenset(pack.titles))
-    reader = _Reader(passages, pack, kinds, links.links)
+    reader = _Reader(passages, pack, kinds, links.links, refused)
     found: list[Found] = []
     for number in range(len(passages)):
         found += reader.read(number)
         if progress is not None and number % 100 == 99:
             progress(number + 1, len(passages))
-    kept = _Checked(passages, pack, kinds, found, reader)
+    kept = tuple(_Checked(passages, pack, kinds, found, refused).facts())
     called = tuple(_called(passage.text, pack, kind) for passage, kind in zip(passages, kinds, strict=True))
-    return Facts(tuple(kept.facts()), kinds, called, links.links, dict(reader.refused.most_common()), links.refused)
+    return Facts(kept, kinds, called, links.links, dict(refused.most_common()), links.refused)
 
 
 class _Kinds:
     """Tells the kinds of pages."""
 
-    def __init__(self, pack: Pack) -> None:
+    def __init__(self, pack: Pack, refused: Counter[str]) -> None:
+        self._refused = refused
         self._nouns = {noun: name for name, kind in pack.kinds.items() for noun in kind.nouns}
         self._signs = [
             (name, pack.compiled(sign, f"kinds.{name}.signs"))
@@ -100,7 +105,11 @@ class _Kinds:
             if word in self._nouns:
                 return self._nouns[word]
         start = text[:_SIGNS]
-        return next((name for name, sign in self._signs if _search(sign, start) is not None), None)
+        try:
+            return next((name for name, sign in self._signs if sign.search(start, timeout=SECONDS)), None)
+        except TimeoutError:
+            self._refused[f"kind: {_SLOW}"] += 1
+            return None
 
 
 def _called(text: str, pack: Pack, kind: str | None) -> str | None:
@@ -112,18 +121,6 @@ def _called(text: str, pack: Pack, kind: str | None) -> str | None:
         return ""
     said = re.search(r"\b(?:is|was)\s+(?:an?|the)\s+(.{0,140})", text[:400])
     return next((word for key, word in words.items() if said and re.search(rf"\b{re.escape(key)}\b", said[1])), None)
-
-
-def _search(pattern: regex.Pattern[str], text: str, start: int = 0) -> regex.Match[str] | None:
-    """Returns the first match of a pattern; None as well if it takes longer than it may."""
-    try:
-        return pattern.search(text, start, timeout=SECONDS)
-    except TimeoutError:
-        raise _TooSlowError from None
-
-
-class _TooSlowError(Exception):
-    """A pattern took longer than `SECONDS` on one passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +136,14 @@ class _Reader:
     """Reads the facts of single pages."""
 
     def __init__(
-        self, passages: Sequence[Passage], pack: Pack, kinds: Sequence[str | None], links: Sequence[Link]
+        self,
+        passages: Sequence[Passage],
+        pack: Pack,
+        kinds: Sequence[str | None],
+        links: Sequence[Link],
+        refused: Counter[str],
     ) -> None:
-        self._passages, self._pack, self._kinds = passages, pack, kinds
+        self._passages, self._pack, self._kinds, self.refused = passages, pack, kinds, refused
         self._links: defaultdict[int, list[Link]] = defaultdict(list)
         for link in links:
             self._links[link.source].append(link)
@@ -159,19 +161,23 @@ class _Reader:
         self._name = pack.compiled(pack.name_pattern, "name_pattern")
         self._before = pack.compiled(pack.hedge_before, "hedge_before") if pack.hedge_before else None
         self._after = pack.compiled(pack.hedge_after, "hedge_after") if pack.hedge_after else None
-        self._sexes = {sex: regex.compile(rf"\b(?:{'|'.join(map(regex.escape, words))})\b") if words else None
-                       for sex, words in (("she", pack.she), ("he", pack.he))}  # fmt: skip
-        self.refused: Counter[str] = Counter()
+        self._sexes = {
+            sex: regex.compile(rf"\b(?:{'|'.join(map(regex.escape, words))})\b") if words else None
+            for sex, words in (("she", pack.she), ("he", pack.he))
+        }
 
     def read(self, number: int) -> Iterator[Found]:
         """Yields the facts of a page."""
+        if self._kinds[number] is None:
+            return
+        places = sentences(self._passages[number].text)
         for name, relation in self._pack.relations.items():
             if relation.subject != self._kinds[number]:
                 continue
             try:
-                found = list(dict.fromkeys(self._relation(number, name, relation)))
-            except _TooSlowError:
-                self.refused[f"{name}: a pattern took more than {SECONDS} s"] += 1
+                found = list(dict.fromkeys(self._relation(number, name, relation, places)))
+            except TimeoutError:
+                self.refused[f"{name}: {_SLOW}"] += 1
                 continue
             objects = {(fact.text, fact.target) for fact in found}
             if len(objects) > 1:
@@ -179,20 +185,21 @@ class _Reader:
             elif found:
                 yield found[0]
 
-    def _relation(self, number: int, name: str, relation: Relation) -> Iterator[Found]:
+    def _relation(
+        self, number: int, name: str, relation: Relation, places: Sequence[tuple[int, int]]
+    ) -> Iterator[Found]:
         """Yields the facts of one relation, one per pattern that matches."""
         text, compiled = self._passages[number].text, self._compiled[name]
-        places = sentences(text)
         region = text[: places[0][1]] if relation.first_sentence else text[: relation.within]
-        if any(_search(pattern, text) for pattern in compiled.unless_passage):
+        if any(pattern.search(text, timeout=SECONDS) for pattern in compiled.unless_passage):
             return
         for pattern in compiled.patterns:
-            match = _search(pattern, region)
+            match = pattern.search(region, timeout=SECONDS)
             if match is None:
                 continue
             sentence = sentence_at(places, match.start())
             lead = text[min(sentence[0], match.start()) : match.end()]
-            if any(_search(refusing, lead) for refusing in compiled.unless):
+            if any(refusing.search(lead, timeout=SECONDS) for refusing in compiled.unless):
                 self.refused[f"{name}: refused by its own rules"] += 1
             elif not self._own_sex(text, match[0], relation):
                 self.refused[f"{name}: sex of the page's subject"] += 1
@@ -204,8 +211,9 @@ class _Reader:
     def _literal(self, number: int, name: str, match: regex.Match[str], sentence: tuple[int, int]) -> Iterator[Found]:
         """Yields the literal that a pattern matched, unless it is hedged."""
         text, (start, end) = self._passages[number].text, match.span("object")
-        hedged = (self._before is not None and _search(self._before, text[max(0, start - 14) : start])) or (
-            self._after is not None and self._after.match(text[end : end + 10], timeout=SECONDS)
+        before, after = text[max(0, start - 14) : start], text[end : end + 10]
+        hedged = (self._before is not None and self._before.search(before, timeout=SECONDS)) or (
+            self._after is not None and self._after.match(after, timeout=SECONDS)
         )
         if hedged and self._pack.relations[name].object in ("date", "year"):
             self.refused[f"{name}: uncertain"] += 1
@@ -264,11 +272,11 @@ class _Reader:
 
     def _own_sex(self, text: str, matched: str, relation: Relation) -> bool:
         """Returns whether the page's pronouns fit the words of a match, such as ``son``."""
+        asked = {sex for word, sex in relation.own.items() if re.search(rf"\b{re.escape(word)}\b", matched)}
+        if not asked:
+            return True
         he, she = pronouns(text)
-        for word, sex in relation.own.items():
-            if re.search(rf"\b{re.escape(word)}\b", matched) and (she > he if sex == "he" else he > she):
-                return False
-        return True
+        return not (("he" in asked and she > he) or ("she" in asked and he > she))
 
     def _of_sex(
         self, text: str, start: int, names: list[tuple[int, int, int | None]], sex: str
@@ -315,10 +323,10 @@ class _Checked:
         pack: Pack,
         kinds: Sequence[str | None],
         found: Sequence[Found],
-        reader: _Reader,
+        refused: Counter[str],
     ) -> None:
         self._passages, self._pack, self._kinds = passages, pack, kinds
-        self._found, self._refused = found, reader.refused
+        self._found, self._refused = found, refused
         self._years: dict[tuple[int, str], int] = {}
         for fact in found:
             year = _YEAR.search(fact.text)
@@ -352,7 +360,10 @@ class _Checked:
             if years is not None and not rule.least <= years <= rule.most:
                 return f"{fact.relation}: impossible years"
         title = self._passages[fact.target].title
-        numbered = self._numbered is not None and _search(self._numbered, title) is not None
+        try:
+            numbered = self._numbered is not None and self._numbered.search(title, timeout=SECONDS) is not None
+        except TimeoutError:
+            return f"{fact.relation}: {_SLOW}"
         if relation.certain and not numbered and all(years is None for years in told):
             return f"{fact.relation}: not confirmed by years"
         return None

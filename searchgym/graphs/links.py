@@ -71,7 +71,6 @@ class _Mention:
     """Word that touches the mention on the right."""
     quoted: bool
     """Whether quotation marks or marks of Markdown stand around it."""
-    source_kind: str | None
     kind: str | None
     """Kind of the target's subject by the pack: ``person``, ``work``."""
     plain: Callable[[str], bool]
@@ -125,7 +124,6 @@ def find_links(
                 _touching(passage.text, text, place - 1, place),
                 _touching(passage.text, text, place + length, place + length - 1),
                 _quoted(passage.text, found),
-                kinds[source],
                 kinds[target],
                 lambda word: small[word.lower()] > ordinary,
             )

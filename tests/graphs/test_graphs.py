@@ -206,6 +206,31 @@ def test_a_pattern_that_never_ends_is_stopped(tmp_path):
     assert ("died", "2 June 1950") in {(fact.relation, fact.text) for fact in found.found}
 
 
+ENDLESS = r"((\w|\w\w)+)+\d[xyz]"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p: p["kinds"]["person"].update(signs=[ENDLESS]), "kind: a pattern took more than"),
+        (lambda p: p.update(name_pattern=ENDLESS), "director: a pattern took more than"),
+        (lambda p: p.update(numbered=ENDLESS), "father: a pattern took more than"),
+    ],
+)
+def test_no_pattern_of_a_pack_holds_up_the_corpus(change, reason, tmp_path, monkeypatch):
+    """The patterns of kinds, names and titles are stopped and counted like those of relations."""
+    monkeypatch.setattr("searchgym.graphs.facts.SECONDS", 0.02)
+    long = "Ann" + "a" * 300
+    pages = corpus(
+        (f"King {long} Lee", f"King {long} Lee (born 1 May 1900) was a king."),
+        ("Bo Ek", f"Bo Ek is a poet. He is the son of King {long} Lee."),
+        ("Long Road", f"Long Road is a film directed by {long}."),
+        ("Unknown", "a" * 300),
+    )
+    found = find_facts(pages, load_pack(changed(tmp_path, change)))
+    assert any(rule.startswith(reason) for rule in found.refused), found.refused
+
+
 # -- facts ---------------------------------------------------------------------------------------------------------
 
 
