@@ -2,12 +2,12 @@
 
 import asyncio
 import re
-import sys
 from pathlib import Path
 
 import gymnasium
 import nbformat
 import pytest
+from made_pages import PAGES
 from nbclient import NotebookClient
 
 from searchgym.agents.base import load_agent
@@ -43,9 +43,6 @@ def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
 
 
 def test_questions_from_documents(tmp_path, monkeypatch):
-    sys.path.insert(0, str(ROOT / "tests" / "questions"))
-    from test_generation import PAGES
-
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     (tmp_path / "notes").mkdir()
     for number, page in enumerate(PAGES[:60]):

@@ -77,21 +77,21 @@ def questions_generate(
     """Generate questions: train, validation and test sets that share no gold page, with a report."""
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.questions import read_questions
+    from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus
     from searchgym.questions.generate import SHAPES, Plan
     from searchgym.questions.source import hold_out as find_held_out
-    from searchgym.questions.storage import check_free as check_set_free
     from searchgym.questions.storage import write_set
 
-    check_set_free(out)
+    check_free(out)
     plan = Plan(n=n, seed=seed, top_k=top_k, shapes=tuple(shapes.split(",")) if shapes else SHAPES)
     kept = [question for path in hold_out or () for question in read_questions(path)]
     passages = list(open_corpus(find_corpus(corpus)))
     titles = [title for question in kept for title in question.gold_titles or ()]
     held_out = find_held_out(passages, titles, [answer for question in kept for answer in question.golds])
     started = time.perf_counter()
-    with stages() as report:
-        made = write_set(passages, pack, plan, out, held_out, corpus, report)
+    with stages() as progress:
+        made = write_set(passages, pack, plan, out, held_out, corpus, progress)
     total = sum(made["questions"].values())
     if total < n:
         say(f"{total} of {n} questions: {out / 'report.md'} tells what each filter took")

@@ -238,7 +238,7 @@ def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
 def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
     """Returns the options, completed with generated questions, and a world's corpus, where the user gave none."""
     if card.generated is not None and "questions" not in options:
-        return {**options, "questions": _generated(card, card.generated, options)}
+        return _with_generated(card, card.generated, options)
     user_corpus = "corpus" in options or bool(options.get("distractors")) or _has_corpus(options.get("retriever"))
     if card.world is None or ("questions" in options and user_corpus):
         return options
@@ -251,17 +251,18 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
     return {**files, **options}
 
 
-def _generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) -> tuple[Question, ...]:
-    """Returns questions generated from the user's corpus: at first use, then from the cache."""
+def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) -> TaskOptions:
+    """Returns the options with questions generated from the user's corpus: at first use, then from the cache."""
     if "corpus" not in options:
         raise UsageError(f"{card.id} asks about a corpus of yours: pass corpus=PATH (a file or a folder of documents)")
     from searchgym.questions.generate import SHAPES, Plan
     from searchgym.questions.storage import cached_set, read_split
 
     path = find_corpus(_path(card, options["corpus"]))
-    passages = list(load_corpus(path).passages())
+    corpus = load_corpus(path)
     plan = Plan(n=spec.n, seed=spec.seed, top_k=card.top_k, shapes=tuple(spec.shapes) or SHAPES)
-    return read_split(cached_set(passages, spec.pack, plan, home() / "questions", str(path)), spec.split)
+    folder = cached_set(corpus, spec.pack, plan, home() / "questions", str(path))
+    return {"retriever": corpus, **options, "questions": read_split(folder, spec.split)}
 
 
 def _has_corpus(retriever: object) -> bool:

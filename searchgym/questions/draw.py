@@ -130,10 +130,15 @@ def _ask(source: Source, subject: str, relations: Sequence[str]) -> str:
         width = 1 if join is None else 2
         said = pack.relations[relations[place]] if join is None else join
         if place + width == len(relations):
-            return said.ask.format(s=subject).replace("??", "?")  # titles may end with a question mark
+            return _worded(said.ask, s=subject)
         subject = said.noun.format(s=subject)
         place += width
     raise AssertionError("a chain has a relation")
+
+
+def _worded(wording: str, **names: str) -> str:
+    """Returns a question with its names filled in, of which the last may end with a question mark of its own."""
+    return wording.format(**names).replace("??", "?")
 
 
 def _join(joined: Iterable[Joined], pair: Sequence[str]) -> Joined | None:
@@ -147,7 +152,7 @@ def _steps(source: Source, paths: Sequence[Sequence[Found]]) -> tuple[Hop, ...]:
         subject = source.mention(path[0].subject)
         for fact in path:
             ask = source.pack.relations[fact.relation].ask or f"What is the {fact.relation} of {{s}}?"
-            hops.append(Hop(ask.format(s=subject), source.shown(fact)))
+            hops.append(Hop(_worded(ask, s=subject), source.shown(fact)))
             subject = f"#{len(hops)}"
     return tuple(hops)
 
@@ -279,7 +284,7 @@ def _compared(
     if names[0] == names[1] or len(set(read)) < len(read) or ("{kind}" in wording and called[0] != called[1]):
         return None
     shown = names if "{kind}" in wording else [source.mention(page) for page in pair]
-    text = wording.format(a=shown[0], b=shown[1], kind=called[0])
+    text = _worded(wording, a=shown[0], b=shown[1], kind=called[0] or "")
     steps = [fact.relation for fact in paths[pair[0]]]
     form = {"op": op, "paths": [{"start": source.passages[page].title, "steps": steps} for page in pair]}
     return Draft(
@@ -313,7 +318,7 @@ def _intersections(source: Source, rng: random.Random) -> Iterator[Draft]:
             if any(len(fits[fact.relation][source.node(fact)]) < 2 for fact in facts):
                 continue
             shown = [source.shown(fact) if fact.target is None else source.mention(fact.target) for fact in facts]
-            text = clues.ask.format(a=shown[0], b=shown[1], kind=source.facts.called[page])
+            text = _worded(clues.ask, a=shown[0], b=shown[1], kind=source.facts.called[page] or "")
             paths = [{"start": source.node(fact), "steps": [f"~{fact.relation}"]} for fact in facts]
             form = {"op": "both", "paths": paths}
             relations = ("both", one, other)

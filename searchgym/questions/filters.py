@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.graphs.graph import evaluate
 from searchgym.graphs.text import WORD, holds, norm, tidy
 from searchgym.questions.draw import Draft
@@ -17,18 +18,8 @@ DEPTH: Final = 20
 """Number of hits among which gold pages are looked for."""
 ANSWER_SHARE: Final = 0.02
 """Maximum share of a stratum's questions with the same answer (but at least two questions)."""
-_RARE: Final = 3
-"""Number of times that an ordinary word stands in the corpus in small letters."""
 CLOZE: Final = ("cloze", "cloze-chain")
 """Shapes that copy sentences, in which single words of a name give it away."""
-
-
-class Searcher(Protocol):
-    """Anything that searches for several queries at once."""
-
-    def search(self, queries: Sequence[str], k: int) -> Sequence[Sequence[Hit]]:
-        """Returns up to `k` hits for each query."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +37,11 @@ class Searched:
         return all(rank is not None and rank <= k for rank in (self.asked if asked else self.raw))
 
 
-Rule = Callable[[Source, Draft], bool]
-
-
 class Wording:
     """The filters that need no search: one answer, and nothing of it in the question."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        small: Counter[str] = Counter()
-        for passage in source.passages:
-            small.update(word for word in WORD.findall(passage.text) if word.islower())
-        self._ordinary = {word for word, times in small.items() if times >= _RARE}
         self.rules: Mapping[str, Callable[[Draft], bool]] = {
             "not one answer": self._not_one,
             "answer in the question": self._answer_named,
@@ -95,7 +79,9 @@ class Wording:
             return False
         shown = set(WORD.findall(draft.text))
         hidden = [word for name in (draft.answer, *draft.waypoints) for word in WORD.findall(name)]
-        return any(len(w) > 2 and w[0].isupper() and w in shown and w.lower() not in self._ordinary for w in hidden)
+        return any(
+            len(w) > 2 and w[0].isupper() and w in shown and w.lower() not in self._source.ordinary for w in hidden
+        )
 
     def _on_the_path(self, draft: Draft) -> bool:
         names = (self._source.name(page) for page in draft.pages)
@@ -124,7 +110,7 @@ class Searches:
         top_k: Number of hits per search in the environment.
     """
 
-    def __init__(self, source: Source, retriever: Searcher, top_k: int) -> None:
+    def __init__(self, source: Source, retriever: Retriever, top_k: int) -> None:
         self._source, self._retriever, self.top_k = source, retriever, top_k
 
     def search(self, drafts: Sequence[Draft]) -> list[Searched]:

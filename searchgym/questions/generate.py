@@ -7,14 +7,16 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.corpora.retrieval.backends import Progress, quiet
 from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, UnknownNameError, UsageError
 from searchgym.graphs.facts import Facts, find_facts
 from searchgym.graphs.graph import MONTHS
@@ -46,9 +48,8 @@ _BATCH: Final = 256
 """Number of drafts that are searched for at once."""
 _PATIENCE: Final = 40
 """Batches in a row without a question after which a stratum is given up."""
-_RANKS: Final = (3, 5, 20)
-
-Report = Callable[[str, int, int], None]
+RANKS: Final = (3, 5, 20)
+"""Numbers of hits for which it is counted whether they hold all gold pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,8 @@ def generate(
     plan: Plan,
     held_out: HeldOut | None = None,
     work: Path | None = None,
-    report: Report | None = None,
+    progress: Progress = quiet,
+    retriever: Retriever | None = None,
 ) -> QuestionSet:
     """Generates questions from a corpus; the same corpus, pack and plan give the same questions.
 
@@ -140,35 +142,35 @@ def generate(
         plan: What to generate.
         held_out: Pages and names to leave out; they are searched and may refute a question, but are in none.
         work: Folder in which finished strata are kept, so that a run that was stopped goes on; None: nowhere.
-        report: Called with (stage, done, whole).
+        progress: Called with progress reports.
+        retriever: Retriever over the corpus. Default: BM25 in memory.
 
     Raises:
         DataError: The corpus gives no question; the message says what the rules and filters took.
     """
-    say = report or (lambda stage, done, whole: None)
-    facts = find_facts(passages, pack, lambda done, whole: say("reading facts", done, whole))
+    facts = find_facts(passages, pack, lambda done, whole: progress("reading facts", done, whole))
     out = HeldOut(frozenset(), frozenset()) if held_out is None else held_out
     edges = [(fact.subject, fact.target) for fact in facts.found if fact.target is not None]
     if any(shape in CLOZE for shape in plan.shapes):
         edges += [(link.source, link.target) for link in facts.links]
     kept = [edge for edge in edges if not out.pages & set(edge)]
     splits = {name: pages - out.pages for name, pages in split_pages(len(passages), kept, plan.shares).items()}
-    retriever = build_in_memory(passages)
-    strata = []
+    retriever = build_in_memory(passages) if retriever is None else retriever
+    whole, strata = Source(passages, facts, pack), []
     for split, share in zip(SPLITS, plan.shares, strict=True):
-        source = Source(passages, facts, pack, splits[split], out.names)
+        source = whole.within(splits[split], out.names)
         maker = _Maker(source, Searches(source, retriever, plan.top_k), plan, split)
         lacking = 0
         for (shape, hops), part in _mix(plan).items():
             stratum = Stratum(split, shape, hops, round(plan.n * share * part) + lacking)
-            strata.append(_resumed(work, stratum) or maker.make(stratum, say))
+            strata.append(_resumed(work, stratum) or maker.make(stratum, progress))
             _keep(work, strata[-1])
             lacking = stratum.wanted - len(strata[-1].questions)
     made = QuestionSet(
         tuple(strata),
         {name: len(pages) for name, pages in splits.items()},
         len(out.pages),
-        _triples(Source(passages, facts, pack), facts),
+        tuple(whole.triple(fact) for fact in facts.found),
         len(facts.links),
         len([fact for fact in facts.found if fact.target is not None]),
         {"links": facts.refused_links, "facts": facts.refused},
@@ -176,10 +178,6 @@ def generate(
     if not any(stratum.questions for stratum in strata):
         raise DataError(f"gives no questions: {_why(made, facts, len(passages))}")
     return made
-
-
-def _triples(source: Source, facts: Facts) -> tuple[Triple, ...]:
-    return tuple(Triple(source.name(f.subject), f.relation, source.shown(f)) for f in facts.found)
 
 
 def _mix(plan: Plan) -> dict[tuple[str, int], float]:
@@ -210,7 +208,7 @@ class _Maker:
         self._source, self._searches, self._plan, self._split = source, searches, plan, split
         self._wording = Wording(source)
 
-    def make(self, stratum: Stratum, say: Report) -> Stratum:
+    def make(self, stratum: Stratum, progress: Progress) -> Stratum:
         """Fills a stratum with questions and counts."""
         rng = random.Random(f"{VERSION} {self._plan.seed} {self._split} {stratum.shape} {stratum.hops}")
         balance, rejected, idle = Balance(stratum.wanted), Counter[str](), 0
@@ -231,7 +229,7 @@ class _Maker:
                 else:
                     rejected[reason] += 1
             idle = 0 if len(stratum.questions) > before else idle + 1
-            say(f"{stratum.split}: {stratum.shape}, {stratum.hops} hops", len(stratum.questions), stratum.wanted)
+            progress(f"{stratum.split}: {stratum.shape}, {stratum.hops} hops", len(stratum.questions), stratum.wanted)
         stratum.rejected = dict(rejected.most_common())
         return stratum
 
@@ -251,7 +249,7 @@ class _Maker:
 def _count(stratum: Stratum, searched: Searched) -> None:
     """Counts what searches find of a draft."""
     stratum.searched += 1
-    for k in _RANKS:
+    for k in RANKS:
         stratum.raw[str(k)] = stratum.raw.get(str(k), 0) + searched.all_within(k)
         stratum.asked[str(k)] = stratum.asked.get(str(k), 0) + searched.all_within(k, asked=True)
 
@@ -282,7 +280,7 @@ def question_of(source: Source, searched: Searched, split: str, number: int) -> 
         _aliases(source, draft),
         draft.shape,
         supporting_facts=supporting,
-        evidences=tuple(Triple(source.name(f.subject), f.relation, source.shown(f)) for f in draft.facts) or None,
+        evidences=tuple(source.triple(fact) for fact in draft.facts) or None,
         hops=draft.steps or None,
         metadata=metadata,
     )

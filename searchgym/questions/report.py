@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from searchgym.questions.generate import QuestionSet, Stratum
+from searchgym.questions.generate import RANKS, QuestionSet, Stratum
 from searchgym.questions.shortcuts import Shortcuts
 
 
@@ -44,7 +44,7 @@ def _strata(strata: Sequence[Stratum]) -> list[dict[str, Any]]:
             if searched
             else None
             for name in ("raw", "asked")
-            for k in (3, 5, 20)
+            for k in RANKS
         }
         counts = {"wanted": sum(s.wanted for s in group), "drawn": sum(s.drawn for s in group)}
         kept = sum(len(stratum.questions) for stratum in group)
@@ -52,8 +52,9 @@ def _strata(strata: Sequence[Stratum]) -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(report: Mapping[str, Any], source: str) -> str:
-    """Returns the report of a question set as Markdown."""
+def markdown(report: Mapping[str, Any], source: str, pictured: bool) -> str:
+    """Returns the report of a question set as Markdown, with a line for its picture if there is one."""
+    image = "![Questions by shape, and how many one search gives away](report.png)\n"
     total = sum(report["questions"].values())
     splits = ", ".join(f"{count} {name}" for name, count in report["questions"].items())
     refused = [{"rule": rule, "drafts": count} for rule, count in report["drafts_refused"].items()]
@@ -63,7 +64,7 @@ def markdown(report: Mapping[str, Any], source: str) -> str:
             f"{splits}; {report['multi_hop']} need two pages or more. The corpus has {report['links']} links and "
             f"{report['facts']} facts, {report['linked_facts']} of them about two pages; "
             f"{report['held_out_pages']} pages were left out.\n",
-            "![Questions by shape, and how many one search gives away](report.png)\n",
+            *([image] if pictured else []),
             "## By shape\n",
             "`raw@k`: drafts of which one search for the question finds all gold pages within k. `asked@k`: drafts of "
             "which searches for the names of the pages do. Both before the filters that search.\n",

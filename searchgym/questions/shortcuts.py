@@ -7,13 +7,14 @@ Each measure is a share of questions; a question set is clean where they are nea
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from searchgym.graphs.text import base_title, norm, tidy
+from searchgym.corpora.retrieval.retriever import Retriever
+from searchgym.corpora.worlds.report import guess, unnamed_title
+from searchgym.graphs.text import base_title, holds, norm, tidy
 from searchgym.records import Hit, Passage, Question, Triple, title_key
 from searchgym.scoring import exact_match
 
@@ -74,13 +75,14 @@ def hops_of(question: Question) -> int:
 
 def names_answer(question: Question) -> bool:
     """Returns whether a question offers its answer: yes or no, or a name that it has."""
-    return norm(question.answers[0]) in ("yes", "no") or f" {norm(question.answers[0])} " in f" {norm(question.text)} "
+    answer = question.answers[0]
+    return norm(answer) in ("yes", "no") or holds(question.text, answer)
 
 
 def measure(
     questions: Sequence[Question],
     passages: Sequence[Passage],
-    retriever: Any,
+    retriever: Retriever,
     top_k: int = 3,
     facts: Iterable[Triple] | None = None,
 ) -> Shortcuts:
@@ -106,7 +108,7 @@ def measure(
         "by_names": lambda q, _: bool(q.gold_titles) and q.id not in missed,
         "closed_book": lambda q, _: exact_match(guess(q.text), q.golds),
         "majority": lambda q, _: exact_match(guess(q.text) or majority(q), q.golds),
-        "first_title": lambda q, own: exact_match(guess(q.text) or _unnamed_title(q, own), q.golds),
+        "first_title": lambda q, own: exact_match(guess(q.text) or unnamed_title(q, own), q.golds),
         "co_covered": lambda q, own: _co_covered(q, texts, own),
         "single_clue": lambda q, _: _single_clue(q, of_clue),
         "exposed": lambda q, _: _exposed(q),
@@ -122,20 +124,6 @@ def measure(
 
 def _titles(hits: Sequence[Hit]) -> set[str]:
     return {title_key(hit.passage.title) for hit in hits}
-
-
-def guess(text: str) -> str:
-    """Returns a guess from the wording alone: the first choice, yes to a yes/no question, else the empty string."""
-    choice = re.search(r"([^,]+) or [^,]+\?$", text)
-    if choice:
-        return choice[1].strip()
-    return "yes" if re.match(r"(is|are|was|were|do|does|did|has|have|had)\b", text.lower()) else ""
-
-
-def _unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
-    """Returns the title of the first hit that the question does not name, else the empty string."""
-    asked = question.text.lower()
-    return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
 
 
 def _last(question: Question) -> str:
@@ -196,5 +184,4 @@ def _exposed(question: Question) -> bool:
     gold = list(question.gold_titles or ())
     if not isinstance(form, dict) or form.get("op") != "path" or len(gold) < 2:
         return False
-    text = f" {norm(question.text)} "
-    return any(f" {norm(base_title(title))} " in text for title in gold if title != form["start"])
+    return any(holds(question.text, base_title(title)) for title in gold if title != form["start"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Final
 from searchgym.graphs.facts import Facts, Found
 from searchgym.graphs.graph import Entity, Graph
 from searchgym.graphs.packs import Pack
-from searchgym.graphs.text import base_title, norm, sentences
-from searchgym.records import Passage, title_key
+from searchgym.graphs.text import WORD, base_title, norm, sentences
+from searchgym.records import Passage, Triple, title_key
 
 SPLITS: Final = ("train", "validation", "test")
+_RARE: Final = 3
+"""Number of times that an ordinary word stands in the corpus in small letters."""
 
 
 class Source:
@@ -25,34 +28,44 @@ class Source:
         passages: The corpus.
         facts: Its facts and links.
         pack: Pack that found them.
-        allowed: Numbers of the pages that may be asked about. Default: all.
-        forbidden: Names that no question may have as answer or waypoint, such as those of evaluation questions.
     """
 
-    def __init__(
-        self,
-        passages: Sequence[Passage],
-        facts: Facts,
-        pack: Pack,
-        allowed: Collection[int] | None = None,
-        forbidden: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, passages: Sequence[Passage], facts: Facts, pack: Pack) -> None:
         self.passages, self.facts, self.pack = passages, facts, pack
         keys = Counter(title_key(passage.title) for passage in passages)
         single = {n for n, p in enumerate(passages) if keys[title_key(p.title)] == 1 and p.title.strip()}
-        self.allowed = frozenset(single if allowed is None else single & set(allowed))
         self._bases = Counter(norm(base_title(passage.title)) for passage in passages)
-        banned = {norm(name) for name in forbidden}
-        self.of_page: defaultdict[int, dict[str, Found]] = defaultdict(dict)
+        small = Counter(word for passage in passages for word in WORD.findall(passage.text) if word.islower())
+        self.ordinary = frozenset(word for word, times in small.items() if times >= _RARE)
+        """Words that are no names, since they stand in the corpus in small letters."""
         self.graph = Graph()
         for number in sorted(single):
             self.graph.add_entity(Entity(passages[number].title, self.name(number), facts.kinds[number] or ""))
+        self.of_page: defaultdict[int, dict[str, Found]] = defaultdict(dict)
+        """Facts that questions may need, by page and relation."""
         for fact in facts.found:
             if fact.subject in single and (fact.target is None or fact.target in single):
                 self.graph.add(passages[fact.subject].title, fact.relation, self.node(fact))
-                inside = fact.target is None or fact.target in self.allowed
-                if fact.subject in self.allowed and inside and norm(self.shown(fact)) not in banned:
-                    self.of_page[fact.subject][fact.relation] = fact
+                self.of_page[fact.subject][fact.relation] = fact
+        self.allowed = frozenset(single)
+        """Numbers of the pages that may be asked about."""
+
+    def within(self, allowed: Collection[int], forbidden: Iterable[str] = ()) -> Source:
+        """Returns the source of questions about some pages; it shares all else with this one.
+
+        Args:
+            allowed: Numbers of the pages.
+            forbidden: Names that no question may have as answer or waypoint, such as those of evaluation questions.
+        """
+        part, banned = copy.copy(self), {norm(name) for name in forbidden}
+        part.allowed = self.allowed & set(allowed)
+        part.of_page = defaultdict(dict)
+        for page, facts in self.of_page.items():
+            for relation, fact in facts.items() if page in part.allowed else ():
+                inside = fact.target is None or fact.target in part.allowed
+                if inside and norm(self.shown(fact)) not in banned:
+                    part.of_page[page][relation] = fact
+        return part
 
     def node(self, fact: Found) -> str:
         """Returns the graph's node of a fact's object: a page's title, or a literal's text."""
@@ -61,6 +74,10 @@ class Source:
     def shown(self, fact: Found) -> str:
         """Returns the object of a fact as an answer."""
         return fact.text if fact.target is None else base_title(self.passages[fact.target].title)
+
+    def triple(self, fact: Found) -> Triple:
+        """Returns a fact in the names that questions use."""
+        return Triple(self.name(fact.subject), fact.relation, self.shown(fact))
 
     def name(self, page: int) -> str:
         """Returns the name of a page's subject; the whole title where the name alone does not tell it from others."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +25,11 @@ from searchgym.corpora.files import FilePath, sha256_file, write_jsonl
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.passages import corpus_sha256
 from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.corpora.retrieval.backends import Progress, quiet
 from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.errors import DataError, RunExistsError
+from searchgym.corpora.retrieval.retriever import CorpusRetriever
+from searchgym.corpora.worlds.storage import check_free, read_world
+from searchgym.errors import DataError
 from searchgym.graphs.packs import load_pack
 from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate
 from searchgym.questions.report import markdown, picture, report_of
@@ -35,16 +39,14 @@ from searchgym.records import Passage, Question
 from searchgym.yaml_reader import read_yaml
 
 CARD: Final = "card.yaml"
-Report = Callable[[str, int, int], None]
 
 
-def key_of(passages: Sequence[Passage], pack: str, plan: Plan, held_out: HeldOut | None) -> dict[str, Any]:
-    """Returns all that decides which questions are generated, as plain data."""
+def key_of(sha256: str, pack: str, plan: Plan, held_out: HeldOut | None) -> dict[str, Any]:
+    """Returns all that decides which questions are generated, as plain data; `sha256` is the corpus's."""
     names = sorted(held_out.names) if held_out else []
     return {
         "version": VERSION,
-        "corpus_sha256": corpus_sha256(passages),
-        "passages": len(passages),
+        "corpus_sha256": sha256,
         "pack": pack,
         "pack_sha256": sha256_file(find_card("packs", pack)),
         "plan": dataclasses.asdict(plan) | {"shapes": list(plan.shapes), "shares": list(plan.shares)},
@@ -60,7 +62,7 @@ def write_set(
     out: FilePath,
     held_out: HeldOut | None = None,
     source: str = "a corpus",
-    report: Report | None = None,
+    progress: Progress = quiet,
 ) -> dict[str, Any]:
     """Generates questions and writes them to a folder; a run that was stopped goes on where it ended.
 
@@ -71,7 +73,7 @@ def write_set(
         out: Folder to make.
         held_out: Pages and names to leave out.
         source: Name of the corpus for the report.
-        report: Called with (stage, done, whole).
+        progress: Called with progress reports.
 
     Returns:
         The report as plain data.
@@ -82,22 +84,19 @@ def write_set(
     """
     out = Path(out)
     check_free(out)
-    key = key_of(passages, pack, plan, held_out)
+    key = key_of(corpus_sha256(passages), pack, plan, held_out)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     building = out.parent / f".{out.name}.building-{digest}"
     (building / "work").mkdir(parents=True, exist_ok=True)
-    made = generate(passages, load_pack(pack), plan, held_out, building / "work", report)
-    measured = _measured(made, passages, plan)
-    _write(building, made, measured, key, source)
+    retriever = build_in_memory(passages)
+    made = generate(passages, load_pack(pack), plan, held_out, building / "work", progress, retriever)
+    questions = [question for split in SPLITS for question in made.split(split)]
+    measured = report_of(made, measure(questions, passages, retriever, plan.top_k, made.triples))
+    _write(building, made, measured, key | {"passages": len(passages)}, source)
     shutil.rmtree(building / "work")
     check_free(out)  # again: another process may have written it meanwhile
     building.rename(out)
     return measured
-
-
-def _measured(made: QuestionSet, passages: Sequence[Passage], plan: Plan) -> dict[str, Any]:
-    questions = [question for split in SPLITS for question in made.split(split)]
-    return report_of(made, measure(questions, passages, build_in_memory(passages), plan.top_k, made.triples))
 
 
 def _write(folder: Path, made: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
@@ -113,11 +112,10 @@ def _write(folder: Path, made: QuestionSet, measured: dict[str, Any], key: dict[
     card = {"format": "searchgym questions", "source": source} | key
     card |= {"questions": measured["questions"], "drafts_refused": measured["drafts_refused"], "sha256": sums}
     (folder / "report.json").write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
-    (folder / "report.md").write_text(markdown(measured, source), encoding="utf-8")
-    try:
+    pictured = importlib.util.find_spec("matplotlib") is not None  # it comes with `train`; the tables say the same
+    if pictured:
         picture(measured, str(folder / "report.png"))
-    except ImportError:  # matplotlib comes with the extra `train`; the tables say the same
-        (folder / "report.md").write_text(markdown(measured, source).replace("![", "<!-- no picture ["), "utf-8")
+    (folder / "report.md").write_text(markdown(measured, source, pictured), encoding="utf-8")
     (folder / CARD).write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
@@ -182,25 +180,18 @@ def read_split(folder: FilePath, split: str) -> tuple[Question, ...]:
 
 def world_shortcuts(folder: FilePath) -> tuple[Shortcuts, tuple[Question, ...]]:
     """Returns the measures of a world's questions, and the questions."""
-    from searchgym.corpora.worlds import read_world
-
     world = read_world(folder)
     return measure(world.questions, world.passages, build_in_memory(world.passages), 3, world.triples), world.questions
 
 
-def cached_set(passages: Sequence[Passage], pack: str, plan: Plan, home: Path, source: str) -> Path:
-    """Returns the folder of a question set in a cache; generates it if the cache lacks it."""
-    key = json.dumps(key_of(passages, pack, plan, None), sort_keys=True)
+def cached_set(retriever: CorpusRetriever, pack: str, plan: Plan, home: Path, source: str) -> Path:
+    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if the cache lacks it."""
+    sha256 = retriever.corpus_sha256 or corpus_sha256(retriever.passages())
+    key = json.dumps(key_of(sha256, pack, plan, None), sort_keys=True)
     folder = home / hashlib.sha256(key.encode()).hexdigest()[:24]
     if not folder.exists():
         home.mkdir(parents=True, exist_ok=True)
         with lock_folder(home, wait=3600.0):
             if not folder.exists():  # else another process has written it meanwhile
-                write_set(passages, pack, plan, folder, source=source)
+                write_set(list(retriever.passages()), pack, plan, folder, source=source)
     return folder
-
-
-def check_free(out: Path) -> None:
-    """Raises a RunExistsError if a path exists and is not an empty folder."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise RunExistsError(f"{out} is there already: choose another --out, or remove it first")

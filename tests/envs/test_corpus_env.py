@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import warnings
 from pathlib import Path
 
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from made_pages import PAGES
 
 import searchgym  # noqa: F401
 from searchgym.errors import CardError, DataError, UsageError
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "questions"))
-from test_generation import PAGES  # noqa: E402
 
 DATA = os.environ.get("SEARCHGYM_DATA", "")
 

@@ -122,9 +122,9 @@ def _floors(world: World, retriever: BM25Retriever) -> dict[str, dict[str, float
     hits = retriever.search([question.text for question in questions], TOP_K)
     majority = _majority(world)
     floors: dict[str, Callable[[Question, Sequence[Hit]], str]] = {
-        "closed_book": lambda question, _: _guess(question.text),
-        "majority_of_type": lambda question, _: _guess(question.text) or majority[_asked(question)],
-        "single_search": lambda question, of_question: _guess(question.text) or _unnamed_title(question, of_question),
+        "closed_book": lambda question, _: guess(question.text),
+        "majority_of_type": lambda question, _: guess(question.text) or majority[_asked(question)],
+        "single_search": lambda question, of_question: guess(question.text) or unnamed_title(question, of_question),
     }
     return {
         name: {q.id: exact_match(answer(q, own_hits), q.golds) for q, own_hits in zip(questions, hits, strict=True)}
@@ -132,7 +132,7 @@ def _floors(world: World, retriever: BM25Retriever) -> dict[str, dict[str, float
     }
 
 
-def _guess(text: str) -> str:
+def guess(text: str) -> str:
     """Returns a guess from the wording alone: the first choice, yes to a yes/no question, else the empty string."""
     choice = re.search(r"([^,]+) or [^,]+\?$", text)
     if choice:
@@ -141,7 +141,7 @@ def _guess(text: str) -> str:
     return "yes" if asks else ""
 
 
-def _unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
+def unnamed_title(question: Question, hits: Sequence[Hit]) -> str:
     """Returns the title of the first hit that the question does not name, else the empty string."""
     asked = question.text.lower()
     return next((hit.passage.title for hit in hits if hit.passage.title.lower() not in asked), "")
