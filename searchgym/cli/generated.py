@@ -90,8 +90,12 @@ def questions_generate(
     titles = [title for question in kept for title in question.gold_titles or ()]
     held_out = find_held_out(passages, titles, [answer for question in kept for answer in question.golds])
     started = time.perf_counter()
-    with stages() as progress:
-        made = write_set(passages, pack, plan, out, held_out, corpus, progress)
+    try:
+        with stages() as progress:
+            made = write_set(passages, pack, plan, out, held_out, corpus, progress)
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on where this one ended")
+        raise typer.Exit(130) from None
     total = sum(made["questions"].values())
     if total < n:
         say(f"{total} of {n} questions: {out / 'report.md'} tells what each filter took")

@@ -270,6 +270,19 @@ def test_the_commands(tmp_path):
     assert "-> " in run.invoke(app, ["questions", "inspect", str(tmp_path / "set"), "--examples", "9"]).output
 
 
+def test_an_interrupted_command_tells_how_to_go_on(tmp_path, monkeypatch):
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    write_corpus(tmp_path / "corpus.jsonl", PAGES)
+    monkeypatch.setattr(storage, "write_set", stopped)
+    told = CliRunner().invoke(
+        app, ["questions", "generate", str(tmp_path / "corpus.jsonl"), "--out", str(tmp_path / "set")]
+    )
+    assert told.exit_code == 130
+    assert "interrupted: the same command goes on" in told.output
+
+
 def test_what_was_never_a_set(tmp_path):
     with pytest.raises(DataError, match=r"has no card\.yaml"):
         read_card(tmp_path)
