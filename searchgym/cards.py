@@ -74,6 +74,8 @@ class GeneratedSpec:
     """Pack of patterns and wordings; what it does not know is asked by sentences with a hidden name."""
     shapes: list[str] = dataclasses.field(default_factory=list)
     """Shapes of questions, such as ``chain``; empty: all."""
+    hold_out: list[str] = dataclasses.field(default_factory=list)
+    """Question files whose gold pages and answers are left out: those of an evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,10 +251,12 @@ CARD_FOLDERS = {kind: kind for kind in CARD_KINDS} | {
     "encoders": "corpora/encoders",
     "retrievers": "corpora/retrievers",
     "packs": "corpora/packs",
+    "suites": "eval",
     "train": "train",
 }
 """Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, packs by
-`searchgym.graphs.packs`, recipes (``train``) by `searchgym.train.recipe.load`."""
+`searchgym.graphs.packs`, suites by `searchgym.eval.suites.cards`, recipes (``train``) by
+`searchgym.train.recipe.load`."""
 
 SINGULAR = {
     "envs": "environment",
@@ -262,6 +266,7 @@ SINGULAR = {
     "encoders": "encoder",
     "retrievers": "retriever",
     "packs": "pack",
+    "suites": "suite",
     "train": "recipe",
 }
 """Kind of card to its singular, for error messages."""

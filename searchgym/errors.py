@@ -5,7 +5,8 @@
     │   └── UnknownNameError    a name that is not in a list of known names (nearest one suggested)
     ├── CardError               a card or recipe that cannot be used (unknown key, wrong type)
     ├── DataError               data that cannot be read: where (file:line), what was got, what to do
-    │   └── DataMissingError    a file or data set that does not exist
+    │   ├── DataMissingError    a file or data set that does not exist
+    │   └── SubmissionError     a submission to a leaderboard whose field is not what its data say
     ├── IndexMismatchError      an index folder that is damaged or belongs to another corpus
     ├── RetrieverError          a retriever that failed past its deadline
     │   └── BusyError           a server that cannot take a request now
@@ -75,6 +76,21 @@ class DataError(SearchGymError):
 
 class DataMissingError(DataError):
     """Raised when a file or data set does not exist; the message tells where to get it and where to put it."""
+
+
+class SubmissionError(DataError):
+    """Raised when a submission is refused.
+
+    Args:
+        field: Field of the manifest, or file of the submission, that is wrong.
+        reason: What was got and what was expected.
+        path: The file.
+        line: 1-based line number in the file, if it has lines.
+    """
+
+    def __init__(self, field: str, reason: str, path: object = None, line: int | None = None) -> None:
+        self.field = field
+        super().__init__(f"{field}: {reason}", path, line)
 
 
 class IndexMismatchError(SearchGymError):

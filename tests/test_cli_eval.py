@@ -9,7 +9,7 @@ import pytest
 
 from searchgym.agents.base import load_agent
 from searchgym.cli import main
-from searchgym.cli.evaluate import with_max_tokens
+from searchgym.cli.evaluation.evaluate import with_max_tokens
 from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task

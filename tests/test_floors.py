@@ -43,6 +43,8 @@ FLOORS = [
     {"rollout.models"},
     {"rollout.engine"},
     {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
+    {"eval.suites"},
+    {"eval.leaderboard"},
     {"train.algorithms"},
     {"train.learner"},
     {"train.distributed"},
@@ -51,6 +53,7 @@ FLOORS = [
     {"cli.output"},
     {"cli.doctor", "cli.training"},
     {"cli"},
+    {"cli.evaluation"},
     {"cli.__init__"},
     {"__main__"},
 ]

@@ -9,7 +9,9 @@ import typer
 
 from searchgym.cli import data, generated, index, models, run, serve, train
 from searchgym.cli.doctor.command import doctor
-from searchgym.cli.evaluate import evaluate
+from searchgym.cli.evaluation.compare import compare
+from searchgym.cli.evaluation.evaluate import evaluate
+from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
 
@@ -23,6 +25,8 @@ app = typer.Typer(
 app.command("list")(run.list_cards)
 app.command("play")(run.play)
 app.command("eval")(evaluate)
+app.command("compare")(compare)
+app.add_typer(leaderboard, name="leaderboard")
 app.command("train")(train.train)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)

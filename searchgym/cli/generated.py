@@ -76,19 +76,15 @@ def questions_generate(
 ) -> None:
     """Generate questions: train, validation and test sets that share no gold page, with a report."""
     from searchgym.corpora.documents import open_corpus
-    from searchgym.corpora.questions import read_questions
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus
     from searchgym.questions.generate import SHAPES, Plan
-    from searchgym.questions.source import hold_out as find_held_out
-    from searchgym.questions.storage import write_set
+    from searchgym.questions.storage import held_out_by, write_set
 
     check_free(out)
     plan = Plan(n=n, seed=seed, top_k=top_k, shapes=tuple(shapes.split(",")) if shapes else SHAPES)
-    kept = [question for path in hold_out or () for question in read_questions(path)]
     passages = list(open_corpus(find_corpus(corpus)))
-    titles = [title for question in kept for title in question.gold_titles or ()]
-    held_out = find_held_out(passages, titles, [answer for question in kept for answer in question.golds])
+    held_out = held_out_by(passages, hold_out or ())
     started = time.perf_counter()
     try:
         with stages() as progress:

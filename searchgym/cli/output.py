@@ -150,7 +150,7 @@ def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
     """
     from rich.progress import TextColumn, TimeRemainingColumn
 
-    with bars(TextColumn("{task.fields[rate]:.0f}/s"), TimeRemainingColumn(), transient=False) as bar:
+    with bars(TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), transient=False) as bar:
         tasks: dict[str, Any] = {}
         lines = _Lines()
 
@@ -160,11 +160,16 @@ def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
                 lines.report(stage, done, whole)
                 return
             if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=whole, rate=0.0)
+                tasks[stage] = bar.add_task(stage, total=whole, rate="")
             speed = bar.tasks[tasks[stage]].speed
-            bar.update(tasks[stage], completed=done, total=whole, rate=speed or 0.0)
+            bar.update(tasks[stage], completed=done, total=whole, rate=_rate(speed or 0.0))
 
         yield report
+
+
+def _rate(speed: float) -> str:
+    """Formats a number per second, with decimals where they tell something."""
+    return f"{speed:.0f}/s" if speed >= 10 else f"{speed:.2f}/s"
 
 
 class _Lines:
@@ -182,4 +187,4 @@ class _Lines:
             self._said = now
             rate = (done - self._first) / max(now - self._began, 1e-9)  # a resumed stage does not start at 0
             left = (whole - done) / rate if rate else 0.0
-            say(f"{stage}: {done} of {whole}, {rate:.0f}/s, {left:.0f} s left")
+            say(f"{stage}: {done} of {whole}, {_rate(rate)}, {left:.0f} s left")

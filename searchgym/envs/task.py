@@ -261,7 +261,7 @@ def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) ->
     path = find_corpus(_path(card, options["corpus"]))
     corpus = load_corpus(path)
     plan = Plan(n=spec.n, seed=spec.seed, top_k=card.top_k, shapes=tuple(spec.shapes) or SHAPES)
-    folder = cached_set(corpus, spec.pack, plan, home() / "questions", str(path))
+    folder = cached_set(corpus, spec.pack, plan, home() / "questions", str(path), spec.hold_out)
     return {"retriever": corpus, **options, "questions": read_split(folder, spec.split)}
 
 

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from searchgym.eval.evidence import Golds, found_of
 from searchgym.protocol import Protocol
 from searchgym.records import Call, Episode, Invalid, Question
 
+Rows = Mapping[tuple[str, int], Mapping[str, float | None]]
+"""Question id and attempt to the official scores of the answer."""
 MOST_REASONS: Final = 5
 """Maximum number of reasons that a run lists for refused outputs."""
 EXAMPLE: Final = 100
@@ -17,23 +20,27 @@ EXAMPLE: Final = 100
 
 def explain(
     episodes: Sequence[Episode],
-    rows: Mapping[str, Mapping[str, float | None]],
+    rows: Rows,
     questions: Mapping[str, Question],
     protocol: Protocol,
+    golds: Golds,
 ) -> dict[str, Any]:
     """Returns what explains the scores of a run.
 
     Args:
-        episodes: One episode per question, in a fixed order.
-        rows: Question id to the official scores of its answer.
+        episodes: The episodes, in a fixed order.
+        rows: Question id and attempt to the official scores of the answer.
         questions: Question id to question.
         protocol: Action grammar of the environment.
+        golds: Question id to its gold pages.
 
     Returns:
         ``legal``, ``legal_by_role``, ``refused``, ``notes``, ``endings`` and ``splits`` of ``docs/evaluation.md``.
     """
     calls = [call for episode in episodes for call in outputs(episode)]
     by_role = {role: [call for call in calls if call.role == role] for role in sorted({c.role for c in calls})}
+    hops, kinds = {id: hops_of(q) for id, q in questions.items()}, {id: q.kind for id, q in questions.items()}
+    known = [episode for episode in episodes if episode.question_id in golds]
     return {
         "legal": legal_share(calls),
         "legal_by_role": {role: {"calls": len(own), "legal": legal_share(own)} for role, own in by_role.items()},
@@ -41,8 +48,9 @@ def explain(
         "notes": _notes(episodes),
         "endings": dict(sorted(Counter(str(e.stop_reason or "unfinished") for e in episodes).items())),
         "splits": {
-            "hops": _split(episodes, rows, {i: hops_of(question) for i, question in questions.items()}),
-            "type": _split(episodes, rows, {i: question.kind for i, question in questions.items()}),
+            "hops": _split(rows, [(episode, hops[episode.question_id]) for episode in episodes]),
+            "type": _split(rows, [(episode, kinds[episode.question_id]) for episode in episodes]),
+            "evidence": _split(rows, [(episode, found_of(episode, golds[episode.question_id])) for episode in known]),
         },
     }
 
@@ -110,20 +118,17 @@ def _notes(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
     return {name: {"episodes": len(own), "mean": sum(own) / len(own)} for name, own in ordered}
 
 
-def _split(
-    episodes: Sequence[Episode],
-    rows: Mapping[str, Mapping[str, float | None]],
-    values: Mapping[str, str | None],
-) -> dict[str, dict[str, Any]]:
-    """Returns scores by the value that each question has; questions without one are left out."""
+def _split(rows: Rows, values: Sequence[tuple[Episode, str | None]]) -> dict[str, dict[str, Any]]:
+    """Returns scores by the value that comes with each episode; episodes with None are left out."""
     members: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        if (value := values[episode.question_id]) is not None:
+    for episode, value in values:
+        if value is not None:
             members.setdefault(value, []).append(episode)
+    official = {id(e): rows[e.question_id, e.attempt] for e, _ in values}
     return {
         value: {
             "n": len(own),
-            **{name: _mean([rows[e.question_id][name] for e in own if name in rows[e.question_id]]) for name in _MEANS},
+            **{name: _mean([official[id(e)][name] for e in own if name in official[id(e)]]) for name in _MEANS},
             "legal": legal_share([call for episode in own for call in outputs(episode)]),
             "searches": sum(len(episode.searches) for episode in own) / len(own),
         }

@@ -1,8 +1,8 @@
-"""Evaluation of an agent: one episode per question, written as it ends, scored from what is on disk.
+"""Evaluation of an agent: episodes at every question, written as they end, scored from what is on disk.
 
 A run folder holds ``run.json`` (what is being run), ``episodes.jsonl`` (one line per episode) and, once every question
-is done, ``scores.json``. Scores are micro-averages over question ids, so that order, batches and interruptions change
-no bit of them.
+is done, ``scores.json`` and ``questions.jsonl`` (the scores of each question). Scores are micro-averages over question
+ids, so that order, batches and interruptions change no bit of them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
@@ -24,12 +29,19 @@ from searchgym.corpora.questions import question_row
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.task import Task, reward_name
 from searchgym.errors import DataError, RunExistsError, UsageError
-from searchgym.eval.scores import Scores, score_episodes
+from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.storage import EpisodeWriter, read_episodes, sidecar
 from searchgym.version import __version__
+
+SCORES: Final = "scores.json"
+"""File of the scores of a run, there once every question is done."""
+QUESTIONS: Final = "questions.jsonl"
+"""File of the scores of each question, as `question_rows` gives them."""
+LATER: Final = ("dataset", "split", "prompts")
+"""Keys that records of earlier versions lack; runs without them can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,8 @@ class EvalOptions:
     """If true, continue an unfinished run: finished questions are kept, retriever errors are tried again."""
     overwrite: bool = False
     """If true, delete an existing run in the folder."""
+    samples: int = 1
+    """Number of episodes per question, which differ if the temperature is above 0."""
 
 
 def evaluate(
@@ -72,35 +86,43 @@ def evaluate(
 
     Raises:
         RunExistsError: The folder holds a run and neither `resume` nor `overwrite` is set.
-        UsageError: `resume` of a run of something else.
+        UsageError: `resume` of a run of something else, or fewer than one sample.
     """
+    if options.samples < 1:
+        raise UsageError(f"samples must be at least 1, got {options.samples}")
     engine = Engine(
         task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
     )
-    identity = run_identity(engine)
+    identity = run_identity(engine, options.samples)
     with _own_folder(out, identity, resume=options.resume, overwrite=options.overwrite):
         path = out / "episodes.jsonl"
         kept = _drop_errors(path) if path.exists() else set()
-        unknown = kept - task.by_id.keys()
-        if unknown:
-            raise UsageError(f"{path}: holds question {min(unknown)!r}, which this run does not ask")
-        todo = [question for question in task.questions if question.id not in kept]
+        todo = [(q, n) for q in task.questions for n in range(options.samples) if (q.id, n) not in kept]
+        if strange := kept - {(q.id, n) for q in task.questions for n in range(options.samples)}:
+            raise UsageError(f"{path}: holds question {min(strange)[0]!r}, which this run does not ask")
         if todo:
-            (out / "scores.json").unlink(missing_ok=True)  # of a run that had ended with retriever errors
+            (out / SCORES).unlink(missing_ok=True)  # of a run that had ended with retriever errors
         started = time.perf_counter()
-        _run_episodes(engine, todo, path, len(kept), progress)
-        seconds = time.perf_counter() - started
-        scores = score_episodes(task, list(read_episodes(path)))
-        _write_json(out / "scores.json", scores)
-        if todo:
-            _write_json(out / "run.json", identity | {"seconds": round(seconds, 3), "episodes_run": len(todo)})
+        try:
+            _run_episodes(engine, todo, path, len(kept), progress)
+        finally:
+            if todo:
+                _add_time(out / "run.json", identity, time.perf_counter() - started)
+        scored = score_each(task, list(read_episodes(path)), options.samples)
+        write_jsonl(out / QUESTIONS, question_rows(scored))
+        scores = summarise(scored)
+        write_json(out / SCORES, scores)
     return scores
 
 
 def _run_episodes(
-    engine: Engine, todo: Sequence[Question], path: Path, kept: int, progress: Callable[[int, int], None] | None
+    engine: Engine,
+    todo: Sequence[tuple[Question, int]],
+    path: Path,
+    kept: int,
+    progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Runs the remaining questions; each episode is written to disk before the next one is counted."""
+    """Runs the remaining episodes; each is written to disk before the next one is counted."""
     count = kept
     with EpisodeWriter(path) as writer:
 
@@ -111,27 +133,66 @@ def _run_episodes(
             if progress is not None:
                 progress(count, kept + len(todo))
 
-        asyncio.run(engine.run(todo, done))
+        asyncio.run(engine.run_attempts(todo, done))
 
 
-def run_identity(engine: Engine) -> dict[str, Any]:
+def _add_time(record: Path, identity: Mapping[str, Any], seconds: float) -> None:
+    """Adds the seconds of a session to the record of a run, which may have been stopped and resumed."""
+    before = read_json(record).get("seconds", 0.0)
+    made = {"seconds": round(before + seconds, 3), "hardware": hardware(), "commit": commit()}
+    write_json(record, {**identity, **made})
+
+
+def commit() -> str | None:
+    """Returns the commit of the checkout that this package runs from, None if it runs from no checkout."""
+    root = Path(__file__).parent.parent.parent
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    said = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
+    return said.stdout.strip() or None
+
+
+def hardware() -> dict[str, Any]:
+    """Returns what the machine computes with: processor, cores, and GPU if torch is loaded and sees one."""
+    found: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
+    return found
+
+
+def questions_sha256(questions: Iterable[Question]) -> str:
+    """Returns the SHA-256 of questions with all that is known of them, whatever their order."""
+    digest = hashlib.sha256()
+    for question in sorted(questions, key=lambda q: q.id):
+        digest.update(dump_line(question_row(question)))
+    return digest.hexdigest()
+
+
+def prompts_sha256(agent: LoadedAgent) -> dict[str, str]:
+    """Returns the SHA-256 of each role's prompt."""
+    return {name: hashlib.sha256(role.template.encode()).hexdigest() for name, role in sorted(agent.roles.items())}
+
+
+def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
     """Returns the identity of a run: environment, agent, models, rules, data and versions."""
     task, agent, rules = engine.task, engine.agent, engine.task.rules
-    digest = hashlib.sha256()
-    for question in sorted(task.questions, key=lambda q: q.id):
-        digest.update(dump_line(question_row(question)))
     return {
         "env": task.card.id,
+        "dataset": task.card.questions.dataset,
+        "split": task.card.questions.split,
         "agent": agent.name,
         "workflow": agent.source,
+        "prompts": prompts_sha256(agent),
         "models": {
             role: [model.key, model.sha256, *filter(None, [model.engine])]
             for role, model in sorted(engine.models.items())
         },
         "temperature": engine.temperature,
+        "samples": samples,
         "seed": engine.seed,
         "questions": len(task.questions),
-        "questions_sha256": digest.hexdigest(),
+        "questions_sha256": questions_sha256(task.questions),
         "retriever": identify(task.retriever),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "reward": reward_name(task.reward),
@@ -154,9 +215,9 @@ def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite:
         if record.exists() and not overwrite:
             _check_record(out, identity)
         else:
-            for name in ("scores.json", "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
+            for name in (SCORES, QUESTIONS, "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
                 (out / name).unlink(missing_ok=True)
-            _write_json(record, identity)
+            write_json(record, identity)
         yield
 
 
@@ -173,7 +234,7 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
         if out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()):
             raise RunExistsError(f"{out} is not empty and holds no run: choose another --out")
     elif not (resume or overwrite):
-        finished = (out / "scores.json").exists()
+        finished = (out / SCORES).exists()
         hint = "choose another --out or --overwrite it" if finished else "--resume goes on, --overwrite starts again"
         raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
 
@@ -183,13 +244,14 @@ def _check_record(out: Path, identity: dict[str, Any]) -> None:
     before = read_json(out / "run.json")
     if not isinstance(before, dict):
         raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
+    before = {name: identity[name] for name in LATER} | {"samples": 1} | before
     differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
 
 
-def _drop_errors(path: Path) -> set[str]:
-    """Rewrites an episode file without episodes that ended in a retriever error; returns the question ids kept."""
+def _drop_errors(path: Path) -> set[tuple[str, int]]:
+    """Rewrites an episode file without episodes that ended in a retriever error; returns (question id, attempt)s."""
     with EpisodeWriter(path):
         pass  # cuts off a half-written line
     if path.stat().st_size == 0:
@@ -198,10 +260,10 @@ def _drop_errors(path: Path) -> set[str]:
     good = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
     if len(good) < len(episodes):  # the sidecar stays as it is: what the lines point to, and bytes that none does
         write_jsonl(path, (row for _, row in iter_jsonl(path) if row["stop_reason"] != "retriever_error"))
-    return {episode.question_id for episode in good}
+    return {(episode.question_id, episode.attempt) for episode in good}
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file atomically."""
     with write_atomic(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

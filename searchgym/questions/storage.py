@@ -14,7 +14,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from searchgym.graphs.packs import load_pack
 from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate
 from searchgym.questions.report import markdown, picture, report_of
 from searchgym.questions.shortcuts import Shortcuts, measure
-from searchgym.questions.source import SPLITS, HeldOut
+from searchgym.questions.source import SPLITS, HeldOut, hold_out
 from searchgym.records import Passage, Question
 from searchgym.yaml_reader import read_yaml
 
@@ -184,14 +184,35 @@ def world_shortcuts(folder: FilePath) -> tuple[Shortcuts, tuple[Question, ...]]:
     return measure(world.questions, world.passages, build_in_memory(world.passages), 3, world.triples), world.questions
 
 
-def cached_set(retriever: CorpusRetriever, pack: str, plan: Plan, home: Path, source: str) -> Path:
-    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if the cache lacks it."""
+def held_out_by(passages: Iterable[Passage], files: Sequence[FilePath]) -> HeldOut | None:
+    """Returns what question files keep to themselves in a corpus, None without files; see `hold_out`."""
+    if not files:
+        return None
+    kept = [question for file in files for question in read_questions(file)]
+    titles = [title for question in kept for title in question.gold_titles or ()]
+    return hold_out(list(passages), titles, [answer for question in kept for answer in question.golds])
+
+
+def cached_set(
+    retriever: CorpusRetriever, pack: str, plan: Plan, home: Path, source: str, held_back: Sequence[FilePath] = ()
+) -> Path:
+    """Returns the folder of a question set in a cache; generates it from a retriever's corpus if the cache lacks it.
+
+    Args:
+        retriever: Retriever over the corpus.
+        pack: Name or path of a pack.
+        plan: What to generate.
+        home: Folder of the cache.
+        source: Name of the corpus for the report.
+        held_back: Question files whose gold pages and answers are left out.
+    """
     sha256 = retriever.corpus_sha256 or corpus_sha256(retriever.passages())
-    key = json.dumps(key_of(sha256, pack, plan, None), sort_keys=True)
+    held_out = held_out_by(retriever.passages(), held_back)
+    key = json.dumps(key_of(sha256, pack, plan, held_out), sort_keys=True)
     folder = home / hashlib.sha256(key.encode()).hexdigest()[:24]
     if not folder.exists():
         home.mkdir(parents=True, exist_ok=True)
         with lock_folder(home, wait=3600.0):
             if not folder.exists():  # else another process has written it meanwhile
-                write_set(list(retriever.passages()), pack, plan, folder, source=source)
+                write_set(list(retriever.passages()), pack, plan, folder, held_out, source)
     return folder

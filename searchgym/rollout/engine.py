@@ -99,11 +99,17 @@ class Engine:
         Raises:
             SearchGymError: A workflow, the reward or `done` raised it; episodes already passed to `done` are complete.
         """
+        await self.run_attempts(((question, n) for question in questions for n in range(attempts)), done, group)
+
+    async def run_attempts(
+        self, todo: Iterable[tuple[Question, int]], done: Callable[[Episode], None], group: str | None = None
+    ) -> None:
+        """Runs one episode per pair of a question and the 0-based number of the attempt at it; otherwise as `run`."""
         self._claim_batchers()
-        todo = ((question, attempt) for question in questions for attempt in range(attempts))
+        left = iter(todo)  # one for all workers
 
         async def worker() -> None:
-            for question, attempt in todo:
+            for question, attempt in left:
                 episode = await self.episode(question, attempt)
                 if group is not None:
                     episode.group_uid = f"{group}/{question.id}"

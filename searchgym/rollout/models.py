@@ -218,12 +218,12 @@ def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dic
                 sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))
             opened.callback(sampler.close)
             form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
-            loaded[path] = Model.over(path.name, sampler, form, sha256=_weights_sha256(path), engine=engine)
+            loaded[path] = Model.over(path.name, sampler, form, sha256=weights_sha256(path), engine=engine)
         opened.pop_all()
     return {role: loaded[path] for role, path in models.items()}
 
 
-def _weights_sha256(folder: Path) -> str:
+def weights_sha256(folder: Path) -> str:
     """Returns one SHA-256 over the weight files of a folder and, for an adapter, of its base model."""
     folders = [folder, model_folder(adapter_base(folder))] if is_adapter(folder) else [folder]
     digest = hashlib.sha256()

@@ -6,7 +6,7 @@ import pytest
 from support import CARD, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.cli.evaluate import print_scores
+from searchgym.cli.evaluation.printed import print_scores
 from searchgym.envs.task import load_task
 from searchgym.eval.breakdown import hops_of, invalid_actions
 from searchgym.eval.scores import score_episodes
@@ -98,7 +98,7 @@ def test_splits_have_the_means_of_their_questions(team):
 def test_questions_without_hops_or_type_are_in_no_split():
     plain = [Question(q.id, q.text, q.answers) for q in QUESTIONS]
     scores = score_episodes(*episodes_of(RightOnce(), plain))
-    assert scores["splits"] == {"hops": {}, "type": {}}
+    assert scores["splits"] == {"hops": {}, "type": {}, "evidence": {}}
     assert (scores["legal"], scores["legal_by_role"], scores["refused"]) == (None, {}, [])
     steps = (Hop("Who founded Beta?", "Gamma"), Hop("When was #1 born?", "1901"))
     assert hops_of(Question("m", "When?", ("1901",), hops=steps)) == "2"

@@ -9,7 +9,8 @@ from searchgym.agents.scripted import gold_answer
 from searchgym.envs.task import load_task
 from searchgym.errors import RewardError, RunExistsError, ScoringError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate
-from searchgym.eval.scores import score_episodes, title_recall
+from searchgym.eval.evidence import find_golds, recall_by_turn
+from searchgym.eval.scores import score_episodes
 from searchgym.records import Answer, Question, Search
 from searchgym.rollout.storage import read_episodes, sidecar
 
@@ -192,6 +193,6 @@ def test_title_recall_by_hand():
 
     episodes = []
     asyncio.run(Engine(task(), LoadedAgent("a", OneOfTwo())).run(QUESTIONS, episodes.append))
-    by_id = {q.id: q for q in QUESTIONS}
-    assert title_recall(episodes, by_id, 3).tolist() == [[0, 1, 1], [0, 0.5, 0.5], [0, 0, 0]]
-    assert title_recall(episodes, {q.id: Question(q.id, q.text, q.answers) for q in QUESTIONS}, 3) is None
+    assert recall_by_turn(episodes, find_golds(QUESTIONS, None), 3).tolist() == [[0, 1, 1], [0, 0.5, 0.5], [0, 0, 0]]
+    bare = [Question(q.id, q.text, q.answers) for q in QUESTIONS]
+    assert recall_by_turn(episodes, find_golds(bare, None), 3) is None

@@ -41,8 +41,9 @@ class DistractorRetriever:
             id: np.unique(np.array(places, np.int64)) for id, places in by_question.items()
         }
         passages = (Passage(str(n), title, text) for (title, text), n in positions.items())
-        self._index = build_in_memory(passages)
+        self.index = build_in_memory(passages)
+        """Index of the paragraphs of all questions."""
 
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query, best first, among the paragraphs of the query's question."""
-        return self._index.search_within(queries, k, [self._subsets[id] for id in question_ids])
+        return self.index.search_within(queries, k, [self._subsets[id] for id in question_ids])

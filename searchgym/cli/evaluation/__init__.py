@@ -1,0 +1,1 @@
+"""The ``eval``, ``compare`` and ``leaderboard`` commands."""

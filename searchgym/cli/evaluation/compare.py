@@ -1,0 +1,103 @@
+"""The ``compare`` command: runs on the same questions side by side, with paired intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from searchgym.cli.output import Json, emit, say, show, table
+from searchgym.errors import UsageError
+
+if TYPE_CHECKING:
+    from searchgym.eval.compare import Run
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders: two or more on the same questions, or of a suite.")],
+    metric: Annotated[str, typer.Option(help="Score to compare: em, f1 or searches.")] = "em",
+    questions: Annotated[int, typer.Option(min=0, help="Questions to list in which the runs differ.")] = 5,
+    json: Json = False,
+) -> None:
+    """Compare runs with the first of them, question by question: differences with paired 95 % intervals."""
+    if len(runs) < 2:
+        raise UsageError("compare at least two runs")
+    results = []
+    for part, folders in _parts(runs).items():
+        results.append(_compared(part, folders, metric, questions))
+    if json:
+        emit({"metric": metric, "parts": results}, True)
+        return
+    for result in results:
+        head = ("run", "agent", "n", metric, "95 % interval", "less the first", "95 % interval", "better", "worse", "")
+        table(head, [_cells(row) for row in result["runs"]], result["part"])
+        for note in result["notes"]:
+            say(f"note: {note}")
+        listed = [[q["id"], q["question"], *q["answers"]] for q in result["questions"]]
+        if listed:
+            names = [f"answer {number}" for number in range(1, len(runs) + 1)]
+            table(("question", metric, *names), listed, "questions in which the runs differ")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Returns the cells of one run."""
+    mean = row["interval"] or []
+    cells = [row["run"], row["agent"], str(row["n"]), show(row["mean"]), " – ".join(map(show, mean))]
+    gap = row["difference"]
+    if gap is None:
+        return [*cells, "", "", "", "", "the first"]
+    told = f"{gap['mean']:+.4f}", f"{gap['low']:+.4f} – {gap['high']:+.4f}", str(gap["wins"]), str(gap["losses"])
+    return [*cells, *told, gap["verdict"]]
+
+
+def _parts(runs: Sequence[Path]) -> dict[str, list[Path]]:
+    """Returns name of the part to run folders; runs of suites have a part for each that all of them hold."""
+    from searchgym.corpora.files import read_json
+    from searchgym.eval.suites.run import SUITE
+
+    of_suites = [(run / SUITE).is_file() for run in runs]
+    if not any(of_suites):
+        return {"": list(runs)}
+    if not all(of_suites):
+        raise UsageError("some of these are runs of a suite and some are not: name the part's folder in the suite's")
+    held = [read_json(run / SUITE).get("parts", []) for run in runs]
+    shared = [part for part in held[0] if all(part in other for other in held)]
+    if not shared:
+        raise UsageError("these runs of suites have no part in common")
+    return {part: [run / part for run in runs] for part in shared}
+
+
+def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> dict[str, Any]:
+    """Returns runs on one set of questions, compared with the first."""
+    import dataclasses
+
+    from searchgym.eval.compare import check_comparable, difference, read_run
+    from searchgym.eval.intervals import bootstrap_ci
+
+    runs = [read_run(folder) for folder in folders]
+    notes = check_comparable(runs)
+    rows = []
+    for number, run in enumerate(runs):
+        values = [row[metric] for _, row in sorted(run.rows.items()) if metric in row]
+        gap = None
+        if number:
+            found = difference(run.rows, runs[0].rows, metric)
+            gap = dataclasses.asdict(found) | {"verdict": found.verdict}
+        mean = sum(values) / len(values) if values else None
+        interval = bootstrap_ci(values) if values else None
+        own = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(run.rows)}
+        rows.append(own | {"mean": mean, "interval": interval, "difference": gap})
+    return {"part": part, "runs": rows, "notes": notes, "questions": _unlike(runs, metric, listed)}
+
+
+def _unlike(runs: Sequence[Run], metric: str, most: int) -> list[dict[str, Any]]:
+    """Returns the first questions in which runs have different scores, with the answers of each."""
+    found: list[dict[str, Any]] = []
+    for id in sorted(runs[0].rows):
+        values = [run.rows[id].get(metric) for run in runs]
+        if len(found) < most and len(set(values)) > 1:
+            answers = [str((run.rows[id].get("answers") or [None])[0])[:60] for run in runs]
+            found.append({"id": id, "question": " ".join(map(show, values)), "answers": answers})
+    return found

@@ -1,0 +1,270 @@
+"""The ``eval`` command: evaluates an agent on an environment's questions, or on those of a suite."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from searchgym.cli.evaluation.printed import print_scores, print_suite
+from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
+from searchgym.cli.output import Json, emit, say, stages
+from searchgym.cli.run import OwnEnv, load, task_options
+from searchgym.errors import SearchGymError, UsageError
+
+if TYPE_CHECKING:
+    from searchgym.agents.base import LoadedAgent
+    from searchgym.envs.task import Task
+    from searchgym.eval.runner import EvalOptions
+    from searchgym.eval.scores import Scores
+    from searchgym.records import Question
+    from searchgym.rollout.models import Loading, Model
+
+
+@takes_records
+def evaluate(
+    *,
+    env: OwnEnv = None,
+    agent: Annotated[str, typer.Option(help="Agent card (searchgym list agents), agent folder, or module:Class.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="[ROLE=]MODEL for one role or all: a folder, checkpoint, name, or URL#NAME."),
+    ] = None,
+    choice: TaskChoice,
+    run: RunOptions,
+    loading: LoadOptions,
+    json: Json = False,
+) -> None:
+    """Evaluate an agent on an environment, a suite, or your own --questions FILE with something to search."""
+    from searchgym.agents.base import load_agent
+    from searchgym.eval.suites.cards import find_suite
+    from searchgym.rollout.models import Loading
+
+    loaded = with_max_tokens(load_agent(agent), run.max_tokens)
+    if model and not loaded.roles:
+        raise UsageError(f"agent {loaded.name} has no roles that ask a model: leave out --model")
+    if (run.resume or run.overwrite) and run.out is None:
+        raise UsageError("--resume and --overwrite need --out: the folder of the run")
+    if run.samples > 1 and loaded.roles and not run.temperature:
+        raise UsageError(f"{run.samples} samples of greedy decoding are the same answer: give --temperature as well")
+    how = Loading(loading.sampler, loading.dtype, run.concurrency, loading.max_context)
+    if env is not None and find_suite(env) is not None:
+        scores = _on_suite(env, loaded, model or [], choice, run, how)
+        if not json:
+            print_suite(scores)
+    else:
+        scores = _on_env(env, loaded, model or [], choice, run, how)
+        if not json:
+            print_scores(f"{scores['env']} · {loaded.name}", {k: v for k, v in scores.items() if k not in PLACE})
+    if json:
+        emit(scores, True)
+    else:
+        say(f"run folder: {scores['out']}; searchgym compare RUN RUN sets runs side by side")
+
+
+PLACE = ("env", "agent", "out")
+"""Keys that tell what was scored, before the scores themselves."""
+
+
+def _on_env(
+    env: str | None, agent: LoadedAgent, model: list[str], choice: TaskChoice, run: RunOptions, how: Loading
+) -> dict[str, Any]:
+    """Evaluates an agent on one environment; returns the scores after what was scored."""
+    from searchgym.eval.runner import check_out
+
+    if run.out is not None:
+        check_out(run.out, resume=run.resume, overwrite=run.overwrite)
+    named = named_models(model, agent, how)
+    trained = training_questions(run)
+    task = chosen_task(env, choice)
+    folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
+    if run.resume and not (folder / "run.json").exists():
+        say(f"nothing to resume in {folder}: a new run")
+    say(f"run folder: {folder}")
+    with open_models(named, task, how) as models:
+        scores = run_evaluation(task, agent, folder, models, eval_options(run), run.ceilings, trained)
+    return {"env": task.card.id, "agent": agent.name, "out": str(folder)} | scores
+
+
+def _on_suite(
+    name: str, agent: LoadedAgent, model: list[str], choice: TaskChoice, run: RunOptions, how: Loading
+) -> dict[str, Any]:
+    """Evaluates an agent on a suite; returns the scores of its parts, and their means."""
+    from searchgym.eval.suites.cards import load_suite
+    from searchgym.eval.suites.run import check_suite_out, evaluate_suite
+    from searchgym.eval.suites.tasks import load_suite_tasks
+
+    suite = load_suite(name)
+    if choice.questions is not None or choice.aliases is not None or choice.skip_bad:
+        raise UsageError(f"suite {suite.name} has questions of its own: leave out --questions, --aliases, --skip-bad")
+    folder = run.out or new_folder(suite.name, agent.name)
+    check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
+    named = named_models(model, agent, how)
+    trained = training_questions(run)
+    tasks = {name: limited(task, choice.limit) for name, task in load_suite_tasks(suite, task_options(choice)).items()}
+    if len({task.rules.protocol.name for task in tasks.values()}) > 1:
+        raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
+    say(f"run folder: {folder}")
+    with open_models(named, next(iter(tasks.values())), how) as models:
+
+        def one(part: str, task: Task, out: Path, options: EvalOptions) -> Scores:
+            return run_evaluation(task, agent, out, models, options, run.ceilings, trained)
+
+        scores = evaluate_suite(suite.name, tasks, agent, folder, models, eval_options(run), one)
+    return {**scores, "out": str(folder)}
+
+
+def eval_options(run: RunOptions) -> EvalOptions:
+    """Returns the options of an evaluation that the command line gave."""
+    from searchgym.eval.runner import EvalOptions
+
+    return EvalOptions(run.temperature, run.seed, run.concurrency, run.resume, run.overwrite, run.samples)
+
+
+def training_questions(run: RunOptions) -> list[str] | None:
+    """Returns the texts of the questions that the model was trained on, None if none were given."""
+    from searchgym.corpora.hub import open_questions
+
+    if not run.trained_on:
+        return None
+    return [question.text for source in run.trained_on for question in open_questions(source)]
+
+
+def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
+    """Returns an agent whose roles may write at most this many tokens per output; None leaves its card's numbers.
+
+    Raises:
+        UsageError: The agent has no roles.
+    """
+    if most is None:
+        return agent
+    if not agent.roles:
+        raise UsageError(f"agent {agent.name} has no roles that ask a model: leave out --max-tokens")
+    roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
+    source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
+    return dataclasses.replace(agent, roles=roles, source=source)
+
+
+def chosen_task(env: str | None, choice: TaskChoice) -> Task:
+    """Returns the task of an environment, with the user's options and number of questions."""
+    options = task_options(choice)
+    if choice.skip_bad and choice.questions is not None:
+        options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
+    return limited(load(env, options, choice.wait), choice.limit)
+
+
+def limited(task: Task, most: int | None) -> Task:
+    """Returns a task with its first questions only; with all of them if `most` is None."""
+    if most is None:
+        return task
+    questions = task.questions[:most]
+    return dataclasses.replace(task, questions=questions, by_id={question.id: question for question in questions})
+
+
+def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
+    """Reads questions, skipping and reporting bad rows."""
+    from searchgym.cli.data import report
+    from searchgym.corpora.files import BadLines
+    from searchgym.corpora.hub import open_questions
+
+    bad = BadLines(skip_bad)
+    questions = open_questions(source, bad, aliases)
+    report(bad)
+    return questions
+
+
+def new_folder(name: str, agent: str) -> Path:
+    """Returns a run folder that does not exist yet, named after the environment or suite, the agent and the time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / "eval" / f"{name}_{agent.replace(':', '.')}_{stamp}"
+    folder, n = base, 1
+    while folder.exists():
+        n += 1
+        folder = base.with_name(f"{base.name}_{n}")
+    return folder
+
+
+def named_models(specs: list[str], agent: LoadedAgent, how: Loading) -> dict[str, str | Path]:
+    """Returns the URL or folder of the model behind each role; wrong ones are refused before anything is loaded."""
+    from searchgym.rollout.checkpoints import in_checkpoints
+    from searchgym.rollout.models import find_models, parse_models
+
+    return find_models(in_checkpoints(parse_models(specs, agent.roles), agent), how)
+
+
+@contextlib.contextmanager
+def open_models(named: Mapping[str, str | Path], task: Task, how: Loading) -> Iterator[Mapping[str, Model]]:
+    """Loads the model behind each role of an agent, and closes the samplers when the block ends."""
+    from searchgym.rollout.models import load_models
+
+    if named:
+        say(f"loading {', '.join(dict.fromkeys(map(str, named.values())))} ...")
+    with contextlib.ExitStack() as opened:
+        with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+            models = load_models(named, task.rules.protocol, how)
+        for model in {id(model): model for model in models.values()}.values():  # roles may share a model
+            opened.callback(model.sampler.close)
+        yield models
+
+
+def run_evaluation(
+    task: Task,
+    agent: LoadedAgent,
+    out: Path,
+    models: Mapping[str, Model],
+    options: EvalOptions,
+    ceilings: bool = False,
+    trained: list[str] | None = None,
+) -> Scores:
+    """Evaluates with progress, rate and time left on standard error; when interrupted, prints how to resume.
+
+    Args:
+        task: Environment and questions.
+        agent: The workflow and its roles.
+        out: The run folder.
+        models: The model behind each role.
+        options: How it is run.
+        ceilings: Whether the gold pages are given, too, in a second run.
+        trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
+    """
+    from searchgym.eval import runner
+    from searchgym.eval.ceilings import add_ceilings
+
+    label = f"{task.card.id} {agent.name}"
+    try:
+        with stages() as report:
+            scores = runner.evaluate(task, agent, out, models, options, progress=lambda *done: report(label, *done))
+            if ceilings:
+                above = f"{label}, gold pages given"
+                scores = add_ceilings(task, agent, out, scores, models, options, lambda *done: report(above, *done))
+    except KeyboardInterrupt:
+        say(f"interrupted: finished episodes are kept in {out}; go on with the same command, its --out and --resume")
+        raise typer.Exit(130) from None
+    except SearchGymError:
+        raise
+    except Exception:
+        say(f"stopped by the error below: finished episodes are kept in {out}; --out and --resume go on")
+        raise
+    if trained is not None:
+        scores = _with_contamination(task, out, scores, trained)
+    if scores["retriever_errors"]:
+        say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
+    return scores
+
+
+def _with_contamination(task: Task, out: Path, scores: Scores, trained: list[str]) -> Scores:
+    """Returns scores with what copies of training questions do to them, and writes them to the run folder."""
+    from searchgym.corpora.files import iter_jsonl
+    from searchgym.eval.contamination import contamination
+    from searchgym.eval.runner import QUESTIONS, SCORES, write_json
+
+    em = {row["id"]: row["em"] for _, row in iter_jsonl(out / QUESTIONS) if "em" in row}
+    scores = scores | {"contamination": contamination(trained, task.questions, em)}
+    write_json(out / SCORES, scores)
+    return scores

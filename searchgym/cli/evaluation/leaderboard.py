@@ -1,0 +1,201 @@
+"""The ``leaderboard`` commands: make a submission, check it, and build the page."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from searchgym.cli.evaluation.evaluate import named_models, open_models
+from searchgym.cli.output import Json, emit, say, stages, table, tell
+from searchgym.errors import SubmissionError, UsageError
+
+if TYPE_CHECKING:
+    from searchgym.agents.base import LoadedAgent
+    from searchgym.envs.task import TaskOptions
+    from searchgym.eval.leaderboard.check import Checked
+    from searchgym.eval.leaderboard.table import Board
+    from searchgym.rollout.models import Model
+
+leaderboard = typer.Typer(help="Submissions whose every score is computed again, and the tables made of them.")
+
+BOARD = Path("eval/leaderboard")
+Corpus = Annotated[str | None, typer.Option(help="Corpus of the track, if it is not that of the suite.")]
+Retriever = Annotated[str | None, typer.Option(help="Retriever card or URL of the track, if not that of the suite.")]
+
+
+def _options(corpus: str | None, retriever: str | None) -> TaskOptions:
+    """Returns the options of environments that were given."""
+    given = {"corpus": corpus, "retriever": retriever}
+    return cast("TaskOptions", {name: value for name, value in given.items() if value is not None})
+
+
+@leaderboard.command("add")
+def add(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run: of a suite, or of one of its parts.")],
+    name: Annotated[str, typer.Option(help="Name of the row; several training seeds of one method have the same.")],
+    by: Annotated[str, typer.Option(help="Who submits it.")],
+    to: Annotated[Path, typer.Option(help="Folder of submissions.")] = BOARD,
+    suite: Annotated[str | None, typer.Option(help="Suite, if the run is one of a single part.")] = None,
+    part: Annotated[str | None, typer.Option(help="Only this part of the suite.")] = None,
+    training_seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
+    url: Annotated[str | None, typer.Option(help="Where the model or the paper is.")] = None,
+    corpus: Corpus = None,
+    retriever: Retriever = None,
+    json: Json = False,
+) -> None:
+    """Make a submission of a finished run: predictions, episodes and manifest, checked as `check` does."""
+    from searchgym.eval.leaderboard.check import check
+    from searchgym.eval.leaderboard.submission import About, folder_name, runs_of, write_submission
+    from searchgym.eval.leaderboard.tasks import Tasks
+
+    tasks, made = Tasks(_options(corpus, retriever)), []
+    for (own_suite, own_part), folder in runs_of(run, suite, part).items():
+        out = to / own_suite / own_part / folder_name(name, training_seed)
+        about = About(name, by, url=url, training_seed=training_seed)
+        write_submission(folder, own_suite, own_part, about, out, tasks)
+        try:
+            checked = check(out, tasks)
+        except SubmissionError:
+            shutil.rmtree(out)
+            raise
+        made.append({"submission": str(out), "n": checked.scores["n"], "em": checked.scores.get("em")})
+    if json:
+        emit({"submissions": made}, True)
+    else:
+        table(("submission", "n", "EM"), [(m["submission"], str(m["n"]), f"{m['em']:.4f}") for m in made])
+        say("next: searchgym leaderboard check FOLDER --replay; searchgym leaderboard build")
+
+
+@leaderboard.command("check")
+def check_submission(
+    folder: Annotated[Path, typer.Argument(help="Folder of a submission.")],
+    replay: Annotated[bool, typer.Option("--replay", help="Repeat searches and workflow of drawn episodes.")] = False,
+    episodes: Annotated[int, typer.Option(min=0, help="Episodes that --replay draws; 0 for all.")] = 50,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run agent and models again, and record it.")] = False,
+    agent: Annotated[str | None, typer.Option(help="Its agent, if it does not ship with the package.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="[ROLE=]MODEL: its models, for --rerun.")] = None,
+    corpus: Corpus = None,
+    retriever: Retriever = None,
+    json: Json = False,
+) -> None:
+    """Compute every score of a submission again, and refuse what does not agree, with field and reason."""
+    from searchgym.agents.base import load_agent
+    from searchgym.eval.leaderboard.check import agent_of, check
+    from searchgym.eval.leaderboard.replay import replay as repeat
+    from searchgym.eval.leaderboard.tasks import Tasks
+
+    given = None if agent is None else load_agent(agent)
+    checked = check(folder, Tasks(_options(corpus, retriever)))
+    own = agent_of(checked.manifest, given)
+    scores = checked.scores
+    result: dict[str, Any] = {"submission": str(folder), "tier": "recomputed", "n": scores["n"]}
+    result |= {"em": scores.get("em"), "f1": scores.get("f1")}
+    if replay:
+        done = repeat(checked, own, episodes or None)
+        result |= {"episodes_replayed": done["episodes"], "searches_repeated": done["searches"]}
+        if own is None:
+            say(f"agent {checked.manifest.agent} does not ship here: only its searches were repeated (--agent)")
+    if rerun:
+        result |= {"tier": "run again"} | _run_again(checked, own, model or [])
+    emit(result, json, "checked")
+
+
+def _run_again(checked: Checked, agent: LoadedAgent | None, specs: list[str]) -> dict[str, Any]:
+    """Runs a submission again; returns what was recorded."""
+    from searchgym.eval.leaderboard.rerun import rerun
+    from searchgym.rollout.models import Loading
+
+    if agent is None:
+        raise UsageError(f"agent {checked.manifest.agent} does not ship with the package: give --agent")
+    names = {used.name for used in checked.manifest.models.values()}
+    if agent.roles and not specs:
+        raise UsageError(f"which models? Give {', '.join(sorted(names))} as --model")
+    dtype = next((e for u in checked.manifest.models.values() for e in ("bfloat16",) if e in u.engine), "float32")
+    by = "vllm" if any("vllm" in used.engine for used in checked.manifest.models.values()) else "transformers"
+    how = Loading(by, dtype)
+    named = named_models(specs, agent, how) if agent.roles else {}
+    opened: contextlib.AbstractContextManager[Mapping[str, Model]] = open_models(named, checked.task, how)
+    with opened as models, stages() as report:
+        found = rerun(checked, agent, models, lambda *done: report("episodes", *done))
+    return {name: found[name] for name in ("episodes", "answers_equal", "em", "f1")}
+
+
+@leaderboard.command("build")
+def build(
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders of submissions.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Markdown page; by default README.md of the first folder.")] = None,
+    corpus: Corpus = None,
+    retriever: Retriever = None,
+    json: Json = False,
+) -> None:
+    """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
+    from searchgym.corpora.files import write_atomic
+    from searchgym.eval.leaderboard.page import markdown
+    from searchgym.eval.leaderboard.table import build_board
+    from searchgym.eval.leaderboard.tasks import Tasks
+
+    places = folders or [BOARD]
+    for place in places:
+        if not place.is_dir():
+            raise UsageError(f"{place} is no folder of submissions")
+    with stages() as progress:
+        board = build_board(places, Tasks(_options(corpus, retriever)), progress)
+    page = out or places[0] / "README.md"
+    if not board.refused:
+        with write_atomic(page) as file:
+            file.write(markdown(board).encode())
+    if json:
+        emit(_plain(board, page), True)
+    else:
+        _print(board, page)
+    for error in board.refused:
+        print(f"refused: {error}", file=sys.stderr)  # noqa: T201
+    if board.refused:
+        raise typer.Exit(1)
+
+
+def _plain(board: Board, page: Path) -> dict[str, Any]:
+    """Returns a board as plain data."""
+    from searchgym.eval.leaderboard.page import HEAD, track_cells
+
+    tracks = [
+        {
+            "suite": track.suite,
+            "part": track.part,
+            "track": track.label,
+            "rows": [dict(zip(HEAD, cells, strict=True)) for cells in track_cells(track)],
+        }
+        for track in board.tracks
+    ]
+    return {
+        "page": None if board.refused else str(page),
+        "tracks": tracks,
+        "reported": [row.name for row in board.reported],
+        "refused": [str(error) for error in board.refused],
+        "absent": list(board.absent),
+    }
+
+
+def _print(board: Board, page: Path) -> None:
+    """Prints a board as tables."""
+    from searchgym.eval.leaderboard.page import HEAD, reported_table, track_cells
+
+    for track in board.tracks:
+        cells = track_cells(track)
+        kept = [i for i in range(len(HEAD)) if any(row[i] for row in cells)]
+        rows = [[row[i] for i in kept] for row in cells]
+        table([HEAD[i] for i in kept], rows, f"{track.suite} · {track.part}")
+        tell(f"track: {track.label}")
+    if board.reported:
+        table(*reported_table(board.reported), "reported only")
+    for text in board.absent:
+        say(f"not looked at: {text}")
+    count = sum(len(track.rows) for track in board.tracks)
+    if not board.refused:
+        say(f"{count} rows, every one recomputed from its episodes; page: {page}")

@@ -1,0 +1,145 @@
+"""Printed scores: tables with intervals and splits, what was not measured, and advice on what to try next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from searchgym.cli.output import show, table, tell
+
+TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination")
+"""Keys of scores that explain the others; they have tables of their own."""
+UNMEASURED: Final = {
+    ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
+    ("response_tokens", "read_tokens", "legal"): "no model was asked",
+    ("title_recall", "evidence_found", "over_search", "under_search"): "the questions name no gold pages",
+    ("right_without_evidence",): "no right answer to a question that names gold pages",
+    ("",): "not produced by the agent",
+}
+"""Beginnings of keys, with the reason why their scores can be missing."""
+BY_TURN: Final = ("title_recall", "passage_recall")
+"""Scores with one value per turn."""
+LOW: Final = 0.5
+"""Share of legal outputs below which the printed scores come with advice."""
+
+
+def print_scores(title: str, scores: Mapping[str, Any]) -> None:
+    """Prints scores with their confidence intervals, splits, what explains them, and advice."""
+    rows: list[tuple[str, str, str]] = []
+    for name, value in scores.items():
+        if name == "n" or name in TABLES or name.endswith("_ci95") or value is None:
+            continue
+        interval = scores.get(f"{name}_ci95")
+        if name in BY_TURN:
+            rows += _by_turn(name, value, scores[f"{name}_ci95"])
+        elif value or name not in ("retriever_errors", "full_contexts"):
+            rows.append((name, show(value), "" if interval is None else " – ".join(map(show, interval))))
+    table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
+    _print_splits(scores["splits"])
+    _print_outputs(scores)
+    for line in (*_unmeasured(scores), *_above(scores), *_copies(scores), *_advice(scores)):
+        tell(line)
+
+
+def _by_turn(name: str, means: Sequence[float], intervals: Sequence[Sequence[float]]) -> Iterator[tuple[str, str, str]]:
+    """Yields a row for each run of turns whose values are equal."""
+    shown = [(show(mean), " – ".join(map(show, bounds))) for mean, bounds in zip(means, intervals, strict=True)]
+    for cells, alike in itertools.groupby(range(len(shown)), shown.__getitem__):
+        turns = [turn + 1 for turn in alike]
+        yield (f"{name} by turn {turns[0]}" + (f" to {turns[-1]}" if turns[1:] else ""), *cells)
+
+
+def _print_splits(splits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Prints scores by hops and by type, where the questions differ in them."""
+    rows = [
+        (f"{kind} {value}", *("" if score is None else show(score) for score in scores.values()))
+        for kind, own in splits.items()
+        if len(own) > 1
+        for value, scores in own.items()
+    ]
+    if rows:
+        table(("questions", "n", "EM", "F1", "legal", "searches"), rows)
+
+
+def _print_outputs(scores: Mapping[str, Any]) -> None:
+    """Prints legal shares by role, why outputs were refused, and what the workflow noted."""
+    roles = scores["legal_by_role"]
+    if len(roles) > 1 or scores["refused"]:
+        table(("role", "outputs", "legal"), [(r, show(own["calls"]), show(own["legal"])) for r, own in roles.items()])
+    if scores["refused"]:
+        reasons = [(r["role"], r["reason"], show(r["calls"]), r["example"]) for r in scores["refused"]]
+        table(("role", "refused because", "outputs", "example"), reasons)
+    if scores["notes"]:
+        notes = [(name, show(own["episodes"]), show(own["mean"])) for name, own in scores["notes"].items()]
+        table(("note", "episodes", "mean"), notes)
+
+
+def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
+    """Returns a line that names the missing scores and the reasons, if any are missing."""
+    reasons: dict[str, list[str]] = {}
+    for name in (name for name, value in scores.items() if value is None and name != "passage_recall"):
+        prefix, why = next((p, why) for ps, why in UNMEASURED.items() for p in ps if name.startswith(p))
+        reasons.setdefault(why, []).append(f"{prefix}*" if prefix.endswith("_") else name)
+    parts = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in reasons.items()]
+    return [f"not measured: {'; '.join(parts)}"] if parts else []
+
+
+def _above(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line about the ceilings, if they were measured."""
+    if found := scores.get("ceilings"):
+        reading, retrieval = found["gold_pages"], found["evidence_oracle"]
+        yield (
+            f"ceilings: EM {show(reading['em'])} with the gold pages given (gap {show(found['reading_gap'])}), "
+            f"{show(retrieval['em'])} for a perfect reader that searches for the gold titles (gap "
+            f"{show(found['retrieval_gap'])})"
+        )
+
+
+def _copies(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields lines about training questions among the questions, if training questions were given."""
+    if (found := scores.get("contamination")) is not None:
+        yield (
+            f"contamination: of {scores['n']} questions {found['exact']} are training questions, {found['near']} "
+            f"nearly; EM on them {show(found['em_copies'])}, on the others {show(found['em_others'])}"
+        )
+        for copy in found["copies"][:3]:
+            yield f"  {copy['id']} ({copy['kind']}): {copy['training']}"
+
+
+def print_suite(scores: Mapping[str, Any]) -> None:
+    """Prints the scores of a suite: a row for each part, and the two means."""
+    names = ("em", "f1", "searches", "response_tokens", "read_tokens", "evidence_found", "legal")
+    rows = []
+    for part, own in scores["parts"].items():
+        interval = " – ".join(map(show, own["em_ci95"])) if "em_ci95" in own else ""
+        cells = ["" if own.get(name) is None else show(own[name]) for name in names]
+        rows.append([part, show(own["n"]), cells[0], interval, *cells[1:]])
+    for mean in ("parts", "questions"):
+        means = [show(scores[f"em_{mean}"]), "", show(scores[f"f1_{mean}"])]
+        rows.append([f"mean over {mean}", show(scores["n"]), *means, "", "", "", "", ""])
+    head = ("part", "n", "EM", "95 % interval", "F1", "searches", "tokens written", "tokens read", "evidence", "legal")
+    table(head, rows, f"suite {scores['suite']} · {scores['agent']}")
+
+
+def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields lines that explain a low score and name the next thing to try."""
+    legal = scores["legal"]
+    if legal is not None and legal < LOW:
+        yield (
+            f"Only {100 * legal:.0f} % of the models' outputs are legal, so these scores say little about searching: "
+            "the model does not write what the prompts ask for."
+        )
+        if scores["refused"][0]["reason"].startswith("cut off"):
+            yield "Next: give more room with --max-tokens."
+        else:
+            yield (
+                "Next: worked examples in the prompts (as those of the agent search-r1-few-shot), the grammar that the "
+                "model was trained on (--protocol tool_calls), or other prompts: copy the agent's folder, edit them, "
+                "and give its card.yaml as --agent. A training teaches the form too (docs/training.md)."
+            )
+    elif scores["answered"] < LOW:
+        ends = ", ".join(f"{name} {count}" for name, count in scores["endings"].items())
+        yield f"Most episodes ended without an answer ({ends}): more --max-turns, or a prompt that asks to answer."
+    elif not scores.get("em") and scores["cover_em"]:
+        yield "No answer equals a gold answer, but some contain one (cover_em): ask for the answer alone in the prompt."

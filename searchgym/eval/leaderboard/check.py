@@ -1,0 +1,239 @@
+"""Checks a submission: every score is computed again from its episodes, and every field that the data tell is compared.
+
+What this cannot prove: that a model wrote what the episodes say. `replay` repeats the searches and the workflow, and a
+second run (`rerun`) repeats the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.cards import ProtocolName, list_cards
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.retrieval.identity import identify
+from searchgym.envs.core import State
+from searchgym.envs.task import REWARDS, Task, reward_name
+from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
+from searchgym.eval.leaderboard.episodes import LONGEST, check_predictions, load_episodes
+from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, Manifest, plain, read_manifest
+from searchgym.eval.leaderboard.tasks import Tasks
+from searchgym.eval.runner import prompts_sha256, questions_sha256
+from searchgym.eval.scores import Scored, Scores, score_each, summarise
+from searchgym.protocol import count_words
+from searchgym.records import Episode
+from searchgym.rollout.folders import model_folder
+from searchgym.rollout.models import weights_sha256
+
+EQUAL: Final = 1e-9
+"""Largest difference of two numbers that are the same score, computed by different versions of numpy."""
+PROTOCOLS: Final = get_args(ProtocolName)
+"""Names of the action grammars."""
+WORDS: Final = "max_observation_words"
+"""Field of the budget of words."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A submission that was found to be what it says."""
+
+    folder: Path
+    manifest: Manifest
+    task: Task
+    scored: Scored
+    scores: Scores
+    """Scores as they were computed now."""
+
+
+def check(folder: Path, tasks: Tasks | None = None) -> Checked:
+    """Checks a submission against its suite, and computes its scores again.
+
+    Args:
+        folder: The submission.
+        tasks: Tasks that are loaded already.
+
+    Raises:
+        SubmissionError: A field is not what the data say; the error names it.
+        DataMissingError: The questions or the corpus of the suite are not here.
+    """
+    manifest, path = read_manifest(folder), folder / MANIFEST
+    for name, sha256 in manifest.files.items():
+        try:
+            actual = sha256_file(folder / name)
+        except DataError as error:
+            raise SubmissionError(name, error.reason, folder / name) from error
+        if actual != sha256:
+            raise SubmissionError(name, "is not the file that the manifest names: it was changed", folder / name)
+    tasks = tasks or Tasks()
+    try:
+        base = tasks.base(manifest.suite, manifest.part)
+    except UnknownNameError as error:
+        field = "part" if error.kind.startswith("part") else "suite"
+        raise SubmissionError(field, str(error), path) from error
+    record = plain(manifest)
+    for field, got, expected in _said(manifest, base):
+        if got != expected:
+            raise SubmissionError(field, f"got {got!r:.100}, expected {expected!r:.100}", path)
+    task = tasks.of_run(manifest.suite, manifest.part, record)
+    _check_agent(manifest, path)
+    episodes = load_episodes(folder, task)
+    try:
+        scored = score_each(task, episodes, manifest.samples)
+    except ScoringError as error:
+        raise SubmissionError(EPISODES, str(error), folder / EPISODES) from error
+    for line, episode in enumerate(episodes, start=1):
+        for field, reason in _faults(episode, manifest, task):
+            raise SubmissionError(field, reason, folder / EPISODES, line)
+    check_predictions(folder, episodes, task)
+    scores = summarise(scored)
+    for name, was, now in _differences(manifest.scores, scores):
+        raise SubmissionError(f"scores.{name}", f"the manifest says {was!r:.60}, its episodes give {now!r:.60}", path)
+    return Checked(folder, manifest, task, scored, scores)
+
+
+def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (field, what the manifest says, what the suite says)."""
+    card = base.card
+    yield "env", manifest.env, card.id
+    yield "dataset", manifest.dataset, card.questions.dataset
+    yield "split", manifest.split, card.questions.split
+    yield "scorer", manifest.scorer, card.scorer
+    if manifest.protocol not in PROTOCOLS:
+        yield "protocol", manifest.protocol, " or ".join(PROTOCOLS)
+    yield "questions", manifest.questions, len(base.questions)
+    yield "questions_sha256", manifest.questions_sha256, questions_sha256(base.questions)
+    yield "corpus_sha256", manifest.corpus_sha256, manifest.retriever.get("corpus", manifest.corpus_sha256)
+    here = identify(base.retriever)
+    if "corpus" in here and manifest.corpus_sha256 == here["corpus"]:
+        names = ("passages", "corpus")
+        yield "retriever", {n: manifest.retriever.get(n) for n in names}, {n: here[n] for n in names}
+
+
+def _check_agent(manifest: Manifest, path: Path) -> None:
+    """Compares what a manifest says of an agent and of models that ship with the package with what they are."""
+    if manifest.agent in list_cards("agents"):
+        agent = load_agent(manifest.agent)
+        workflow, _, limit = manifest.workflow.partition(", max_tokens ")
+        if workflow != agent.source or (limit and not limit.isdecimal()):
+            raise SubmissionError("workflow", f"got {manifest.workflow!r:.100}, {agent.name} is {agent.source!r}", path)
+        if manifest.prompts != prompts_sha256(agent):
+            reason = f"are not those of the agent {agent.name} of this version: give an agent of your own its own name"
+            raise SubmissionError("prompts", reason, path)
+        if manifest.models.keys() != agent.roles.keys():
+            reason = f"roles {sorted(manifest.models)}, the agent {agent.name} has {sorted(agent.roles)}"
+            raise SubmissionError("models", reason, path)
+    if manifest.prompts.keys() != manifest.models.keys():
+        raise SubmissionError("models", f"roles {sorted(manifest.models)}, prompts {sorted(manifest.prompts)}", path)
+    for role, model in manifest.models.items():
+        if model.name in list_cards("models") and model.sha256 != weights_sha256(model_folder(model.name)):
+            reason = f"role {role}: {model.name} has other weights than the model of that name that ships here"
+            raise SubmissionError("models", reason, path)
+
+
+def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[str, str]]:
+    """Yields (field, reason) for what an episode has that the manifest, the rules and the scorer do not allow."""
+    for field, got, expected in (
+        ("agent", episode.agent, manifest.agent),
+        ("env", episode.env, manifest.env),
+        ("seed", episode.seed, manifest.seed),
+        (EPISODES, episode.id, f"{episode.question_id}#{episode.attempt}"),
+        (EPISODES, episode.contexts, []),
+        (EPISODES, episode.group_uid, None),
+    ):
+        if got != expected:
+            yield field, f"episode {episode.id!r:.60} has {got!r:.60}, expected {expected!r:.60}"
+    if episode.answer is not None and len(episode.answer.text) > LONGEST:
+        yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {LONGEST:,}"
+    if (episode.stop_reason == "answer") != (episode.answer is not None):
+        yield EPISODES, f"stop_reason {episode.stop_reason!r} with{'out' if episode.answer is None else ''} an answer"
+    yield from _over_budget(episode, manifest)
+    yield from _calls(episode, manifest)
+    words = observed_words(episode, task)
+    if not episode.invalid and episode.error is None and words != episode.observation_words:
+        yield WORDS, f"observation_words {episode.observation_words}, its hits show {words} under this budget"
+    state = State(task.by_id[episode.question_id], answer=episode.answer, stop_reason=episode.stop_reason)
+    given = {name: REWARDS[name](state) for name in REWARDS}
+    if episode.scores != given:
+        yield EPISODES, f"scores {episode.scores!r:.60}, the answer gives {given!r:.60}"
+    named = next((r for r in REWARDS.values() if reward_name(r) == manifest.reward), None)
+    if named is not None and episode.reward != named(state):
+        yield "reward", f"reward {episode.reward!r}, {manifest.reward} gives {named(state)!r}"
+
+
+def _over_budget(episode: Episode, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yields what an episode took beyond the budgets of the manifest."""
+    if not 0 <= episode.invalid <= episode.turns or episode.turns > manifest.max_turns:
+        yield "max_turns", f"{episode.turns} turns, {episode.invalid} of them invalid; at most {manifest.max_turns}"
+    if episode.stop_reason == "turns" and episode.turns != manifest.max_turns:
+        yield "max_turns", f"ended for want of turns after {episode.turns} of {manifest.max_turns}"
+    asked = Counter(searched.turn for searched in episode.searches)
+    if asked and not 1 <= min(asked) <= max(asked) <= min(episode.turns, manifest.max_turns - 1):
+        yield "max_turns", f"searches in turns {sorted(asked)} of {episode.turns}; the last may not search"
+    if asked and max(asked.values()) > manifest.max_queries:
+        yield "max_queries", f"{max(asked.values())} queries in one turn, at most {manifest.max_queries}"
+    if any(len(searched.hits) > manifest.top_k for searched in episode.searches):
+        yield "top_k", f"a query with more than {manifest.top_k} hits"
+    if not all(math.isfinite(hit.score) for searched in episode.searches for hit in searched.hits):
+        yield EPISODES, "a hit whose score is not finite"
+
+
+def _calls(episode: Episode, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yields calls of models that the manifest does not name."""
+    for call in episode.calls:
+        used = manifest.models.get(call.role)
+        if used is None or used.name != call.model_key:
+            yield "models", f"a call of {call.model_key!r:.60} as {call.role!r:.60}, which the manifest does not name"
+        if not 0 <= call.start <= call.end or not 1 <= call.turn <= manifest.max_turns:
+            yield EPISODES, f"a call of tokens {call.start} to {call.end} in turn {call.turn}"
+    if manifest.models and not episode.calls and episode.stop_reason not in ("retriever_error", "context"):
+        yield EPISODES, f"episode {episode.id!r:.60} has no call of a model"
+
+
+def observed_words(episode: Episode, task: Task) -> int:
+    """Returns the number of words of what the searches of an episode showed."""
+    turns: dict[int, list[Any]] = {}
+    for searched in episode.searches:
+        turns.setdefault(searched.turn, []).append(searched.hits)
+    rules = task.rules
+    return sum(count_words(rules.protocol.observation(hits, rules.max_observation_words)) for hits in turns.values())
+
+
+def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yields (path, then, now) for every score that differs."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys((*now, *was)):
+            yield from _differences(was.get(key, _Missing), now.get(key, _Missing), f"{name}.{key}" if name else key)
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for number, pair in enumerate(zip(was, now, strict=True)):
+            yield from _differences(*pair, f"{name}[{number}]")
+    elif isinstance(was, (int, float)) and isinstance(now, (int, float)) and type(was) is not bool:
+        if not math.isclose(was, now, rel_tol=EQUAL, abs_tol=EQUAL):
+            yield name, was, now
+    elif was != now:
+        yield name, was, now
+
+
+class _Missing:
+    """Stands for a score that is not there."""
+
+
+def agent_of(manifest: Manifest, given: LoadedAgent | None) -> LoadedAgent | None:
+    """Returns the agent of a submission: the one given, or the shipped one of that name; None if it is neither.
+
+    No code that a submission names is ever imported.
+    """
+    if given is not None:
+        return given
+    return load_agent(manifest.agent) if manifest.agent in list_cards("agents") else None
+
+
+def drawn(episodes: Iterable[Episode], most: int | None) -> list[Episode]:
+    """Returns at most so many episodes, drawn by the hash of their ids; all of them if `most` is None."""
+    ranked = sorted(episodes, key=lambda e: hashlib.sha256(e.id.encode("utf-8", "surrogatepass")).hexdigest())
+    return ranked if most is None else ranked[:most]

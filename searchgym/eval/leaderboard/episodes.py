@@ -1,0 +1,152 @@
+"""Episodes of a submission: without tokens, and without the texts of passages that the corpus of the track holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
+from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.envs.task import Task
+from searchgym.errors import DataError, SubmissionError
+from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
+from searchgym.records import Episode, Hit, Passage, Question
+from searchgym.rollout.storage import read_episodes
+
+LONGEST: Final = 10_000
+"""Maximum number of characters of an answer."""
+
+
+def passages_of(retriever: AnyRetriever) -> Iterable[Passage] | None:
+    """Returns the passages behind a retriever, None if they cannot be read."""
+    index: Any = retriever.index if isinstance(retriever, DistractorRetriever) else retriever
+    found: Iterable[Passage] | None = index.passages() if callable(getattr(index, "passages", None)) else None
+    return found
+
+
+def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None:
+    """Writes episodes in the format of a run, compressed.
+
+    Args:
+        path: The file; its name ends in ``.gz``.
+        episodes: The episodes.
+        whole: Whether the texts of passages are kept; else the reader takes them from the corpus.
+    """
+    with write_atomic(path) as file:
+        for episode in episodes:
+            searches = episode.searches if whole else [_bare(searched) for searched in episode.searches]
+            file.write(dump_line(dataclasses.asdict(dataclasses.replace(episode, contexts=[], searches=searches))))
+
+
+def _bare(searched: Any) -> Any:
+    """Returns a query with its hits, their passages without texts."""
+    hits = tuple(Hit(Passage(hit.passage.id, hit.passage.title, ""), hit.score) for hit in searched.hits)
+    return dataclasses.replace(searched, hits=hits)
+
+
+def load_episodes(folder: Path, task: Task) -> list[Episode]:
+    """Reads the episodes of a submission, and fills in the texts of their passages from the corpus of a task.
+
+    Raises:
+        SubmissionError: The file cannot be read, or a passage without a text is not in the corpus, or has another
+            title there.
+    """
+    path = folder / EPISODES
+    try:
+        episodes = list(read_episodes(path))
+    except DataError as error:
+        raise SubmissionError(EPISODES, error.reason, path, error.line) from error
+    wanted = {hit.passage.id for hit in _hits(episodes) if not hit.passage.text}
+    if not wanted:
+        return episodes
+    known = {p.id: p for p in passages_of(task.retriever) or () if p.id in wanted}
+    for line, episode in enumerate(episodes, start=1):
+        for number, searched in enumerate(episode.searches):
+            hits = tuple(_filled(hit, known, path, line) for hit in searched.hits)
+            episode.searches[number] = dataclasses.replace(searched, hits=hits)
+    return episodes
+
+
+def _hits(episodes: Sequence[Episode]) -> Iterator[Hit]:
+    return (hit for episode in episodes for searched in episode.searches for hit in searched.hits)
+
+
+def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
+    """Returns a hit with the text that its passage has in the corpus."""
+    own = hit.passage
+    if own.text:
+        return hit
+    if own.id not in known:
+        raise SubmissionError(EPISODES, f"hit {own.id!r:.60} is no passage of the corpus of this track", path, line)
+    passage = known[own.id]
+    if passage.title != own.title:
+        reason = f"passage {own.id!r:.60} is called {passage.title!r:.60} in the corpus, not {own.title!r:.60}"
+        raise SubmissionError(EPISODES, reason, path, line)
+    return Hit(passage, hit.score)
+
+
+# -- predictions ---------------------------------------------------------------------------------------------------
+
+
+def prediction(episode: Episode, question: Question) -> dict[str, Any]:
+    """Returns the row of an episode in ``predictions.jsonl``: its answer in the fields of the official formats."""
+    answer = episode.answer
+    facts = None if answer is None or answer.supporting_facts is None else answer.supporting_facts
+    row: dict[str, Any] = {
+        "id": question.id,
+        "attempt": episode.attempt,
+        "answer": None if answer is None else answer.text,
+        "sp": None if facts is None else [[fact.title, fact.sentence] for fact in facts],
+        "evidence": None,
+        "support_idxs": None,
+        "answerable": None,
+    }
+    if answer is not None:
+        triples = answer.evidences
+        row["evidence"] = None if triples is None else [[t.subject, t.relation, t.object] for t in triples]
+        row["support_idxs"] = None if answer.paragraphs is None else list(answer.paragraphs)
+        row["answerable"] = answer.answerable
+    return row | {
+        "trajectory_ref": episode.id,
+        "n_turns": episode.turns,
+        "n_search": len(episode.searches),
+        "n_tokens": sum(call.end - call.start for call in episode.calls),
+        "stop_reason": episode.stop_reason,
+    }
+
+
+def check_predictions(folder: Path, episodes: Sequence[Episode], task: Task) -> None:
+    """Checks that the predictions of a submission are those of its episodes.
+
+    Raises:
+        SubmissionError: A row is not what its episode says; the error names file, line and field.
+    """
+    path = folder / PREDICTIONS
+    expected = {(e.question_id, e.attempt): prediction(e, task.by_id[e.question_id]) for e in episodes}
+    seen: set[tuple[str, int]] = set()
+    try:
+        for line, row in iter_jsonl(path):
+            answer = row.get("answer")
+            if "answer" not in row or not isinstance(answer, str | None):
+                reason = f"answer: expected text, or null where none was given, got {answer!r:.60}"
+                raise SubmissionError(PREDICTIONS, reason, path, line)
+            key = str(row.get("id")), row.get("attempt", 0)
+            if key not in expected:
+                raise SubmissionError(PREDICTIONS, f"id {key[0]!r:.60}: no episode of this question", path, line)
+            if key in seen:
+                raise SubmissionError(PREDICTIONS, f"id {key[0]!r:.60} stands twice", path, line)
+            seen.add(key)
+            own = expected[key]
+            for name in own.keys() | row.keys():
+                if name not in own or row.get(name) != own[name]:
+                    reason = f"{name}: {row.get(name)!r:.60}, its episode has {own.get(name)!r:.60}"
+                    raise SubmissionError(PREDICTIONS, reason, path, line)
+    except SubmissionError:
+        raise
+    except DataError as error:
+        raise SubmissionError(PREDICTIONS, error.reason, path, error.line) from error
+    if missing := sorted(expected.keys() - seen):
+        raise SubmissionError(PREDICTIONS, f"id {missing[0][0]!r:.60} is missing, of {len(missing)}", path)

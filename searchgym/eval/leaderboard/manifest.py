@@ -1,0 +1,197 @@
+"""Manifest of a submission: what was run on what, by whom, with what result.
+
+Every field has a seal, a digest of its value, so that an edit by hand is refused with the name of the field. A seal
+proves no more than that: who makes it again after an edit is caught where the data tell otherwise (see `check`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.cards import build
+from searchgym.corpora.files import read_json
+from searchgym.errors import CardError, DataError, DataMissingError, SubmissionError
+
+MANIFEST: Final = "manifest.json"
+"""File of the manifest."""
+EPISODES: Final = "episodes.jsonl.gz"
+"""File of the episodes, without tokens."""
+PREDICTIONS: Final = "predictions.jsonl"
+"""File of the answers, one line per episode."""
+FORMAT: Final = "searchgym submission 1"
+"""Format of a submission; another version is refused."""
+MOST: Final = 1 << 22
+"""Maximum number of bytes of a manifest."""
+LONGEST: Final = 120
+"""Maximum number of characters of a name."""
+NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+"""Pattern of a line of text without characters that steer a terminal or turn the direction of writing."""
+
+
+LEAST: Final = {
+    1: ("questions", "top_k", "max_turns", "max_queries", "max_observation_words", "samples"),
+    0: ("temperature", "seconds", "seed", "training_seed"),
+}
+"""Least values of numbers."""
+FORMS: Final = {"url": r"https?://[^\s<>\"'`()\[\]|]{1,300}", "commit": r"[0-9a-f]{7,40}"}
+"""Patterns of texts that may be left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedModel:
+    """A model that filled a role."""
+
+    name: str
+    """Name of the model, as the calls of the episodes have it."""
+    sha256: str | None = None
+    """SHA-256 over its weights; None if it is behind a server."""
+    revision: str | None = None
+    """Revision on the hub."""
+    engine: str = ""
+    """Sampling engine and type; empty for transformers in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a submission says of itself."""
+
+    format: str
+    name: str
+    """Name of the row; several training seeds of one method have the same."""
+    by: str
+    """Who submits it."""
+    date: str
+    """Day of the submission, ``YYYY-MM-DD``."""
+    url: str | None = None
+    """Where the model or the paper is."""
+    suite: str
+    part: str
+    env: str
+    dataset: str
+    split: str
+    questions: int
+    """Number of questions."""
+    questions_sha256: str
+    corpus_sha256: str | None
+    retriever: dict[str, Any]
+    """Identity of the retriever: its kind and settings, with those of its card."""
+    protocol: str
+    scorer: str
+    reward: str
+    top_k: int
+    max_turns: int
+    max_queries: int
+    max_observation_words: int
+    agent: str
+    workflow: str
+    """Class and options of the workflow."""
+    prompts: dict[str, str]
+    """Role to SHA-256 of its prompt."""
+    models: dict[str, UsedModel]
+    """Role to model."""
+    temperature: float
+    samples: int
+    """Episodes per question."""
+    seed: int
+    """Seed of the evaluation."""
+    training_seed: int | None = None
+    """Seed of the training, of one of several trainings."""
+    searchgym: str
+    """Version that ran it."""
+    commit: str | None = None
+    """Commit of the code, if it ran in a checkout."""
+    hardware: dict[str, Any]
+    seconds: float
+    """Wall time of the evaluation."""
+    files: dict[str, str]
+    """File to SHA-256 of its bytes."""
+    scores: dict[str, Any]
+    """Scores, as the scorer computes them again from the episodes."""
+    seal: dict[str, str] = field(default_factory=dict)
+    """Digest of each other field."""
+
+
+def digest(value: Any) -> str:
+    """Returns the seal of a field: the first 16 hexadecimal digits of the SHA-256 of its JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plain(manifest: Manifest) -> dict[str, Any]:
+    """Returns a manifest as plain data, with the seals of its fields."""
+    fields = dataclasses.asdict(manifest)
+    del fields["seal"]
+    return {**fields, "seal": {name: digest(value) for name, value in fields.items()}}
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads the manifest of a submission, and checks its form and its seals.
+
+    Raises:
+        SubmissionError: It is missing, of another format, edited by hand, or a field has no possible value; the error
+            names the field.
+    """
+    path = folder / MANIFEST
+    try:
+        data = read_json(path, MOST)
+    except DataMissingError:
+        raise SubmissionError(MANIFEST, "no such file: not the folder of a submission", path) from None
+    except DataError as error:
+        raise SubmissionError(MANIFEST, error.reason, path, error.line) from error
+    if isinstance(data, Mapping) and data.get("format", FORMAT) != FORMAT:
+        raise SubmissionError("format", f"got {data['format']!r:.60}, this version reads {FORMAT!r}", path)
+    try:
+        manifest = build(Manifest, data, "manifest")
+    except CardError as error:
+        raise SubmissionError(MANIFEST, str(error), path) from error
+    sealed = plain(manifest)["seal"]
+    for name, seal in sealed.items():
+        if manifest.seal.get(name) != seal:
+            raise SubmissionError(name, "was edited after the submission was written: write it again", path)
+    if unknown := sorted(manifest.seal.keys() - sealed.keys()):
+        raise SubmissionError("seal", f"names {unknown[0]!r:.60}, which is no field", path)
+    for name, reason in _impossible(manifest):
+        raise SubmissionError(name, reason, path)
+    return manifest
+
+
+def _impossible(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yields the fields that no submission can have, with the reason."""
+    for name in ("name", "by", "agent", "suite", "part", "searchgym"):
+        value = getattr(manifest, name)
+        if not value.strip() or len(value) > LONGEST or not NAME.fullmatch(value):
+            yield name, f"expected one line of 1 to {LONGEST} characters, got {value!r:.60}"
+    for least, names in LEAST.items():
+        for name in names:
+            value = getattr(manifest, name)
+            if value is not None and not least <= value < math.inf:
+                yield name, f"expected a number from {least} up, got {value}"
+    for name, form in FORMS.items():
+        value = getattr(manifest, name)
+        if value is not None and not re.fullmatch(form, value):
+            yield name, f"expected the form {form}, got {value!r:.60}"
+    if manifest.samples > 1 and manifest.models and not manifest.temperature:
+        yield "samples", f"{manifest.samples} samples at temperature 0 are one answer, given several times"
+    if not _has_been(manifest.date):
+        yield "date", f"expected a day that has been, as YYYY-MM-DD, got {manifest.date!r:.40}"
+    if not all(isinstance(value, (str, int, float)) for value in manifest.hardware.values()):
+        yield "hardware", "expected names and numbers"
+    if set(manifest.files) != {EPISODES, PREDICTIONS}:
+        yield "files", f"expected {PREDICTIONS} and {EPISODES}, got {', '.join(sorted(manifest.files))!r:.80}"
+
+
+def _has_been(date: str) -> bool:
+    """Returns whether a text is a day up to tomorrow, which has begun somewhere."""
+    try:
+        day = datetime.date.fromisoformat(date)
+    except ValueError:
+        return False
+    return date == day.isoformat() and day <= datetime.date.today() + datetime.timedelta(days=1)

@@ -1,0 +1,143 @@
+"""The leaderboard as Markdown, in which nothing that a submission says is read as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from searchgym.eval.leaderboard.submission import Reported
+from searchgym.eval.leaderboard.table import COSTS, Board, Row, Track
+
+HEAD: Final = (
+    "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "seeds", "95 % over seeds", "F1", "searches",
+    "tokens written", "tokens read", "evidence found", "legal", "less the best, 95 %",
+)  # fmt: skip
+"""Heads of a track's table."""
+TIERS: Final = {True: "run again", False: "recomputed"}
+"""Tier of a row by whether it was run again."""
+MARKUP: Final = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+"""Characters that Markdown may read as markup."""
+MEANING: Final = """\
+How to read it:
+
+- **Tiers.** *run again*: the keepers of this page ran agent and models again and got the same scores. *recomputed*:
+  every score was computed from the episodes of the submission by the one scorer. *reported*: numbers of others that
+  nobody here could compute; they are never ranked.
+- **Tracks.** Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of
+  different tracks say nothing about each other.
+- **Differences** are to the best row of the track, with a paired bootstrap interval over questions (95 %); *not
+  distinguishable* where it holds 0. With several training seeds a question's score is the mean over them; the interval
+  over seeds is Student's t.
+- **Ceilings** are told the gold pages (evidence-oracle) or the answer (oracle); they bound the rows above and are not
+  ranked.
+- **What "recomputed" does not prove**: that the named model wrote the outputs, that its training saw none of the
+  questions, or that nobody chose the best of several runs. `searchgym leaderboard check --replay` repeats the searches
+  and the workflow on the recorded outputs, so that invented hits and answers that no output holds are refused; outputs
+  that were themselves invented are found only by running the model again.
+"""
+
+
+def markdown(board: Board) -> str:
+    """Returns the page of a leaderboard."""
+    blocks = ["# Leaderboard", "Made by `make leaderboard`; every row is computed again from its episodes."]
+    suites = dict.fromkeys(track.suite for track in board.tracks)
+    for suite in suites:
+        blocks.append(f"## {escaped(suite)}")
+        if len(tracks := [track for track in board.tracks if track.suite == suite]) > 1:
+            blocks.append(_table(*suite_table(tracks)))
+        for track in tracks:
+            blocks += [
+                f"### {escaped(track.part)}",
+                f"Track: {escaped(track.label)}.",
+                _table(HEAD, track_cells(track)),
+            ]
+    if board.reported:
+        blocks += ["## Reported only", _table(*reported_table(board.reported))]
+    if board.absent:
+        blocks += ["## Not looked at here", "\n".join(f"- {escaped(text)}" for text in board.absent)]
+    return "\n\n".join((*blocks, MEANING.strip())) + "\n"
+
+
+def track_cells(track: Track) -> list[list[str]]:
+    """Returns the cells of a track's table, a row for each row under `HEAD`."""
+    ranked = iter(range(1, len(track.rows) + 1))
+    return [_cells(track, row, "" if row.is_ceiling else str(next(ranked))) for row in track.rows]
+
+
+def _cells(track: Track, row: Row, rank: str) -> list[str]:
+    """Returns the cells of one row."""
+    manifest, seeds = row.manifest, row.over_seeds("em")
+    models = ", ".join(dict.fromkeys(used.name for member in row.members for used in member.manifest.models.values()))
+    gap = track.to_best.get(manifest.name)
+    verdict = "ceiling" if row.is_ceiling else "best" if gap is None else ""
+    if gap is not None:
+        told = f", {gap.verdict}" if gap.verdict == "not distinguishable" else ""
+        verdict = f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}){told}"
+    return [
+        rank,
+        manifest.name,
+        TIERS[row.rerun],
+        manifest.agent + (f", T {manifest.temperature:g}, {manifest.samples} samples" if manifest.temperature else ""),
+        models,
+        number(row.mean("em")),
+        between(row.interval("em")),
+        str(len(row.members)),
+        "" if seeds is None else between(seeds),
+        number(row.mean("f1")),
+        *(number(row.mean(name), 2 if name == "searches" else 0 if name.endswith("tokens") else 3) for name in COSTS),
+        verdict,
+    ]
+
+
+def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and cells of the EM of each row in every part of a suite, for rows that are in all of them."""
+    columns = [track.part for track in tracks]
+    em: dict[str, list[float | None]] = {}
+    for place, track in enumerate(tracks):
+        for row in track.rows:
+            em.setdefault(row.manifest.name, [None] * len(tracks))[place] = row.mean("em")
+    whole = {name: [v for v in values if v is not None] for name, values in em.items()}
+    whole = {name: values for name, values in whole.items() if len(values) == len(tracks)}
+    ordered = sorted(whole.items(), key=lambda item: (-sum(item[1]), item[0]))
+    cells = [[name, *map(number, values), number(sum(values) / len(values))] for name, values in ordered]
+    return ["EM", *columns, "mean over parts"], cells
+
+
+def reported_table(rows: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:
+    """Returns heads and cells of the rows that are reported only."""
+    cells = [
+        [row.name, f"{row.suite} {row.part}", number(row.em), number(row.f1), row.source, row.differs, row.by]
+        for row in rows
+    ]
+    return ["name", "data", "EM", "F1", "source", "what differs", "by"], cells
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Formats a score; empty if it was not measured."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def between(bounds: Sequence[float]) -> str:
+    """Formats an interval."""
+    return f"{bounds[0]:.3f} to {bounds[1]:.3f}"
+
+
+def escaped(text: str) -> str:
+    """Returns text that Markdown and HTML show as it is, on one line."""
+    flat = " ".join(text.split())
+    for character, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        flat = flat.replace(character, name)
+    return MARKUP.sub(r"\\\1", flat)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table of escaped cells."""
+
+    def lines() -> Iterator[str]:
+        yield "| " + " | ".join(map(escaped, head)) + " |"
+        yield "|" + "---|" * len(head)
+        for row in rows:
+            yield "| " + " | ".join(map(escaped, row)) + " |"
+
+    return "\n".join(lines())

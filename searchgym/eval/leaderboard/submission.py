@@ -1,0 +1,227 @@
+"""Makes submissions of finished runs, and of numbers that others published."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.cards import build
+from searchgym.corpora.files import read_json, sha256_file, write_atomic, write_jsonl
+from searchgym.errors import CardError, DataError, RunExistsError, SubmissionError, UsageError
+from searchgym.eval.leaderboard.episodes import passages_of, prediction, write_episodes
+from searchgym.eval.leaderboard.manifest import (
+    EPISODES,
+    FORMAT,
+    LONGEST,
+    MANIFEST,
+    NAME,
+    PREDICTIONS,
+    Manifest,
+    UsedModel,
+    plain,
+)
+from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
+from searchgym.eval.runner import SCORES, questions_sha256
+from searchgym.eval.scores import score_each, summarise
+from searchgym.eval.suites.run import SUITE
+from searchgym.rollout.storage import read_episodes
+
+REPORTED: Final = "reported.json"
+"""File of a row that is reported only."""
+COPIED: Final = (
+    "env", "dataset", "split", "questions", "questions_sha256", "corpus_sha256", "retriever", "protocol", "scorer",
+    "reward", "agent", "workflow", "prompts", "temperature", "samples", "seed", "searchgym", *BUDGETS,
+)  # fmt: skip
+"""Fields that a manifest takes from the record of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a submission says that its run does not know."""
+
+    name: str
+    """Name of the row."""
+    by: str
+    """Who submits it."""
+    date: str = dataclasses.field(default_factory=lambda: datetime.date.today().isoformat())
+    url: str | None = None
+    training_seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """A row that is reported only: numbers of a publication, of which nothing can be computed again."""
+
+    format: str
+    name: str
+    by: str
+    suite: str
+    part: str
+    source: str
+    """Where the numbers stand: paper and table, or address."""
+    differs: str
+    """What is different from the suite: corpus, retriever, budgets, metric, number of questions."""
+    em: float
+    f1: float | None = None
+
+
+def runs_of(folder: Path, suite: str | None = None, part: str | None = None) -> dict[tuple[str, str], Path]:
+    """Returns (suite, part) to run folder, for the run of a suite or of one of its parts.
+
+    Raises:
+        UsageError: The folder holds no finished run, or the suite and part of a single run are not given.
+    """
+    if (folder / SUITE).is_file():
+        record = read_json(folder / SUITE)
+        parts = record.get("parts") if isinstance(record, Mapping) else None
+        if not isinstance(parts, list) or not all(isinstance(name, str) and name for name in parts):
+            raise DataError("damaged: expected the parts of a suite", folder / SUITE)
+        found = {(str(record["suite"]), name): folder / name for name in parts if part in (None, name)}
+    elif suite is None or part is None:
+        raise UsageError(f"{folder} is no run of a suite: give --suite and --part, or evaluate a suite")
+    else:
+        found = {(suite, part): folder}
+    for own in found.values():
+        if not (own / SCORES).is_file():
+            raise UsageError(f"{own} holds no finished run: evaluate it with --resume first")
+    if not found:
+        raise UsageError(f"{folder} has no part {part!r}")
+    return found
+
+
+def write_submission(run: Path, suite: str, part: str, about: About, out: Path, tasks: Tasks | None = None) -> Path:
+    """Makes a submission of a finished run; the folder appears when it is complete.
+
+    Args:
+        run: Folder of the run.
+        suite: Name of the suite.
+        part: Name of the part of the suite that was run.
+        about: Name of the row, and who submits it.
+        out: Folder to make.
+        tasks: Tasks that are loaded already.
+
+    Returns:
+        `out`.
+
+    Raises:
+        RunExistsError: `out` exists.
+        DataError: The run is damaged, or not one of this part of the suite; the message names the field.
+    """
+    if out.exists():
+        raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
+    record = _record(run)
+    task = (tasks or Tasks()).of_run(suite, part, record)
+    if record["env"] != task.card.id or record["questions_sha256"] != questions_sha256(task.questions):
+        reason = f"the run asked {record['questions']} questions of {record['env']}, suite {suite} asks "
+        raise DataError(f"{reason}{len(task.questions)} of {task.card.id}, or others: evaluate the suite", run)
+    episodes = list(read_episodes(run / "episodes.jsonl"))
+    scored = score_each(task, episodes, record["samples"])
+    with _appearing(out) as folder:
+        write_episodes(folder / EPISODES, scored.episodes, whole=passages_of(task.retriever) is None)
+        write_jsonl(folder / PREDICTIONS, (prediction(e, task.by_id[e.question_id]) for e in scored.episodes))
+        manifest = _manifest(record, suite, part, about, folder, summarise(scored))
+        with write_atomic(folder / MANIFEST) as file:
+            file.write((json.dumps(plain(manifest), indent=1) + "\n").encode())
+    return out
+
+
+def _record(run: Path) -> dict[str, Any]:
+    """Returns the record of a finished run."""
+    record = read_json(run / "run.json")
+    needed = {*COPIED, "models", "seconds", "hardware"}
+    missing = sorted(needed - record.keys()) if isinstance(record, dict) else ["a record"]
+    if missing:
+        reason = f"lacks {', '.join(missing)}: damaged, or made by an earlier version; evaluate it again"
+        raise DataError(reason, run / "run.json")
+    return dict(record)
+
+
+def _manifest(
+    record: Mapping[str, Any], suite: str, part: str, about: About, folder: Path, scores: Mapping[str, Any]
+) -> Manifest:
+    """Returns the manifest of a run."""
+    models = {}
+    for role, (name, sha256, *engine) in record["models"].items():
+        revision = name if re.fullmatch(r"[0-9a-f]{40}", name) else None  # a snapshot of the hub has that name
+        models[role] = {"name": name, "sha256": sha256, "revision": revision, "engine": "".join(engine)}
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        **dataclasses.asdict(about),
+        "suite": suite,
+        "part": part,
+        **{name: record[name] for name in COPIED},
+        "models": {role: UsedModel(**model) for role, model in models.items()},
+        "commit": record.get("commit"),
+        "hardware": record["hardware"],
+        "seconds": record["seconds"],
+        "files": {name: sha256_file(folder / name) for name in (PREDICTIONS, EPISODES)},
+        "scores": dict(scores),
+    }
+    try:
+        return build(Manifest, fields, "manifest")
+    except CardError as error:
+        raise DataError(f"makes no manifest: {error}", folder) from error
+
+
+def write_reported(row: Reported, out: Path) -> Path:
+    """Writes a row that is reported only; errors as `write_submission` and `read_reported`."""
+    if out.exists():
+        raise RunExistsError(f"{out} exists: choose another --name")
+    with _appearing(out) as folder, write_atomic(folder / REPORTED) as file:
+        file.write((json.dumps(dataclasses.asdict(row), indent=1) + "\n").encode())
+    read_reported(out)
+    return out
+
+
+def read_reported(folder: Path) -> Reported:
+    """Reads a row that is reported only.
+
+    Raises:
+        SubmissionError: A field is missing or has no possible value.
+    """
+    path = folder / REPORTED
+    try:
+        row = build(Reported, read_json(path), "reported")
+    except (CardError, DataError) as error:
+        raise SubmissionError(REPORTED, str(error), path) from error
+    for name in ("name", "by", "source", "differs", "suite", "part"):
+        value = getattr(row, name)
+        if not value.strip() or len(value) > 4 * LONGEST or not NAME.fullmatch(value):
+            raise SubmissionError(name, f"expected one line of text, got {value!r:.60}", path)
+    for name in ("em", "f1"):
+        value = getattr(row, name)
+        if value is not None and not (math.isfinite(value) and 0 <= value <= 1):
+            raise SubmissionError(name, f"expected a number from 0 to 1, got {value}", path)
+    return row
+
+
+def folder_name(name: str, training_seed: int | None = None) -> str:
+    """Returns the name of the folder of a row: its letters and digits, and the training seed."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if not slug:
+        raise UsageError(f"the name {name!r} has no letter or digit of which the folder's name could be made")
+    return slug if training_seed is None else f"{slug}_seed{training_seed}"
+
+
+@contextlib.contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """Yields a temporary folder that gets its name when the block ends, and is removed after an exception."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    folder.mkdir()
+    try:
+        yield folder
+        folder.rename(out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,208 @@
+"""Rows of a leaderboard by track, and the differences to the best row of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.errors import DataMissingError, SearchGymError, SubmissionError
+from searchgym.eval.compare import Difference, difference
+from searchgym.eval.intervals import bootstrap_ci, t_interval
+from searchgym.eval.leaderboard.check import Checked, check
+from searchgym.eval.leaderboard.manifest import MANIFEST, Manifest
+from searchgym.eval.leaderboard.rerun import was_rerun
+from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
+from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
+from searchgym.eval.scores import OFFICIAL, question_rows
+
+CEILINGS: Final = ("oracle", "evidence-oracle")
+"""Agents that are given the gold titles or answers: their rows bound the others and are not ranked."""
+ALIKE: Final = ("agent", "workflow", "prompts", "temperature", "samples", "env", "scorer", "reward", "protocol")
+"""What the training seeds of one row have in common."""
+COSTS: Final = ("searches", "response_tokens", "read_tokens", "evidence_found", "legal")
+"""Scores beside EM and F1 that a row shows, means over its seeds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a method on a track, with one or several training seeds."""
+
+    members: Sequence[Checked]
+    questions: Mapping[str, dict[str, float]]
+    """Question id to EM and F1, means over the seeds."""
+    rerun: bool
+    """Whether every member was run again."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of the first seed."""
+        return self.members[0].manifest
+
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether the agent is given what the others look for."""
+        return self.manifest.agent in CEILINGS
+
+    def mean(self, name: str) -> float | None:
+        """Returns the mean of a score over the seeds, None if it was not measured."""
+        values = [member.scores.get(name) for member in self.members]
+        known = [value for value in values if isinstance(value, (int, float))]
+        return sum(known) / len(values) if known else None
+
+    def interval(self, name: str) -> list[float]:
+        """Returns the 95 % bootstrap interval over questions of the mean over the seeds."""
+        return bootstrap_ci([row[name] for _, row in sorted(self.questions.items())])
+
+    def over_seeds(self, name: str) -> tuple[float, float] | None:
+        """Returns the 95 % t-interval over the seeds, None with fewer than two."""
+        values = [member.scores.get(name) or 0.0 for member in self.members]
+        return t_interval(values) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Track:
+    """Rows that can be compared: one data set, corpus, retriever and set of budgets."""
+
+    suite: str
+    part: str
+    label: str
+    """Corpus, retriever and budgets in words."""
+    rows: Sequence[Row]
+    """Rows by EM, the best first; ceilings come last."""
+    to_best: Mapping[str, Difference] = field(default_factory=dict)
+    """Name of the row to its difference to the best row that is no ceiling; not of that row, nor of ceilings."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A leaderboard: its tracks, its reported rows, and what could not be looked at here."""
+
+    tracks: Sequence[Track]
+    reported: Sequence[Reported]
+    refused: Sequence[SubmissionError]
+    """Why submissions were refused, in order of their folders."""
+    absent: Sequence[str]
+    """What is not here, in words: data that a suite needs."""
+
+
+def find_submissions(folders: Iterable[Path]) -> list[Path]:
+    """Returns the folders below that hold a submission or a reported row, in a fixed order."""
+    files = [p for folder in folders for name in (MANIFEST, REPORTED) for p in folder.rglob(name)]
+    return sorted({path.parent for path in files if not any(part.startswith(".") for part in path.parts[1:])})
+
+
+def build_board(
+    folders: Sequence[Path], tasks: Tasks | None = None, progress: Callable[[str, int, int], None] | None = None
+) -> Board:
+    """Checks every submission in folders, and makes the rows and tracks of a leaderboard.
+
+    Args:
+        folders: Folders of submissions.
+        tasks: Tasks that are loaded already.
+        progress: Called with ("submissions", number done, number in all).
+
+    Returns:
+        The board; a submission that is refused is in none of its rows and is named with the reason.
+    """
+    tasks, places = tasks or Tasks(), find_submissions(folders)
+    checked: list[Checked] = []
+    reported: list[Reported] = []
+    refused: list[SubmissionError] = []
+    absent: dict[str, None] = {}
+    for number, place in enumerate(places, start=1):
+        try:
+            if (place / REPORTED).is_file():
+                reported.append(read_reported(place))
+            else:
+                checked.append(check(place, tasks))
+        except SubmissionError as error:
+            refused.append(error)
+        except DataMissingError as error:
+            absent.setdefault(str(error))
+        if progress is not None:
+            progress("submissions", number, len(places))
+    good = _without_repeats(checked, refused)
+    groups: dict[str, list[Checked]] = {}
+    for one in good:
+        groups.setdefault(_track_key(one.manifest), []).append(one)
+    tracks = [_track(own, refused) for _, own in sorted(groups.items())]
+    return Board([track for track in tracks if track.rows], reported, refused, list(absent))
+
+
+def _track_key(manifest: Manifest) -> str:
+    """Returns what two rows must have in common to be compared, as a text to sort by."""
+    budgets = [getattr(manifest, name) for name in BUDGETS]
+    return json.dumps([manifest.suite, manifest.part, manifest.corpus_sha256, manifest.retriever, budgets])
+
+
+def _without_repeats(checked: Sequence[Checked], refused: list[SubmissionError]) -> list[Checked]:
+    """Returns the submissions, without those whose name and training seed another in the same track has."""
+    seen: dict[tuple[Any, ...], Checked] = {}
+    for one in checked:
+        key = _track_key(one.manifest), one.manifest.name, one.manifest.training_seed
+        if key in seen:
+            reason = f"{one.manifest.name!r} with training seed {one.manifest.training_seed} is also {seen[key].folder}"
+            refused.append(SubmissionError("name", f"two submissions of one name: {reason}", one.folder / MANIFEST))
+        else:
+            seen[key] = one
+    return list(seen.values())
+
+
+def _track(checked: Sequence[Checked], refused: list[SubmissionError]) -> Track:
+    """Returns the track of submissions that can be compared."""
+    by_name: dict[str, list[Checked]] = {}
+    for one in checked:
+        own = by_name.setdefault(one.manifest.name, [])
+        if own and (field := _unlike(own[0].manifest, one.manifest)):
+            reason = f"is another one than that of {own[0].folder}, of the same name: give it another name"
+            refused.append(SubmissionError(field, reason, one.folder / MANIFEST))
+        else:
+            own.append(one)
+    rows = [_row(sorted(own, key=lambda one: one.manifest.training_seed or 0)) for own in by_name.values()]
+    rows.sort(key=lambda row: (row.is_ceiling, -(row.mean("em") or 0.0), row.manifest.name))
+    first = checked[0].manifest
+    best = next((row for row in rows if not row.is_ceiling), None)
+    others = [row for row in rows if best is not None and row is not best and not row.is_ceiling]
+    gaps = {row.manifest.name: difference(row.questions, best.questions) for row in others} if best else {}
+    return Track(first.suite, first.part, label_of(first), rows, gaps)
+
+
+def _unlike(first: Manifest, other: Manifest) -> str | None:
+    """Returns a field in which two seeds of one row must not differ, and do."""
+    if (first.training_seed is None) != (other.training_seed is None):
+        return "training_seed"
+    return next((name for name in ALIKE if getattr(first, name) != getattr(other, name)), None)
+
+
+def _row(members: Sequence[Checked]) -> Row:
+    """Returns the row of the training seeds of one method."""
+    each = [{row["id"]: row for row in question_rows(member.scored)} for member in members]
+    questions: dict[str, dict[str, float]] = {
+        id: {name: sum(rows[id][name] for rows in each) / len(each) for name in OFFICIAL if name in each[0][id]}
+        for id in each[0]
+    }
+    return Row(members, questions, all(was_rerun(member.folder, member.manifest) for member in members))
+
+
+def label_of(manifest: Manifest) -> str:
+    """Returns corpus, retriever and budgets of a track in words."""
+    own = manifest.retriever
+    settings = [f"{k} {v}" for k, v in own.items() if k not in ("retriever", "kind", "passages", "corpus")]
+    kind = str(own.get("kind", own.get("retriever")))
+    corpus = f"{own['passages']:,} passages" if isinstance(own.get("passages"), int) else "an unnamed corpus"
+    sha256 = f" ({manifest.corpus_sha256[:12]})" if manifest.corpus_sha256 else ""
+    budgets = (
+        f"{manifest.top_k} hits, {manifest.max_turns} turns, {manifest.max_queries} "
+        f"quer{'y' if manifest.max_queries == 1 else 'ies'} a turn, {manifest.max_observation_words} words"
+    )
+    return f"{corpus}{sha256}; {kind} ({', '.join(settings)}); {budgets}"
+
+
+def refuse_nothing(board: Board) -> None:
+    """Raises the first reason for which a submission was refused, if there is one."""
+    if board.refused:
+        error: SearchGymError = board.refused[0]
+        raise error

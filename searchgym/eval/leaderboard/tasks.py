@@ -1,0 +1,52 @@
+"""The task that a submission says it ran: the part of the suite, with the budgets of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from searchgym.corpora.retrieval.retriever import NullRetriever
+from searchgym.envs.task import Task, TaskOptions
+from searchgym.eval.suites.cards import load_suite
+from searchgym.eval.suites.tasks import load_part
+from searchgym.protocol import get_protocol
+
+BUDGETS: Final = ("top_k", "max_turns", "max_queries", "max_observation_words")
+"""Budgets that a run may choose; each choice is a track of its own."""
+
+
+class Tasks:
+    """Tasks of the parts of suites, each loaded once.
+
+    Args:
+        options: Options of the environments, such as another corpus or retriever.
+    """
+
+    def __init__(self, options: TaskOptions | None = None) -> None:
+        self._options = options
+        self._loaded: dict[tuple[str, str], Task] = {}
+
+    def base(self, suite: str, part: str) -> Task:
+        """Returns the task of a part of a suite, with the suite's budgets.
+
+        Raises:
+            UnknownNameError: There is no such suite or part.
+            DataMissingError: Its questions or its corpus are not here.
+        """
+        if (suite, part) not in self._loaded:
+            card = load_suite(suite)
+            self._loaded[suite, part] = load_part(card, card.part(part), self._options)
+        return self._loaded[suite, part]
+
+    def of_run(self, suite: str, part: str, record: Mapping[str, Any]) -> Task:
+        """Returns the task of a part with the budgets of a run's record or manifest.
+
+        A run over another corpus than the one here has a retriever that finds nothing: its hits cannot be looked up.
+        """
+        base = self.base(suite, part)
+        budgets = {name: record[name] for name in BUDGETS}
+        thoughts = base.rules.protocol.keep_thoughts
+        rules = dataclasses.replace(base.rules, protocol=get_protocol(record["protocol"], thoughts), **budgets)
+        here = getattr(base.retriever, "corpus_sha256", None) == record["corpus_sha256"]
+        return dataclasses.replace(base, rules=rules, retriever=base.retriever if here else NullRetriever())

@@ -1,0 +1,1 @@
+"""Suites: fixed lists of environments, splits and questions that are scored together."""

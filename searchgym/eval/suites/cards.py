@@ -1,0 +1,150 @@
+"""Cards of suites: which environments a suite asks, with how many questions, and under which options."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from searchgym.cards import find_card, list_cards, load_card
+from searchgym.corpora.files import sha256_file
+from searchgym.errors import CardError, DataMissingError, UnknownNameError
+
+DATA: Final = "$SEARCHGYM_DATA"
+"""Beginning of a path in the folder of evaluation data."""
+OPTIONS: Final = (
+    "questions", "corpus", "retriever", "distractors", "aliases", "world", "generated", "protocol", "top_k",
+    "max_turns", "max_queries", "max_observation_words",
+)  # fmt: skip
+"""Options of an environment that a suite may set. None of them can name code, so that a card can be anybody's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subset:
+    """Rule for a fixed part of a data set: in each stratum the ids with the smallest hashes."""
+
+    n: int
+    """Number of questions."""
+    seed: int = 0
+    """Seed of the hash."""
+    strata: list[Literal["type", "hops", "level"]] = field(default_factory=lambda: ["type", "hops"])
+    """What the strata are made of; each gets its share of the questions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One data set of a suite."""
+
+    env: str
+    """Environment that asks the questions."""
+    n: int
+    """Number of questions of the data set, before a subset is taken; another number is refused."""
+    name: str = ""
+    """Name in tables and folders; by default the environment's short name."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment; paths may begin with ``$SEARCHGYM_DATA/``."""
+    subset: Subset | None = None
+    """Which questions are asked; None for all of them."""
+    ids: list[str] = field(default_factory=list)
+    """Ids of the questions that are asked, instead of a subset; empty for all of them."""
+    sha256: str | None = None
+    """SHA-256 of the ids that are asked (`ids_sha256`); None if the project has not seen the data: then the first use
+    on a machine fixes it there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteCard:
+    """Card of one suite."""
+
+    name: str
+    summary: str
+    parts: list[Part]
+
+    def part(self, name: str) -> Part:
+        """Returns the part of a name.
+
+        Raises:
+            UnknownNameError: The suite has no such part.
+        """
+        parts = {part.name: part for part in self.parts}
+        if name not in parts:
+            raise UnknownNameError(f"part of suite {self.name}", name, parts)
+        return parts[name]
+
+
+def find_suite(name: str) -> Path | None:
+    """Returns the file of a suite's card, None if no suite has that name."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        text = Path(name).read_text(encoding="utf-8", errors="replace") if Path(name).is_file() else ""
+        return Path(name) if "\nparts:" in f"\n{text}" else None
+    return list_cards("suites").get(name)
+
+
+def load_suite(name: str) -> SuiteCard:
+    """Reads the card of a suite, given its name or its path.
+
+    Raises:
+        UnknownNameError: No such suite; the nearest name is suggested.
+        CardError: An unknown key or option, a part twice, or both a subset and ids.
+    """
+    path = find_card("suites", name)
+    card = load_card(SuiteCard, path)
+    if not card.parts:
+        raise CardError(f"{path}: a suite has one part at least")
+    named = [_named(part) for part in card.parts]
+    for part in named:
+        where = f"{path}: part {part.name}"
+        for option in part.options:
+            if option not in OPTIONS:
+                raise CardError(f"{where}: {UnknownNameError('option', option, OPTIONS)}")
+        if part.subset is not None and part.ids:
+            raise CardError(f"{where}: gives ids and a subset: leave one out")
+        if Path(part.name).name != part.name or part.name.startswith("."):
+            raise CardError(f"{where}: the name becomes that of a folder, {part.name!r} cannot")
+    if len({part.name for part in named}) < len(named):
+        raise CardError(f"{path}: two parts of one name: give each a `name`")
+    return SuiteCard(name=card.name, summary=card.summary, parts=named)
+
+
+def _named(part: Part) -> Part:
+    """Returns a part with its name filled in: by default the short name of its environment."""
+    short = part.env.split("/")[-1].rpartition("-v")[0] or part.env.split("/")[-1]
+    return part if part.name else replace(part, name=short)
+
+
+def suite_sha256(name: str) -> str:
+    """Returns the SHA-256 of a suite's card."""
+    return sha256_file(find_card("suites", name))
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Returns the SHA-256 of ids, whatever their order: of one id per line, sorted."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options with the paths in the folder of evaluation data filled in.
+
+    Raises:
+        DataMissingError: ``SEARCHGYM_DATA`` is not set, or a file is not in its folder.
+    """
+    return {name: _filled(value) for name, value in options.items()}
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return resolved(value)
+    if isinstance(value, list):
+        return [_filled(item) for item in value]
+    if not isinstance(value, str) or not value.startswith(f"{DATA}/"):
+        return value
+    base = os.environ.get("SEARCHGYM_DATA")
+    if not base:
+        raise DataMissingError(f"needs evaluation data: set SEARCHGYM_DATA to the folder with {value[len(DATA) + 1 :]}")
+    path = Path(base) / value[len(DATA) + 1 :]
+    if not path.exists():
+        raise DataMissingError("no such evaluation data in the folder that SEARCHGYM_DATA names", path)
+    return str(path)

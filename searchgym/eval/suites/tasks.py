@@ -1,0 +1,132 @@
+"""Tasks of a suite: each part's environment with its questions, checked against the card."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from searchgym.corpora.files import read_json, write_atomic
+from searchgym.corpora.own import home
+from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.envs.registration import env_options, find_env
+from searchgym.envs.task import Task, TaskOptions, load_task
+from searchgym.errors import CardError, DataError, SearchGymError
+from searchgym.eval.breakdown import hops_of
+from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
+from searchgym.records import Question
+
+
+def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> dict[str, Task]:
+    """Loads every part of a suite; parts over one corpus share its retriever.
+
+    Args:
+        suite: The suite.
+        options: Options that replace those of the parts.
+
+    Returns:
+        Name of the part to task.
+
+    Raises:
+        DataMissingError: Questions or a corpus are not here; the message names the part.
+        DataError: The questions are not those of the card.
+    """
+    tasks: dict[str, Task] = {}
+    shared: dict[str, AnyRetriever] = {}
+    for part in suite.parts:
+        corpus = find_env(part.env).corpus
+        alone = {"corpus", "retriever", "distractors", "world", "generated"} & {*part.options, *(options or {})}
+        sharing = not alone and find_env(part.env).world is None
+        own: dict[str, Any] = {"retriever": shared[corpus]} if sharing and corpus in shared else {}
+        task = load_part(suite, part, cast("TaskOptions", {**own, **(options or {})}))
+        if sharing:
+            shared[corpus] = task.retriever
+        tasks[part.name] = task
+    return tasks
+
+
+def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) -> Task:
+    """Loads one part of a suite; see `load_suite_tasks`."""
+    try:
+        card = find_env(part.env)
+        given = {**env_options(part.env), **resolved(part.options), **(options or {})}
+        task = load_task(card, **cast("TaskOptions", given))
+    except SearchGymError as error:
+        where = f"suite {suite.name}, part {part.name}: "
+        if isinstance(error, DataError):
+            raise type(error)(where + error.reason, error.path, error.line) from error
+        raise CardError(f"{where}{error}") from error
+    questions = asked(suite, part, task.questions)
+    return dataclasses.replace(task, questions=tuple(questions), by_id={q.id: q for q in questions})
+
+
+def asked(suite: SuiteCard, part: Part, questions: Sequence[Question]) -> list[Question]:
+    """Returns the questions of a data set that a part asks, after a check of their number and ids.
+
+    Raises:
+        DataError: There are more or fewer questions than the card says, or the ids are not those that it names.
+        CardError: The card names an id that the data set does not have.
+    """
+    where = f"suite {suite.name}, part {part.name}"
+    if len(questions) != part.n:
+        raise DataError(f"{where}: expected {part.n} questions, got {len(questions)}: another split or file")
+    if part.ids:
+        known = {question.id: question for question in questions}
+        if unknown := sorted(set(part.ids) - known.keys()):
+            raise CardError(f"{where}: {len(unknown)} ids are not in the data set, such as {unknown[0]!r}")
+        questions = [known[id] for id in part.ids]
+    elif part.subset is not None:
+        questions = subset(questions, part.subset)
+    sha256 = ids_sha256(question.id for question in questions)
+    expected = part.sha256 or _first_seen(suite, part, sha256)
+    if sha256 != expected:
+        raise DataError(
+            f"{where}: the ids of the questions have the sha256 {sha256[:16]}..., expected {expected[:16]}...: the "
+            "data are another version of this split"
+        )
+    return list(questions)
+
+
+def _first_seen(suite: SuiteCard, part: Part, sha256: str) -> str:
+    """Returns the SHA-256 of a part's ids that this machine saw first, and records it at first use."""
+    digest = hashlib.sha256(repr(part).encode()).hexdigest()[:16]  # another rule has other ids
+    file: Path = home() / "suites" / f"{suite.name}-{part.name}-{digest}.json"
+    if file.exists():
+        seen = read_json(file)
+        return str(seen.get("sha256") if isinstance(seen, Mapping) else seen)
+    with write_atomic(file) as out:
+        out.write((json.dumps({"suite": suite.name, "part": part.name, "sha256": sha256}) + "\n").encode())
+    return sha256
+
+
+def subset(questions: Sequence[Question], rule: Subset) -> list[Question]:
+    """Returns a fixed part of questions: each stratum gives its share, the ids with the smallest hashes first.
+
+    The shares are rounded by largest remainders (ties to the larger stratum, then by name), the hash of an id is the
+    SHA-256 of ``"SEED:ID"``. The order of the questions has no influence, and of a larger data set with the same strata
+    the same ids come first.
+    """
+    strata: dict[tuple[str, ...], list[Question]] = {}
+    for question in questions:
+        strata.setdefault(_stratum(question, rule), []).append(question)
+    n = min(rule.n, len(questions))
+    exact = {name: n * len(own) / len(questions) for name, own in strata.items()}
+    counts = {name: int(share) for name, share in exact.items()}
+    left = sorted(strata, key=lambda name: (counts[name] - exact[name], -len(strata[name]), name))
+    for name in left[: n - sum(counts.values())]:
+        counts[name] += 1
+    chosen = [q for name, own in strata.items() for q in sorted(own, key=lambda q: _rank(q, rule))[: counts[name]]]
+    return sorted(chosen, key=lambda question: _rank(question, rule))
+
+
+def _stratum(question: Question, rule: Subset) -> tuple[str, ...]:
+    values = {"type": question.kind, "hops": hops_of(question), "level": question.level}
+    return tuple(values[name] or "" for name in rule.strata)
+
+
+def _rank(question: Question, rule: Subset) -> tuple[str, str]:
+    text = f"{rule.seed}:{question.id}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest(), question.id
