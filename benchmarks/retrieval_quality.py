@@ -24,7 +24,7 @@ import numpy as np
 from searchgym.cli.output import emit_rows
 from searchgym.corpora import read_passages, read_questions
 from searchgym.corpora.retrieval import build_index, load_index
-from searchgym.eval import bootstrap_ci, qrels_from_titles, retrieve_run
+from searchgym.eval import bootstrap_ci, qrels_from_questions, retrieve_run
 from searchgym.eval.retrieval import Qrels, recall
 from searchgym.records import Passage
 
@@ -48,7 +48,7 @@ def main() -> None:
     more = list(read_passages(args.data / "2wikimultihopqa" / "corpus.json"))
     scores, differences = [], []
     for name, passages in (("own", own), ("own and 2Wiki", list(together(own, more)))):
-        qrels = qrels_from_titles(questions, passages)
+        qrels = qrels_from_questions(questions, passages)
         texts = {question.id: question.text for question in questions if question.id in qrels}
         found = search_all(passages, texts, args.folder)
         recalls = {one: recalls_of(qrels, run) for one, run in found.items()}

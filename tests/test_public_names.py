@@ -14,6 +14,8 @@ PACKAGES = [
     "searchgym.corpora.retrieval",
     "searchgym.envs",
     "searchgym.eval",
+    "searchgym.eval.leaderboard",
+    "searchgym.eval.suites",
     "searchgym.rollout",
     "searchgym.train",
     "searchgym.train.bridges",

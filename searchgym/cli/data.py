@@ -149,7 +149,7 @@ def retrieval(
         searched = load_corpus(path, card)
         if qrels is None:
             bad = BadLines(skip_bad)
-            judged = measures.qrels_from_titles(read_questions(questions, None, bad), searched.passages())
+            judged = measures.qrels_from_questions(read_questions(questions, None, bad), searched.passages())
             report(bad)
         else:
             judged = measures.read_qrels(qrels)

@@ -1,22 +1,30 @@
-"""Evaluation of agents on questions and of retrievers on relevance judgements."""
+"""Evaluation of agents on questions and suites, of retrievers on relevance judgements, and comparisons of runs."""
 
 from typing import TYPE_CHECKING
 
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
+    from searchgym.eval.ceilings import add_ceilings
+    from searchgym.eval.compare import check_comparable, difference
+    from searchgym.eval.contamination import find_copies, measure_contamination
     from searchgym.eval.intervals import bootstrap_ci, t_interval
-    from searchgym.eval.retrieval import evaluate_run, qrels_from_titles, read_qrels, read_run, retrieve_run
+    from searchgym.eval.retrieval import evaluate_run, qrels_from_questions, read_qrels, read_run, retrieve_run
     from searchgym.eval.runner import EvalOptions, evaluate
     from searchgym.eval.scores import Scores, score_episodes
 
 __all__ = [
     "EvalOptions",
     "Scores",
+    "add_ceilings",
     "bootstrap_ci",
+    "check_comparable",
+    "difference",
     "evaluate",
     "evaluate_run",
-    "qrels_from_titles",
+    "find_copies",
+    "measure_contamination",
+    "qrels_from_questions",
     "read_qrels",
     "read_run",
     "retrieve_run",
@@ -27,8 +35,11 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "ceilings": "add_ceilings",
+        "compare": "check_comparable difference",
+        "contamination": "find_copies measure_contamination",
         "intervals": "bootstrap_ci t_interval",
-        "retrieval": "evaluate_run qrels_from_titles read_qrels read_run retrieve_run",
+        "retrieval": "evaluate_run qrels_from_questions read_qrels read_run retrieve_run",
         "runner": "EvalOptions evaluate",
         "scores": "Scores score_episodes",
     },

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from searchgym.records import Question
 from searchgym.scoring import normalise_answer
 
-NEAR: Final = 0.85
+NEAR: Final = 0.8
 """Least similarity of a near copy."""
 ASKED: Final = frozenset({"when", "where", "why", "how"})
 """Words that decide what is asked of an entity; near copies have the same ones."""
@@ -104,7 +104,9 @@ def _candidates(
     return found
 
 
-def contamination(training: Iterable[str], evaluation: Sequence[Question], em: Mapping[str, float]) -> dict[str, Any]:
+def measure_contamination(
+    training: Iterable[str], evaluation: Sequence[Question], em: Mapping[str, float]
+) -> dict[str, Any]:
     """Returns what copies of training questions do to a score.
 
     Args:

@@ -14,7 +14,8 @@ from pathlib import Path
 from searchgym.corpora.files import write_atomic
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, DataMissingError, ScoringError
-from searchgym.records import Passage, Question, title_key
+from searchgym.eval.evidence import gold_passages
+from searchgym.records import Passage, Question
 
 Qrels = dict[str, dict[str, int]]
 """Relevance judgements: query id to passage id to relevance (above 0 is relevant)."""
@@ -123,23 +124,21 @@ def _write(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
 # -- from questions ------------------------------------------------------------------------------------------------
 
 
-def qrels_from_titles(questions: Iterable[Question], passages: Iterable[Passage]) -> Qrels:
-    """Judges every passage whose title is a gold title of a question as relevant (1).
+def qrels_from_questions(questions: Iterable[Question], passages: Iterable[Passage]) -> Qrels:
+    """Judges the gold passages of questions as relevant (1).
+
+    Where a question comes with the text of a gold paragraph and the corpus holds it, that passage is relevant; else
+    every passage whose title is a gold title.
 
     Raises:
-        ScoringError: A gold title has no passage in the corpus, or no question names gold titles.
+        ScoringError: A gold page has no passage in the corpus, or no question names gold pages.
     """
-    by_title: dict[str, list[str]] = {}
-    for passage in passages:
-        by_title.setdefault(title_key(passage.title), []).append(passage.id)
     qrels: Qrels = {}
-    for question in questions:
-        if question.gold_titles is None:
-            continue
-        for title in question.gold_titles:
-            if title_key(title) not in by_title:
-                raise ScoringError(f"question {question.id!r}: gold page {title!r} is not in the corpus")
-            qrels.setdefault(question.id, {}).update(dict.fromkeys(by_title[title_key(title)], 1))
+    for question, golds in gold_passages(questions, passages).items():
+        for gold in golds:
+            if not gold.ids:
+                raise ScoringError(f"question {question!r}: gold page {gold.title!r} is not in the corpus")
+            qrels.setdefault(question, {}).update(dict.fromkeys(sorted(gold.ids), 1))
     if not qrels:
         raise ScoringError("no question names its gold pages: give --qrels")
     return qrels

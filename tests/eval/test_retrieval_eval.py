@@ -8,7 +8,7 @@ from support import PASSAGES, QUESTIONS, TitleRetriever
 from searchgym.errors import DataError, DataMissingError, ScoringError
 from searchgym.eval.retrieval import (
     evaluate_run,
-    qrels_from_titles,
+    qrels_from_questions,
     read_qrels,
     read_run,
     retrieve_run,
@@ -95,11 +95,11 @@ def test_missing_files_and_ids_with_blanks(tmp_path):
 
 
 def test_qrels_from_gold_titles():
-    assert qrels_from_titles(QUESTIONS, PASSAGES) == {"q0": {"p1": 1}, "q1": {"p1": 1, "p2": 1}, "q2": {"p0": 1}}
+    assert qrels_from_questions(QUESTIONS, PASSAGES) == {"q0": {"p1": 1}, "q1": {"p1": 1, "p2": 1}, "q2": {"p0": 1}}
     with pytest.raises(ScoringError, match="gold page 'Beta' is not in the corpus"):
-        qrels_from_titles(QUESTIONS, PASSAGES[:1])
+        qrels_from_questions(QUESTIONS, PASSAGES[:1])
     with pytest.raises(ScoringError, match="no question names its gold pages"):
-        qrels_from_titles([], PASSAGES)
+        qrels_from_questions([], PASSAGES)
 
 
 def test_runs_that_do_not_fit_the_qrels():

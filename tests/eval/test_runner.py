@@ -8,8 +8,8 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.agents.scripted import gold_answer
 from searchgym.envs.task import load_task
 from searchgym.errors import RewardError, RunExistsError, ScoringError, UsageError
-from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.evidence import find_golds, recall_by_turn
+from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes
 from searchgym.records import Answer, Question, Search
 from searchgym.rollout.storage import read_episodes, sidecar

@@ -261,10 +261,10 @@ def run_evaluation(
 def _with_contamination(task: Task, out: Path, scores: Scores, trained: list[str]) -> Scores:
     """Returns scores with what copies of training questions do to them, and writes them to the run folder."""
     from searchgym.corpora.files import iter_jsonl
-    from searchgym.eval.contamination import contamination
+    from searchgym.eval.contamination import measure_contamination
     from searchgym.eval.runner import QUESTIONS, SCORES, write_json
 
     em = {row["id"]: row["em"] for _, row in iter_jsonl(out / QUESTIONS) if "em" in row}
-    scores = scores | {"contamination": contamination(trained, task.questions, em)}
+    scores = scores | {"contamination": measure_contamination(trained, task.questions, em)}
     write_json(out / SCORES, scores)
     return scores

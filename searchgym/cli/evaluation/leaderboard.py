@@ -50,7 +50,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Make a submission of a finished run: predictions, episodes and manifest, checked as `check` does."""
-    from searchgym.eval.leaderboard.check import check
+    from searchgym.eval.leaderboard.check import check_submission
     from searchgym.eval.leaderboard.submission import About, folder_name, runs_of, write_submission
     from searchgym.eval.leaderboard.tasks import Tasks
 
@@ -60,7 +60,7 @@ def add(
         about = About(name, by, url=url, training_seed=training_seed)
         write_submission(folder, own_suite, own_part, about, out, tasks)
         try:
-            checked = check(out, tasks)
+            checked = check_submission(out, tasks)
         except SubmissionError:
             shutil.rmtree(out)
             raise
@@ -73,7 +73,7 @@ def add(
 
 
 @leaderboard.command("check")
-def check_submission(
+def check(
     folder: Annotated[Path, typer.Argument(help="Folder of a submission.")],
     replay: Annotated[bool, typer.Option("--replay", help="Repeat searches and workflow of drawn episodes.")] = False,
     episodes: Annotated[int, typer.Option(min=0, help="Episodes that --replay draws; 0 for all.")] = 50,
@@ -86,18 +86,18 @@ def check_submission(
 ) -> None:
     """Compute every score of a submission again, and refuse what does not agree, with field and reason."""
     from searchgym.agents.base import load_agent
-    from searchgym.eval.leaderboard.check import agent_of, check
-    from searchgym.eval.leaderboard.replay import replay as repeat
+    from searchgym.eval.leaderboard.check import agent_of, check_submission
+    from searchgym.eval.leaderboard.replay import replay_episodes
     from searchgym.eval.leaderboard.tasks import Tasks
 
     given = None if agent is None else load_agent(agent)
-    checked = check(folder, Tasks(_options(corpus, retriever)))
+    checked = check_submission(folder, Tasks(_options(corpus, retriever)))
     own = agent_of(checked.manifest, given)
     scores = checked.scores
     result: dict[str, Any] = {"submission": str(folder), "tier": "recomputed", "n": scores["n"]}
     result |= {"em": scores.get("em"), "f1": scores.get("f1")}
     if replay:
-        done = repeat(checked, own, episodes or None)
+        done = replay_episodes(checked, own, episodes or None)
         result |= {"episodes_replayed": done["episodes"], "searches_repeated": done["searches"]}
         if own is None:
             say(f"agent {checked.manifest.agent} does not ship here: only its searches were repeated (--agent)")
@@ -108,7 +108,7 @@ def check_submission(
 
 def _run_again(checked: Checked, agent: LoadedAgent | None, specs: list[str]) -> dict[str, Any]:
     """Runs a submission again; returns what was recorded."""
-    from searchgym.eval.leaderboard.rerun import rerun
+    from searchgym.eval.leaderboard.rerun import run_again
     from searchgym.rollout.models import Loading
 
     if agent is None:
@@ -122,7 +122,7 @@ def _run_again(checked: Checked, agent: LoadedAgent | None, specs: list[str]) ->
     named = named_models(specs, agent, how) if agent.roles else {}
     opened: contextlib.AbstractContextManager[Mapping[str, Model]] = open_models(named, checked.task, how)
     with opened as models, stages() as report:
-        found = rerun(checked, agent, models, lambda *done: report("episodes", *done))
+        found = run_again(checked, agent, models, lambda *done: report("episodes", *done))
     return {name: found[name] for name in ("episodes", "answers_equal", "em", "f1")}
 
 

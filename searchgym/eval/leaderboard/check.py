@@ -51,7 +51,7 @@ class Checked:
     """Scores as they were computed now."""
 
 
-def check(folder: Path, tasks: Tasks | None = None) -> Checked:
+def check_submission(folder: Path, tasks: Tasks | None = None) -> Checked:
     """Checks a submission against its suite, and computes its scores again.
 
     Args:

@@ -13,11 +13,15 @@ from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, SubmissionError
 from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
-from searchgym.records import Episode, Hit, Passage, Question
+from searchgym.records import Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.storage import read_episodes
 
 LONGEST: Final = 10_000
 """Maximum number of characters of an answer."""
+
+
+DIGITS: Final = 4
+"""Decimals of the scores of hits: more would be half of the file and tell nothing."""
 
 
 def passages_of(retriever: AnyRetriever) -> Iterable[Passage] | None:
@@ -37,14 +41,18 @@ def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None
     """
     with write_atomic(path) as file:
         for episode in episodes:
-            searches = episode.searches if whole else [_bare(searched) for searched in episode.searches]
+            searches = [_short(searched, whole) for searched in episode.searches]
             file.write(dump_line(dataclasses.asdict(dataclasses.replace(episode, contexts=[], searches=searches))))
 
 
-def _bare(searched: Any) -> Any:
-    """Returns a query with its hits, their passages without texts."""
-    hits = tuple(Hit(Passage(hit.passage.id, hit.passage.title, ""), hit.score) for hit in searched.hits)
-    return dataclasses.replace(searched, hits=hits)
+def _short(searched: Searched, whole: bool) -> Searched:
+    """Returns a query with its hits: scores to some digits, passages with their texts only if `whole`."""
+    hits = (Hit(p if whole else Passage(p.id, p.title, ""), round(score, DIGITS)) for p, score in _pairs(searched))
+    return dataclasses.replace(searched, hits=tuple(hits))
+
+
+def _pairs(searched: Searched) -> Iterator[tuple[Passage, float]]:
+    return ((hit.passage, hit.score) for hit in searched.hits)
 
 
 def load_episodes(folder: Path, task: Task) -> list[Episode]:
@@ -92,23 +100,23 @@ def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
 
 
 def prediction(episode: Episode, question: Question) -> dict[str, Any]:
-    """Returns the row of an episode in ``predictions.jsonl``: its answer in the fields of the official formats."""
+    """Returns the row of an episode in ``predictions.jsonl``: its answer in the fields of the official formats.
+
+    Fields that the agent did not produce are left out; ``answer`` is null where none was given.
+    """
     answer = episode.answer
     facts = None if answer is None or answer.supporting_facts is None else answer.supporting_facts
-    row: dict[str, Any] = {
-        "id": question.id,
-        "attempt": episode.attempt,
-        "answer": None if answer is None else answer.text,
-        "sp": None if facts is None else [[fact.title, fact.sentence] for fact in facts],
-        "evidence": None,
-        "support_idxs": None,
-        "answerable": None,
-    }
+    row: dict[str, Any] = {"id": question.id, "attempt": episode.attempt, "answer": None}
     if answer is not None:
         triples = answer.evidences
-        row["evidence"] = None if triples is None else [[t.subject, t.relation, t.object] for t in triples]
-        row["support_idxs"] = None if answer.paragraphs is None else list(answer.paragraphs)
-        row["answerable"] = answer.answerable
+        given = {
+            "answer": answer.text,
+            "sp": None if facts is None else [[fact.title, fact.sentence] for fact in facts],
+            "evidence": None if triples is None else [[t.subject, t.relation, t.object] for t in triples],
+            "support_idxs": None if answer.paragraphs is None else list(answer.paragraphs),
+            "answerable": answer.answerable,
+        }
+        row |= {name: value for name, value in given.items() if value is not None}
     return row | {
         "trajectory_ref": episode.id,
         "n_turns": episode.turns,

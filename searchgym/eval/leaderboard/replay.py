@@ -36,7 +36,7 @@ NEAR: Final = 1e-3
 BATCH: Final = 256
 
 
-def replay(checked: Checked, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
+def replay_episodes(checked: Checked, agent: LoadedAgent | None, most: int | None = DRAWN) -> dict[str, int]:
     """Repeats drawn episodes of a submission.
 
     Args:

@@ -25,7 +25,7 @@ AGREE: Final = 0.01
 """Largest difference in EM and F1 between a submission and its repetition: ties of tokens may fall otherwise."""
 
 
-def rerun(
+def run_again(
     checked: Checked,
     agent: LoadedAgent,
     models: Mapping[str, Model],

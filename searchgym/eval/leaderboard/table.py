@@ -11,7 +11,7 @@ from typing import Any, Final
 from searchgym.errors import DataMissingError, SearchGymError, SubmissionError
 from searchgym.eval.compare import Difference, difference
 from searchgym.eval.intervals import bootstrap_ci, t_interval
-from searchgym.eval.leaderboard.check import Checked, check
+from searchgym.eval.leaderboard.check import Checked, check_submission
 from searchgym.eval.leaderboard.manifest import MANIFEST, Manifest
 from searchgym.eval.leaderboard.rerun import was_rerun
 from searchgym.eval.leaderboard.submission import REPORTED, Reported, read_reported
@@ -117,7 +117,7 @@ def build_board(
             if (place / REPORTED).is_file():
                 reported.append(read_reported(place))
             else:
-                checked.append(check(place, tasks))
+                checked.append(check_submission(place, tasks))
         except SubmissionError as error:
             refused.append(error)
         except DataMissingError as error:
