@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 RESAMPLES = 1000
 """Number of bootstrap resamples."""
+BLOCK = 1 << 22
+"""Number of values that are resampled at once."""
 
 
 def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLES) -> list[float]:
@@ -22,7 +24,9 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, resamples: int = RESAMPLE
     """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)
-    means = np.array([data[rng.integers(len(data), size=len(data))].mean() for _ in range(resamples)])
+    rows = max(1, BLOCK // len(data))  # the generator gives the same numbers in blocks as one by one
+    sizes = [min(rows, resamples - at) for at in range(0, resamples, rows)]
+    means = np.concatenate([data[rng.integers(len(data), size=(size, len(data)))].mean(axis=1) for size in sizes])
     low, high = np.quantile(means, (0.025, 0.975))
     return [float(low), float(high)]
 

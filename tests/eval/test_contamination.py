@@ -34,7 +34,7 @@ EVALUATION = [
         ("which magazine was started first arthurs magazine or first for women", "exact"),
         ("  Which  magazine was started first: Arthur's Magazine, or the First for Women ??", "exact"),
         ("Which magazine was started earlier, Arthur's Magazine or First for Women?", "near"),
-        ("Arthur's Magazine or First for Women, which magazine was started first of all?", "near"),
+        ("Arthur's Magazine or First for Women, which magazine was the one started first?", "near"),
         ("So, which magazine was started first: First for Women or Arthur's Magazine?", "near"),
     ],
 )

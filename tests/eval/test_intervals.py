@@ -3,6 +3,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from searchgym.eval import intervals
 from searchgym.eval.intervals import bootstrap_ci, t_interval
 
 
@@ -27,3 +28,12 @@ def test_it_is_deterministic():
 def test_t_interval_by_hand():
     """Mean 3, variance 2.5, 5 values: 3 ± 2.776 √(2.5 / 5), 2.776 from the tables for 4 degrees of freedom."""
     assert t_interval([1, 2, 3, 4, 5]) == pytest.approx((3 - 2.776 * 0.5**0.5, 3 + 2.776 * 0.5**0.5), abs=1e-3)
+
+
+@pytest.mark.parametrize("block", [1, 7, 3000, 1 << 22])
+def test_resampling_in_blocks_gives_the_bits_of_resampling_one_by_one(monkeypatch, block):
+    values = np.random.default_rng(3).random(333)
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(333, size=333)].mean() for _ in range(1000)]
+    monkeypatch.setattr(intervals, "BLOCK", block)
+    assert bootstrap_ci(values) == [float(bound) for bound in np.quantile(means, (0.025, 0.975))]

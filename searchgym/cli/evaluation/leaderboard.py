@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from searchgym.envs.task import TaskOptions
     from searchgym.eval.leaderboard.check import Checked
     from searchgym.eval.leaderboard.table import Board
+    from searchgym.eval.leaderboard.tasks import Tasks
     from searchgym.rollout.models import Model
 
 leaderboard = typer.Typer(help="Submissions whose every score is computed again, and the tables made of them.")
@@ -27,6 +28,16 @@ leaderboard = typer.Typer(help="Submissions whose every score is computed again,
 BOARD = Path("eval/leaderboard")
 Corpus = Annotated[str | None, typer.Option(help="Corpus of the track, if it is not that of the suite.")]
 Retriever = Annotated[str | None, typer.Option(help="Retriever card or URL of the track, if not that of the suite.")]
+SuiteCards = Annotated[
+    list[Path] | None, typer.Option(help="Card of a suite of your own, beside those that ship; repeatable.")
+]
+
+
+def _tasks(corpus: str | None, retriever: str | None, cards: list[Path] | None) -> Tasks:
+    """Returns the tasks of suites under the options that were given."""
+    from searchgym.eval.leaderboard.tasks import Tasks
+
+    return Tasks(_options(corpus, retriever), cards or [])
 
 
 def _options(corpus: str | None, retriever: str | None) -> TaskOptions:
@@ -47,14 +58,14 @@ def add(
     url: Annotated[str | None, typer.Option(help="Where the model or the paper is.")] = None,
     corpus: Corpus = None,
     retriever: Retriever = None,
+    suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
     """Make a submission of a finished run: predictions, episodes and manifest, checked as `check` does."""
     from searchgym.eval.leaderboard.check import check_submission
     from searchgym.eval.leaderboard.submission import About, folder_name, runs_of, write_submission
-    from searchgym.eval.leaderboard.tasks import Tasks
 
-    tasks, made = Tasks(_options(corpus, retriever)), []
+    tasks, made = _tasks(corpus, retriever, suite_card), []
     for (own_suite, own_part), folder in runs_of(run, suite, part).items():
         out = to / own_suite / own_part / folder_name(name, training_seed)
         about = About(name, by, url=url, training_seed=training_seed)
@@ -82,16 +93,16 @@ def check(
     model: Annotated[list[str] | None, typer.Option(help="[ROLE=]MODEL: its models, for --rerun.")] = None,
     corpus: Corpus = None,
     retriever: Retriever = None,
+    suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
     """Compute every score of a submission again, and refuse what does not agree, with field and reason."""
     from searchgym.agents.base import load_agent
     from searchgym.eval.leaderboard.check import agent_of, check_submission
     from searchgym.eval.leaderboard.replay import replay_episodes
-    from searchgym.eval.leaderboard.tasks import Tasks
 
     given = None if agent is None else load_agent(agent)
-    checked = check_submission(folder, Tasks(_options(corpus, retriever)))
+    checked = check_submission(folder, _tasks(corpus, retriever, suite_card))
     own = agent_of(checked.manifest, given)
     scores = checked.scores
     result: dict[str, Any] = {"submission": str(folder), "tier": "recomputed", "n": scores["n"]}
@@ -132,20 +143,20 @@ def build(
     out: Annotated[Path | None, typer.Option(help="Markdown page; by default README.md of the first folder.")] = None,
     corpus: Corpus = None,
     retriever: Retriever = None,
+    suite_card: SuiteCards = None,
     json: Json = False,
 ) -> None:
     """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
     from searchgym.corpora.files import write_atomic
     from searchgym.eval.leaderboard.page import markdown
     from searchgym.eval.leaderboard.table import build_board
-    from searchgym.eval.leaderboard.tasks import Tasks
 
     places = folders or [BOARD]
     for place in places:
         if not place.is_dir():
             raise UsageError(f"{place} is no folder of submissions")
     with stages() as progress:
-        board = build_board(places, Tasks(_options(corpus, retriever)), progress)
+        board = build_board(places, _tasks(corpus, retriever, suite_card), progress)
     page = out or places[0] / "README.md"
     if not board.refused:
         with write_atomic(page) as file:

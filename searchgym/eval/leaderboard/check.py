@@ -175,6 +175,8 @@ def _over_budget(episode: Episode, manifest: Manifest) -> Iterator[tuple[str, st
     asked = Counter(searched.turn for searched in episode.searches)
     if asked and not 1 <= min(asked) <= max(asked) <= min(episode.turns, manifest.max_turns - 1):
         yield "max_turns", f"searches in turns {sorted(asked)} of {episode.turns}; the last may not search"
+    if len(asked) + episode.invalid + (episode.answer is not None) > episode.turns:
+        yield "max_turns", f"{len(asked)} searches, {episode.invalid} invalid actions, an answer: {episode.turns} turns"
     if asked and max(asked.values()) > manifest.max_queries:
         yield "max_queries", f"{max(asked.values())} queries in one turn, at most {manifest.max_queries}"
     if any(len(searched.hits) > manifest.top_k for searched in episode.searches):

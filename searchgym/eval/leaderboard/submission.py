@@ -177,9 +177,10 @@ def write_reported(row: Reported, out: Path) -> Path:
     """Writes a row that is reported only; errors as `write_submission` and `read_reported`."""
     if out.exists():
         raise RunExistsError(f"{out} exists: choose another --name")
-    with _appearing(out) as folder, write_atomic(folder / REPORTED) as file:
-        file.write((json.dumps(dataclasses.asdict(row), indent=1) + "\n").encode())
-    read_reported(out)
+    with _appearing(out) as folder:
+        with write_atomic(folder / REPORTED) as file:
+            file.write((json.dumps(dataclasses.asdict(row), indent=1) + "\n").encode())
+        read_reported(folder)
     return out
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from searchgym.cards import list_cards
 from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.envs.task import Task, TaskOptions
-from searchgym.eval.suites.cards import load_suite
+from searchgym.errors import UnknownNameError
+from searchgym.eval.suites.cards import SuiteCard, load_suite
 from searchgym.eval.suites.tasks import load_part
 from searchgym.protocol import get_protocol
 
@@ -21,11 +24,26 @@ class Tasks:
 
     Args:
         options: Options of the environments, such as another corpus or retriever.
+        cards: Cards of suites beside those that ship with the package. A submission may name a suite of either kind,
+            never a file.
     """
 
-    def __init__(self, options: TaskOptions | None = None) -> None:
+    def __init__(self, options: TaskOptions | None = None, cards: Sequence[str | Path] = ()) -> None:
         self._options = options
+        self._suites = {suite.name: suite for suite in (load_suite(str(card)) for card in cards)}
         self._loaded: dict[tuple[str, str], Task] = {}
+
+    def suite(self, name: str) -> SuiteCard:
+        """Returns the card of a suite.
+
+        Raises:
+            UnknownNameError: There is no such suite.
+        """
+        if name in self._suites:
+            return self._suites[name]
+        if name not in (known := list_cards("suites")):
+            raise UnknownNameError("suite", name, [*known, *self._suites])
+        return load_suite(name)
 
     def base(self, suite: str, part: str) -> Task:
         """Returns the task of a part of a suite, with the suite's budgets.
@@ -35,7 +53,7 @@ class Tasks:
             DataMissingError: Its questions or its corpus are not here.
         """
         if (suite, part) not in self._loaded:
-            card = load_suite(suite)
+            card = self.suite(suite)
             self._loaded[suite, part] = load_part(card, card.part(part), self._options)
         return self._loaded[suite, part]
 

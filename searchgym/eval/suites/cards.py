@@ -19,7 +19,7 @@ OPTIONS: Final = (
     "questions", "corpus", "retriever", "distractors", "aliases", "world", "generated", "protocol", "top_k",
     "max_turns", "max_queries", "max_observation_words",
 )  # fmt: skip
-"""Options of an environment that a suite may set. None of them can name code, so that a card can be anybody's."""
+"""Options of an environment that a suite may set: none that names code, so that a card can be anybody's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,10 @@ def load_suite(name: str) -> SuiteCard:
         for option in part.options:
             if option not in OPTIONS:
                 raise CardError(f"{where}: {UnknownNameError('option', option, OPTIONS)}")
+        if part.env.endswith((".yaml", ".yml")):
+            raise CardError(f"{where}: env {part.env!r} is a file; name a registered environment")
+        if (retriever := part.options.get("retriever", "bm25")) not in list(list_cards("retrievers")):
+            raise CardError(f"{where}: retriever {retriever!r:.60} is no card that ships: give --retriever yourself")
         if part.subset is not None and part.ids:
             raise CardError(f"{where}: gives ids and a subset: leave one out")
         if Path(part.name).name != part.name or part.name.startswith("."):

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from searchgym.cards import EnvCard
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, TaskOptions, load_task
-from searchgym.errors import CardError, DataError, SearchGymError
+from searchgym.errors import CardError, DataError, SearchGymError, UsageError
 from searchgym.eval.breakdown import hops_of
 from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
 from searchgym.records import Question
@@ -37,21 +38,21 @@ def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> di
     tasks: dict[str, Task] = {}
     shared: dict[str, AnyRetriever] = {}
     for part in suite.parts:
-        corpus = find_env(part.env).corpus
+        env = _env(suite, part)
         alone = {"corpus", "retriever", "distractors", "world", "generated"} & {*part.options, *(options or {})}
-        sharing = not alone and find_env(part.env).world is None
-        own: dict[str, Any] = {"retriever": shared[corpus]} if sharing and corpus in shared else {}
+        sharing = not alone and env.world is None
+        own: dict[str, Any] = {"retriever": shared[env.corpus]} if sharing and env.corpus in shared else {}
         task = load_part(suite, part, cast("TaskOptions", {**own, **(options or {})}))
         if sharing:
-            shared[corpus] = task.retriever
+            shared[env.corpus] = task.retriever
         tasks[part.name] = task
     return tasks
 
 
 def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) -> Task:
     """Loads one part of a suite; see `load_suite_tasks`."""
+    card = _env(suite, part)
     try:
-        card = find_env(part.env)
         given = {**env_options(part.env), **resolved(part.options), **(options or {})}
         task = load_task(card, **cast("TaskOptions", given))
     except SearchGymError as error:
@@ -61,6 +62,14 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
         raise CardError(f"{where}{error}") from error
     questions = asked(suite, part, task.questions)
     return dataclasses.replace(task, questions=tuple(questions), by_id={q.id: q for q in questions})
+
+
+def _env(suite: SuiteCard, part: Part) -> EnvCard:
+    """Returns the card of a part's environment."""
+    try:
+        return find_env(part.env)
+    except UsageError as error:
+        raise CardError(f"suite {suite.name}, part {part.name}: {error}") from error
 
 
 def asked(suite: SuiteCard, part: Part, questions: Sequence[Question]) -> list[Question]:
