@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tiny train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
+.PHONY: help setup demo eval leaderboard tiny train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -31,6 +31,26 @@ setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requi
 
 demo: setup  ## train the shipped tiny model to search, and print its scores before and after (minutes)
 	$(VENV)/bin/searchgym demo
+
+SUITE ?= worlds
+AGENT ?= single-search
+eval: setup  ## evaluate an agent on a suite of eval/ (SUITE= AGENT= MODEL= OUT= ARGS=; single-search on worlds by default)
+	$(VENV)/bin/searchgym eval $(SUITE) --agent $(AGENT) $(if $(MODEL),--model $(MODEL)) $(if $(OUT),--out $(OUT)) $(ARGS)
+
+# Episodes at real questions are not in the repository: where the questions are, scripted agents make rows on the spot.
+REAL := runs/leaderboard
+leaderboard: setup  ## recompute every row of eval/leaderboard from its episodes, and write its page (a minute)
+	$(VENV)/bin/searchgym leaderboard build eval/leaderboard
+ifdef SEARCHGYM_DATA
+	rm -rf $(REAL)
+	@set -e; for agent in oracle evidence-oracle single-search closed-book; do \
+		$(VENV)/bin/searchgym eval wiki-real --agent $$agent --out $(REAL)/runs/$$agent --json >/dev/null; \
+		$(VENV)/bin/searchgym leaderboard add $(REAL)/runs/$$agent --name $$agent --by 'this machine' \
+			--to $(REAL)/submissions --json >/dev/null; done
+	$(VENV)/bin/searchgym leaderboard build $(REAL)/submissions
+else
+	@echo 'wiki-real is left out: SEARCHGYM_DATA names no folder with the real questions'
+endif
 
 tiny: setup  ## train the tiny model from scratch into runs/tiny (an hour; make tiny TINY='--minutes 10' for a look)
 	$(PY) -m searchgym.train.tiny --out runs/tiny $(TINY)

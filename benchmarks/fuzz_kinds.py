@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -30,6 +31,14 @@ from searchgym.corpora.worlds.build import build_world
 from searchgym.corpora.worlds.storage import read_world, write_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
+from searchgym.eval.compare import read_run as read_for_comparison
+from searchgym.eval.leaderboard.check import agent_of, check_submission
+from searchgym.eval.leaderboard.manifest import digest
+from searchgym.eval.leaderboard.page import markdown
+from searchgym.eval.leaderboard.replay import replay_episodes
+from searchgym.eval.leaderboard.submission import About, write_submission
+from searchgym.eval.leaderboard.table import build_board
+from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.graphs.packs import load_pack
 from searchgym.questions.generate import Plan
@@ -344,6 +353,40 @@ def make_questions(folder: Path) -> None:
     write_set(films, "people-and-works", Plan(n=20, shapes=("chain", "comparison")), folder)
 
 
+SUITE = "suite.yaml"
+
+
+def make_submission(folder: Path) -> None:
+    """Makes a submission, beside the card of its suite and a run that it was made of."""
+    write(folder, {SUITE: "name: small\nsummary: s\nparts:\n  - env: Demo\n    n: 12\n"})
+    task = load_task(find_env("searchgym/Demo-v0"))
+    evaluate(task, load_agent("single-search"), folder / "run")
+    about = About("a row", "a tester")
+    write_submission(folder / "run", "small", "Demo", about, folder / "submission", Tasks(cards=[folder / SUITE]))
+
+
+def read_submission(folder: Path) -> None:
+    """Checks a submission, repeats some of it, and reads its run for a comparison."""
+    tasks = Tasks(cards=[folder / SUITE])
+    board = build_board([folder / "submission"], tasks)
+    markdown(board)
+    checked = check_submission(folder / "submission", tasks)
+    replay_episodes(checked, agent_of(checked.manifest, None), 3)
+    read_for_comparison(folder / "run")
+
+
+def seal_submission(folder: Path) -> None:
+    """Makes the sums and seals of a changed submission agree again."""
+    own = folder / "submission"
+    faults = OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError
+    with contextlib.suppress(*faults):  # damaged beyond that
+        manifest = json.loads((own / "manifest.json").read_text(encoding="utf-8"))
+        files = [name for name in manifest["files"] if (own / name).is_file()]
+        manifest["files"] |= {name: hashlib.sha256((own / name).read_bytes()).hexdigest() for name in files}
+        manifest["seal"] = {name: digest(value) for name, value in manifest.items() if name != "seal"}
+        (own / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
 KINDS: dict[str, Kind] = {
     "index": Kind(lambda folder: build_index(demo_passages(), folder), read_index, seal=seal_index),
     "dense index": Kind(make_dense, read_dense, seal=seal_index),
@@ -367,6 +410,7 @@ KINDS: dict[str, Kind] = {
         read_world,
     ),
     "pack": Kind(copied("packs", "people-and-works"), lambda folder: load_pack(str(folder / CARD))),
+    "submission": Kind(make_submission, read_submission, seal=seal_submission),
     "question set": Kind(make_questions, lambda folder: read_split(folder, "all")),
 }
 """Kinds by name."""

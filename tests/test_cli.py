@@ -74,7 +74,10 @@ def test_eval_prints_scores_and_writes_a_new_folder_each_time(cli):
     status, out, err = cli("eval", "searchgym/Demo-v0", "--agent", "closed-book")
     assert status == 0
     assert "n/a" not in out
-    assert "not measured: sp_*, joint_* (the agent names no supporting evidence); response_tokens, legal" in out
+    assert (
+        "not measured: sp_*, joint_* (the agent names no supporting evidence); response_tokens, read_tokens, legal"
+        in out
+    )
     assert "title_recall by turn 1 to 5" in out
     assert "95 % interval" in out
     (bridge,) = [line for line in out.splitlines() if "type bridge" in line]

@@ -169,7 +169,7 @@ def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
 
 def _rate(speed: float) -> str:
     """Formats a number per second, with decimals where they tell something."""
-    return f"{speed:.0f}/s" if speed >= 10 else f"{speed:.2f}/s"
+    return f"{speed:.0f}/s" if speed >= 10 else f"{speed:.2f}".rstrip("0").rstrip(".") + "/s"
 
 
 class _Lines:

@@ -124,11 +124,11 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
 def list_cards(
     kind: Annotated[
-        str, typer.Argument(help="envs, agents, recipes, models, corpora, retrievers or encoders.")
+        str, typer.Argument(help="envs, suites, agents, recipes, models, corpora, retrievers or encoders.")
     ] = "envs",
     json: Json = False,
 ) -> None:
-    """List available environments, agents, recipes, models, corpora, retrievers or encoders."""
+    """List available environments, suites, agents, recipes, models, corpora, retrievers or encoders."""
     kind = "envs" if kind == "environments" else kind
     if kind not in LISTED:
         raise UnknownNameError("kind", kind, LISTED)
@@ -184,6 +184,17 @@ def _encoders() -> Rows:
     return [{"name": c.name, "dimension": c.dimension, "licence": c.licence, "model": c.model} for c in cards]
 
 
+def _suites() -> Rows:
+    from searchgym.eval.suites.cards import load_suite
+
+    rows = []
+    for suite in map(load_suite, cards_of("suites")):
+        asked = sum(len(part.ids) or (part.subset.n if part.subset else part.n) for part in suite.parts)
+        parts = ", ".join(part.name for part in suite.parts)
+        rows.append({"name": suite.name, "n": asked, "parts": parts, "summary": suite.summary})
+    return rows
+
+
 LISTED: Final[dict[str, Callable[[], Rows]]] = {
     "envs": _envs,
     "agents": _agents,
@@ -192,6 +203,7 @@ LISTED: Final[dict[str, Callable[[], Rows]]] = {
     "corpora": _corpora,
     "retrievers": _retrievers,
     "encoders": _encoders,
+    "suites": _suites,
 }
 """Kind of card to the function that returns a row of the table for each card."""
 

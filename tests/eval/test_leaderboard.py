@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from made_submissions import card_of, edit_manifest, make_run, read_rows, submit, write_rows
@@ -12,7 +13,7 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
-from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest
+from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest, read_manifest
 from searchgym.eval.leaderboard.page import escaped, markdown
 from searchgym.eval.leaderboard.replay import replay_episodes
 from searchgym.eval.leaderboard.rerun import RERUN, run_again
@@ -495,7 +496,7 @@ def test_hostile_names_are_shown_and_never_read_as_markup(made, tmp_path):
         Reported(format="searchgym reported 1", name=HOSTILE, by="x", suite="small", part="Demo", source=HOSTILE,
                  differs="<iframe>", em=0.5), tmp_path / "board" / "b")  # fmt: skip
     page = markdown(build_board([tmp_path / "board"], made[2]))
-    for bad in ("<script", "<img", "<iframe", "](java", "`code`", "**b**"):
+    for bad in ("<script", "<img", "<iframe", " [x]", " `code`", " **b**"):
         assert bad not in page
     assert page.count("&lt;script&gt;") == 3
     tables = [line for line in page.splitlines() if line.startswith("|")]
@@ -574,7 +575,7 @@ def test_names_of_folders():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("a|b", "a\\|b"), ("<b>&amp;", "&lt;b&gt;&amp;amp;"), ("x\ny", "x y"), ("[a](b)", "\\[a\\]\\(b\\)")],
+    [("a|b", "a\\|b"), ("<b>&amp;", "&lt;b&gt;&amp;amp;"), ("x\ny", "x y"), ("[a](b)", "\\[a\\](b)")],
 )
 def test_escaping(text, expected):
     assert escaped(text) == expected
@@ -591,3 +592,30 @@ def test_a_gzip_that_unpacks_to_much_is_refused(made, sub):
     (sub / EPISODES).write_bytes(gzip.compress(b"{" + b" " * (1 << 27)))
     edit_manifest(sub, files=sums(sub))
     refused(made, sub, EPISODES, "more than 67,108,864 bytes")
+
+
+BOARD = Path(__file__).parent.parent.parent / "eval" / "leaderboard"
+
+
+def test_the_shipped_leaderboard_is_small():
+    files = [path for path in BOARD.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 5_000_000
+    assert len({read_manifest(path.parent).name for path in BOARD.rglob(MANIFEST)}) >= 8
+
+
+def test_a_shipped_row_is_recomputed_and_repeated():
+    checked = check_submission(BOARD / "worlds" / "World" / "single-search")
+    assert checked.scores["em"] == pytest.approx(0.122)
+    assert replay_episodes(checked, load_agent("single-search"), 20)["episodes"] == 20
+
+
+@pytest.mark.slow
+def test_every_shipped_row_is_recomputed_and_the_page_is_that_of_the_rows():
+    board = build_board([BOARD])
+    assert (board.refused, board.absent) == ([], [])
+    assert [len(track.rows) >= 8 for track in board.tracks] == [True, True]
+    assert markdown(board) == (BOARD / "README.md").read_text(encoding="utf-8")
+    for track in board.tracks:
+        for row in track.rows:
+            for member in row.members:
+                assert replay_episodes(member, load_agent(member.manifest.agent), 10)["episodes"] == 10

@@ -170,3 +170,31 @@ def test_many_at_once_keep_their_order_and_the_cost_is_counted(server):
 def test_its_weights_cannot_be_set(server):
     with pytest.raises(UsageError, match="cannot be trained"):
         sampler(server).update({}, 1)
+
+
+def test_an_evaluation_over_a_server_that_fails_keeps_what_is_done_and_is_resumed(server, tmp_path):
+    """429, 500 and a cut reply are asked again; a refusal ends the run, whose episodes stay."""
+    from searchgym.agents.base import load_agent
+    from searchgym.envs.registration import find_env
+    from searchgym.envs.task import load_task
+    from searchgym.eval.runner import EvalOptions, evaluate
+    from searchgym.rollout.models import Model
+    from searchgym.rollout.storage import read_episodes
+
+    def run(**options):
+        model = Model.over("m", sampler(server), FORMAT)
+        given = EvalOptions(concurrency=1, **options)
+        return evaluate(
+            load_task(find_env("Demo")), load_agent("search-r1"), tmp_path / "run", {"searcher": model}, given
+        )
+
+    answer = (200, {}, completion("<answer>Dunmere</answer>"))
+    cut = (200, {"Content-Length": "5000"}, completion("<answer>"))
+    server.replies = [answer, (429, {"Retry-After": "0"}, b""), (500, {}, b"no"), cut, answer, answer]
+    server.replies += [(400, {}, b"too long")]
+    with pytest.raises(UsageError, match="HTTP 400: too long"):
+        run()
+    assert len(list(read_episodes(tmp_path / "run" / "episodes.jsonl"))) == 3
+    server.replies = [answer] * 9
+    scores = run(resume=True)
+    assert (scores["n"], scores["answered"], scores["em"]) == (12, 1.0, pytest.approx(1 / 12))

@@ -16,8 +16,8 @@ HEAD: Final = (
 """Heads of a track's table."""
 TIERS: Final = {True: "run again", False: "recomputed"}
 """Tier of a row by whether it was run again."""
-MARKUP: Final = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
-"""Characters that Markdown may read as markup."""
+MARKUP: Final = re.compile(r"([\\`*_\[\]|~$])")
+"""Characters that Markdown may read as markup within a line."""
 MEANING: Final = """\
 How to read it:
 
