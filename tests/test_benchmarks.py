@@ -14,6 +14,7 @@ QUICK = {  # arguments, and rows at least
         ["--passages", "2000", "--slow-seconds", "3", "--timeout", "1", "--seconds", "1", "--requests", "500"],
         15,
     ),
+    "evaluation.py": (["--questions", "8", "--runs", "1"], 6),
     "docstrings.py": (["--number", "3"], 3),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),

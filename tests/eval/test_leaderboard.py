@@ -344,6 +344,15 @@ def test_an_invented_query_is_refused_by_a_replay(made, sub):
         replayed(made, sub)
 
 
+@pytest.mark.parametrize(("field", "value"), [("turn", 4), ("legal", False), ("answer", "invented")])
+def test_what_a_call_says_of_itself_is_repeated(made, sub, field, value):
+    rows = read_rows(sub)
+    rows[1]["calls"][-1][field] = value
+    write_rows(sub, rows)
+    with pytest.raises(SubmissionError):
+        replayed(made, sub)
+
+
 def test_another_number_of_hits_is_refused_by_a_replay(made, sub):
     edit_manifest(sub, top_k=5)
     assert check_submission(sub, made[2]).manifest.top_k == 5

@@ -97,8 +97,8 @@ def _same_hits(then: Sequence[Hit], now: Sequence[Hit]) -> bool:
 def _unlike(then: Episode, now: Episode) -> Iterator[tuple[str, Any, Any]]:
     """Yields what differs between an episode and its repetition."""
     queries = tuple([(s.turn, s.query) for s in episode.searches] for episode in (then, now))
-    legal = tuple([call.legal for call in episode.calls] for episode in (then, now))
-    yield from ((name, a, b) for name, (a, b) in (("queries", queries), ("legal outputs", legal)) if a != b)
+    calls = tuple([(c.role, c.turn, c.legal, c.answer) for c in episode.calls] for episode in (then, now))
+    yield from ((name, a, b) for name, (a, b) in (("queries", queries), ("calls", calls)) if a != b)
     for name in ("answer", "turns", "invalid", "stop_reason", "observation_words", "notes"):
         if getattr(then, name) != getattr(now, name):
             yield name, getattr(then, name), getattr(now, name)
