@@ -162,12 +162,12 @@ def stages(expected: int = 0) -> Iterator[Callable[[str, int, int], None]]:
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=whole, rate="")
             speed = bar.tasks[tasks[stage]].speed
-            bar.update(tasks[stage], completed=done, total=whole, rate=_rate(speed or 0.0))
+            bar.update(tasks[stage], completed=done, total=whole, rate=rate(speed or 0.0))
 
         yield report
 
 
-def _rate(speed: float) -> str:
+def rate(speed: float) -> str:
     """Formats a number per second, with decimals where they tell something."""
     return f"{speed:.0f}/s" if speed >= 10 else f"{speed:.2f}".rstrip("0").rstrip(".") + "/s"
 
@@ -185,6 +185,6 @@ class _Lines:
             return
         if now - self._said >= EVERY:
             self._said = now
-            rate = (done - self._first) / max(now - self._began, 1e-9)  # a resumed stage does not start at 0
-            left = (whole - done) / rate if rate else 0.0
-            say(f"{stage}: {done} of {whole}, {_rate(rate)}, {left:.0f} s left")
+            speed = (done - self._first) / max(now - self._began, 1e-9)  # a resumed stage does not start at 0
+            left = (whole - done) / speed if speed else 0.0
+            say(f"{stage}: {done} of {whole}, {rate(speed)}, {left:.0f} s left")

@@ -164,10 +164,10 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         columns["read_tokens"] = [float(sum(call.start for call in e.calls)) for e in episodes]
     if scored.golds:
         known = [(e, own) for e in episodes if (own := scored.golds.get(e.question_id))]
-        columns["evidence_found"] = [float(found_of(e, own) == "all") for e, own in known]
+        columns["gold_found"] = [float(found_of(e, own) == "all") for e, own in known]
         columns["over_search"] = [float(searched_on(e, own)) for e, own in known]
         columns["under_search"] = [float(stopped_early(e, own, task.rules.max_turns)) for e, own in known]
-    names = [*columns, "response_tokens", "read_tokens", "evidence_found", "over_search", "under_search"]
+    names = [*columns, "response_tokens", "read_tokens", "gold_found", "over_search", "under_search"]
     return {name: scored.means(columns[name]) if name in columns else None for name in dict.fromkeys(names)}
 
 

@@ -102,7 +102,7 @@ def test_scores_tell_title_and_passage_apart():
     task = load_task(CARD, questions=[REPEATED], retriever=build_in_memory(PAGES.values()))
     scores = score_episodes(task, [episode(REPEATED, ["history"], ["other"], answer="Duff Stadium")])
     assert (scores["title_recall"][-1], scores["passage_recall"][-1]) == (0.5, 0.0)
-    assert (scores["right_without_evidence"], scores["under_search"], scores["evidence_found"]) == (1.0, 1.0, 0.0)
+    assert (scores["right_without_evidence"], scores["under_search"], scores["gold_found"]) == (1.0, 1.0, 0.0)
     assert scores["splits"]["evidence"]["none"] == {"n": 1, "em": 1.0, "f1": 1.0, "legal": None, "searches": 2.0}
 
 
@@ -115,7 +115,7 @@ def test_searching_too_much_and_too_little_by_hand():
         Episode("bare#0", "bare", "a", "e", turns=1, answer=Answer("x"), stop_reason="answer"),  # names no gold page
     ]
     scores = score_episodes(task, episodes)
-    assert (scores["over_search"], scores["under_search"], scores["evidence_found"]) == (1.0, 0.5, 0.5)
+    assert (scores["over_search"], scores["under_search"], scores["gold_found"]) == (1.0, 0.5, 0.5)
     assert scores["right_without_evidence"] == 0.0  # one page was found; the bare question does not count
     assert {name: own["n"] for name, own in scores["splits"]["evidence"].items()} == {"all": 1, "some": 1}
     last = episode(BOTH, ["sport"], ["other"], ["other"], answer="x")  # the last turn: it could not search again

@@ -17,7 +17,15 @@ from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS,
 from searchgym.eval.leaderboard.page import escaped, markdown
 from searchgym.eval.leaderboard.replay import replay_episodes
 from searchgym.eval.leaderboard.rerun import RERUN, run_again
-from searchgym.eval.leaderboard.submission import Reported, folder_name, read_reported, runs_of, write_reported
+from searchgym.eval.leaderboard.submission import (
+    About,
+    Reported,
+    folder_name,
+    read_reported,
+    runs_of,
+    write_reported,
+    write_submission,
+)
 from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.rollout.models import Model
@@ -455,6 +463,21 @@ def test_rows_are_ranked_within_their_track_only(board_of):
     page = markdown(board)
     assert page.count("### Demo") == 2
     assert "| 1 | high | recomputed |" in page
+
+
+def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_path):
+    card = tmp_path / "two.yaml"
+    part = "  - env: Demo\n    n: 12\n    name: {}\n"
+    card.write_text("name: two\nsummary: s\nparts:\n" + part.format("A") + part.format("B"))
+    tasks, run = Tasks(cards=[card]), made[0]
+    other = make_run(tmp_path / "other", made[1], top_k=5)
+    for place, own, where in (("1", run, "A"), ("2", run, "B"), ("3", other, "A"), ("4", run, "B")):
+        name = "alike" if place in "12" else "k 5 in one part"
+        write_submission(own, "two", where, About(name, "me"), tmp_path / "board" / place, tasks)
+    page = markdown(build_board([tmp_path / "board"], tasks))
+    assert page.count("mean over parts |") == 1
+    assert "| alike | 0.333 | 0.333 | 0.333 |" in page
+    assert "| k 5 in one part | 0.333 | 0.333 |" not in page
 
 
 def test_equal_rows_are_not_distinguishable(board_of):

@@ -14,7 +14,7 @@ import typer
 
 from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
-from searchgym.cli.output import Json, emit, say, stages
+from searchgym.cli.output import Json, emit, rate, say, stages
 from searchgym.cli.run import OwnEnv, load, task_options
 from searchgym.errors import SearchGymError, UsageError
 
@@ -65,7 +65,18 @@ def evaluate(
     if json:
         emit(scores, True)
     else:
+        spent = seconds_of(Path(scores["out"]))
+        count = scores["n"] * run.samples
+        say(f"{count} episodes in {spent:.1f} s ({rate(count / max(spent, 1e-3))}), loading and scoring apart")
         say(f"run folder: {scores['out']}; searchgym compare RUN RUN sets runs side by side")
+
+
+def seconds_of(folder: Path) -> float:
+    """Returns the seconds in which a run's episodes were played, over its sessions and the parts of a suite."""
+    from searchgym.corpora.files import read_json
+
+    records = [folder / "run.json"] if (folder / "run.json").exists() else sorted(folder.glob("*/run.json"))
+    return sum(read_json(record).get("seconds", 0.0) for record in records)
 
 
 PLACE = ("env", "agent", "out")

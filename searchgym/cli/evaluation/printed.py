@@ -13,7 +13,7 @@ TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits", "ceil
 UNMEASURED: Final = {
     ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
     ("response_tokens", "read_tokens", "legal"): "no model was asked",
-    ("title_recall", "evidence_found", "over_search", "under_search"): "the questions name no gold pages",
+    ("title_recall", "gold_found", "over_search", "under_search"): "the questions name no gold pages",
     ("right_without_evidence",): "no right answer to a question that names gold pages",
     ("",): "not produced by the agent",
 }
@@ -109,7 +109,7 @@ def _copies(scores: Mapping[str, Any]) -> Iterator[str]:
 
 def print_suite(scores: Mapping[str, Any]) -> None:
     """Prints the scores of a suite: a row for each part, and the two means."""
-    names = ("em", "f1", "searches", "response_tokens", "read_tokens", "evidence_found", "legal")
+    names = ("em", "f1", "searches", "response_tokens", "read_tokens", "gold_found", "legal")
     rows = []
     for part, own in scores["parts"].items():
         interval = " – ".join(map(show, own["em_ci95"])) if "em_ci95" in own else ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from searchgym.eval.leaderboard.submission import Reported
 from searchgym.eval.leaderboard.table import COSTS, Board, Row, Track
+from searchgym.eval.leaderboard.tasks import BUDGETS
 
 HEAD: Final = (
     "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "seeds", "95 % over seeds", "F1", "searches",
-    "tokens written", "tokens read", "evidence found", "legal", "less the best, 95 %",
+    "tokens written", "tokens read", "gold pages found", "legal", "less the best, 95 %",
 )  # fmt: skip
 """Heads of a track's table."""
 TIERS: Final = {True: "run again", False: "recomputed"}
@@ -25,7 +27,8 @@ How to read it:
   every score was computed from the episodes of the submission by the one scorer. *reported*: numbers of others that
   nobody here could compute; they are never ranked.
 - **Tracks.** Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of
-  different tracks say nothing about each other.
+  different tracks say nothing about each other. The table of a suite has the mean over its parts, each counting the
+  same, for rows with one retriever and one set of budgets in all of them; it has no intervals and is no ranking.
 - **Differences** are to the best row of the track, with a paired bootstrap interval over questions (95 %); *not
   distinguishable* where it holds 0. With several training seeds a question's score is the mean over them; the interval
   over seeds is Student's t.
@@ -44,8 +47,8 @@ def markdown(board: Board) -> str:
     suites = dict.fromkeys(track.suite for track in board.tracks)
     for suite in suites:
         blocks.append(f"## {escaped(suite)}")
-        if len(tracks := [track for track in board.tracks if track.suite == suite]) > 1:
-            blocks.append(_table(*suite_table(tracks)))
+        tracks = [track for track in board.tracks if track.suite == suite]
+        blocks += [_table(*suite_table(alike)) for alike in _of_one_setting(tracks) if len(alike) > 1]
         for track in tracks:
             blocks += [
                 f"### {escaped(track.part)}",
@@ -92,16 +95,27 @@ def _cells(track: Track, row: Row, rank: str) -> list[str]:
 
 def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
     """Returns heads and cells of the EM of each row in every part of a suite, for rows that are in all of them."""
-    columns = [track.part for track in tracks]
     em: dict[str, list[float | None]] = {}
     for place, track in enumerate(tracks):
         for row in track.rows:
             em.setdefault(row.manifest.name, [None] * len(tracks))[place] = row.mean("em")
+    ceilings = {row.manifest.name for track in tracks for row in track.rows if row.is_ceiling}
     whole = {name: [v for v in values if v is not None] for name, values in em.items()}
-    whole = {name: values for name, values in whole.items() if len(values) == len(tracks)}
-    ordered = sorted(whole.items(), key=lambda item: (-sum(item[1]), item[0]))
-    cells = [[name, *map(number, values), number(sum(values) / len(values))] for name, values in ordered]
-    return ["EM", *columns, "mean over parts"], cells
+    means = {name: sum(values) / len(tracks) for name, values in whole.items() if len(values) == len(tracks)}
+    ordered = sorted(means, key=lambda name: (name in ceilings, -means[name], name))
+    cells = [[name, *map(number, whole[name]), number(means[name])] for name in ordered]
+    return ["EM", *(track.part for track in tracks), "mean over parts"], cells
+
+
+def _of_one_setting(tracks: Sequence[Track]) -> list[list[Track]]:
+    """Returns the tracks of a suite by retriever and budgets: only over these a mean over its parts says something."""
+    groups: dict[str, list[Track]] = {}
+    for track in tracks:
+        first = track.rows[0].manifest
+        settings = {k: v for k, v in first.retriever.items() if k not in ("passages", "corpus")}
+        budgets = [getattr(first, name) for name in BUDGETS]
+        groups.setdefault(json.dumps([settings, budgets], sort_keys=True), []).append(track)
+    return list(groups.values())
 
 
 def reported_table(rows: Sequence[Reported]) -> tuple[list[str], list[list[str]]]:

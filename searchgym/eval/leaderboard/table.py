@@ -22,7 +22,7 @@ CEILINGS: Final = ("oracle", "evidence-oracle")
 """Agents that are given the gold titles or answers: their rows bound the others and are not ranked."""
 ALIKE: Final = ("agent", "workflow", "prompts", "temperature", "samples", "env", "scorer", "reward", "protocol")
 """What the training seeds of one row have in common."""
-COSTS: Final = ("searches", "response_tokens", "read_tokens", "evidence_found", "legal")
+COSTS: Final = ("searches", "response_tokens", "read_tokens", "gold_found", "legal")
 """Scores beside EM and F1 that a row shows, means over its seeds."""
 
 
