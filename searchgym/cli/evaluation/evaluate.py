@@ -76,7 +76,7 @@ def seconds_of(folder: Path) -> float:
     from searchgym.corpora.files import read_json
 
     records = [folder / "run.json"] if (folder / "run.json").exists() else sorted(folder.glob("*/run.json"))
-    return sum(read_json(record).get("seconds", 0.0) for record in records)
+    return float(sum(read_json(record).get("seconds", 0.0) for record in records))
 
 
 PLACE = ("env", "agent", "out")
