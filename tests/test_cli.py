@@ -58,7 +58,11 @@ def test_list(cli):
     assert json_of(cli("list", "environments", "--json")) == json_of(cli("list", "--json"))
     recipes = {row["name"]: row for row in json_of(cli("list", "recipes", "--json"))["recipes"]}
     assert recipes["tiny-grpo"]["steps"] == 20 and "GRPO" in recipes["tiny-grpo"]["summary"]
-    assert {row["name"] for row in json_of(cli("list", "models", "--json"))["models"]} == {"tiny", "tiny-teams"}
+    assert {row["name"] for row in json_of(cli("list", "models", "--json"))["models"]} == {
+        "tiny",
+        "tiny-teams",
+        "smollm2",
+    }
     status, _, err = cli("list", "env")
     assert (status, "did you mean 'envs'" in err) == (2, True)
 

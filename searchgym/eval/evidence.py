@@ -1,8 +1,8 @@
 """Gold evidence among what an episode retrieved: which pages count as gold, when they were found, what that explains.
 
-A page is gold by its passage where the question comes with the texts of its gold paragraphs and the corpus holds them;
-otherwise by its title. In MuSiQue titles repeat within a question, so that a title alone would take other passages of
-the page for gold ones, and count two gold passages of one page as one.
+A page is gold by its passage where the question comes with the texts of its gold paragraphs and the corpus is made of
+such paragraphs; otherwise by its title. In MuSiQue titles repeat within a question, so that a title alone would take
+other passages of the page for gold ones, and count two gold passages of one page as one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
-from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever
 from searchgym.records import Episode, Passage, Question, title_key
 
-MOST_SCANNED: Final = 1_000_000
-"""Maximum number of passages of a corpus that is read through for gold paragraphs; of larger ones titles decide."""
+MADE_OF: Final = 0.5
+"""Least share of hits with the title of a paragraph that have the text of one, in a corpus that is made of paragraphs:
+in one that cuts pages otherwise only a short page is the same here and there."""
 
 Golds = Mapping[str, tuple["Gold", ...]]
 """Question id to the gold pages of the question; questions that name none are left out."""
@@ -31,78 +30,72 @@ class Gold:
 
     title: str
     """Normal form of its title."""
-    ids: frozenset[str] | None = None
-    """Ids of the passages that hold its text; None if the title decides."""
+    text: str | None = None
+    """Normal form of the gold paragraph's text; None if the title decides."""
 
     def matches(self, passage: Passage) -> bool:
         """Returns whether a retrieved passage is this gold page."""
-        return title_key(passage.title) == self.title if self.ids is None else passage.id in self.ids
+        return title_key(passage.title) == self.title and self.text in (None, title_key(passage.text))
 
 
-def find_golds(questions: Iterable[Question], retriever: AnyRetriever | None) -> Golds:
-    """Returns the gold pages of questions, by passage where a retriever's corpus holds the gold paragraphs.
+def find_golds(questions: Iterable[Question], episodes: Iterable[Episode]) -> Golds:
+    """Returns the gold pages of questions, by passage where the hits of episodes show a corpus made of paragraphs.
 
     Args:
         questions: Questions, of which those that name no gold pages are left out.
-        retriever: Retriever whose corpus is looked into; None, and one without a readable corpus: titles decide.
+        episodes: Episodes over one corpus; what they found tells how it cuts pages, whoever holds it.
     """
     questions = [question for question in questions if question.gold_titles is not None]
-    paragraphs = [p for question in questions for p in question.paragraphs or () if p.supporting and p.text.strip()]
-    places = _places({_key(p.title, p.text) for p in paragraphs}, _corpus(retriever) if paragraphs else None)
-    return {question.id: _golds(question, places) for question in questions}
+    by_passage = _made_of_paragraphs(questions, episodes)
+    return {question.id: tuple(_golds(question, by_passage)) for question in questions}
 
 
-def gold_passages(questions: Iterable[Question], passages: Iterable[Passage]) -> Golds:
-    """Returns the gold pages of questions as sets of the ids of passages: by text where it is there, else by title."""
+def _golds(question: Question, by_passage: bool) -> dict[Gold, None]:
+    """Returns the gold pages of one question: its gold paragraphs with a text if asked, and its other gold titles."""
+    own = [p for p in question.paragraphs or () if by_passage and p.supporting and p.text.strip()]
+    golds = [Gold(title_key(paragraph.title), title_key(paragraph.text)) for paragraph in own]
+    judged = {gold.title for gold in golds}
+    titles = map(title_key, question.gold_titles or ())
+    return dict.fromkeys([*golds, *(Gold(title) for title in titles if title not in judged)])
+
+
+def _made_of_paragraphs(questions: Sequence[Question], episodes: Iterable[Episode]) -> bool:
+    """Returns whether the hits that have the title of a question's paragraph mostly have the text of one, too."""
+    texts: dict[str, set[str]] = {}
+    for question in questions:
+        for paragraph in question.paragraphs or ():
+            if paragraph.text.strip():
+                texts.setdefault(title_key(paragraph.title), set()).add(title_key(paragraph.text))
+    if not texts:
+        return False
+    passages = {hit.passage.id: hit.passage for e in episodes for searched in e.searches for hit in searched.hits}
+    titled = [passage for passage in passages.values() if title_key(passage.title) in texts]
+    same = sum(title_key(passage.text) in texts[title_key(passage.title)] for passage in titled)
+    return bool(titled) and same >= MADE_OF * len(titled)
+
+
+def gold_passages(questions: Iterable[Question], passages: Iterable[Passage]) -> dict[str, dict[str, set[str]]]:
+    """Returns the gold pages of questions in a corpus, as ids of passages: by text where it is there, else by title.
+
+    Returns:
+        Question id to title of the gold page to ids of its gold passages; a page that the corpus lacks has none.
+    """
     questions = [question for question in questions if question.gold_titles is not None]
-    passages = list(passages)
-    wanted = {_key(p.title, p.text) for q in questions for p in q.paragraphs or () if p.supporting}
-    places = _places(wanted, passages)
-    titles: dict[str, set[str]] = {}
+    wanted = {gold.title for question in questions for gold in _golds(question, by_passage=False)}
+    by_title: dict[str, list[Passage]] = {}
     for passage in passages:
-        titles.setdefault(title_key(passage.title), set()).add(passage.id)
-    return {
-        question.id: tuple(
-            gold if gold.ids is not None else Gold(gold.title, frozenset(titles.get(gold.title, ())))
-            for gold in _golds(question, places)
-        )
-        for question in questions
-    }
-
-
-def _golds(question: Question, places: Mapping[tuple[str, str], set[str]]) -> tuple[Gold, ...]:
-    """Returns the gold pages of one question: its supporting paragraphs that were found, and its other gold titles."""
-    own: dict[tuple[str, str], Gold] = {}
-    for paragraph in question.paragraphs or ():
-        key = _key(paragraph.title, paragraph.text)
-        if paragraph.supporting and key in places:
-            own[key] = Gold(key[0], frozenset(places[key]))
-    judged = {title for title, _ in own}
-    titles = dict.fromkeys(title_key(title) for title in question.gold_titles or ())
-    return (*own.values(), *(Gold(title) for title in titles if title not in judged))
-
-
-def _corpus(retriever: AnyRetriever | None) -> Iterable[Passage] | None:
-    """Returns the passages behind a retriever, None if they cannot be read or are too many."""
-    index = retriever.index if isinstance(retriever, DistractorRetriever) else retriever
-    if not callable(getattr(index, "passages", None)):  # isinstance would read `corpus_sha256`, of a client's server
-        return None
-    assert isinstance(index, CorpusRetriever)
-    return index.passages() if len(index) <= MOST_SCANNED else None
-
-
-def _places(wanted: set[tuple[str, str]], passages: Iterable[Passage] | None) -> dict[tuple[str, str], set[str]]:
-    """Returns the ids of the passages that have a title and a text that are wanted."""
-    titles, places = {title for title, _ in wanted}, dict[tuple[str, str], set[str]]()
-    for passage in passages or ():
-        if title_key(passage.title) in titles and (key := _key(passage.title, passage.text)) in wanted:
-            places.setdefault(key, set()).add(passage.id)
-    return places
-
-
-def _key(title: str, text: str) -> tuple[str, str]:
-    """Returns the normal forms of a title and a text, by which paragraphs and passages are compared."""
-    return title_key(title), title_key(text)
+        if (title := title_key(passage.title)) in wanted:
+            by_title.setdefault(title, []).append(passage)
+    found: dict[str, dict[str, set[str]]] = {}
+    for question in questions:
+        own = found.setdefault(question.id, {})
+        for gold in _golds(question, by_passage=True):
+            held = by_title.get(gold.title, [])
+            own.setdefault(gold.title, set()).update(passage.id for passage in held if gold.matches(passage))
+        for title, ids in own.items():
+            if not ids:  # the corpus cuts this page otherwise
+                ids.update(passage.id for passage in by_title.get(title, []))
+    return found
 
 
 # -- what an episode found -----------------------------------------------------------------------------------------
@@ -135,7 +128,7 @@ def recall_by_turn(episodes: Sequence[Episode], golds: Golds, turns: int) -> npt
 
 def by_title(golds: Golds) -> Golds:
     """Returns gold pages that are all judged by their titles, each title once."""
-    return {id: tuple(Gold(title) for title in dict.fromkeys(g.title for g in own)) for id, own in golds.items()}
+    return {id: tuple(map(Gold, dict.fromkeys(gold.title for gold in own))) for id, own in golds.items()}
 
 
 def found_of(episode: Episode, golds: Sequence[Gold]) -> str:

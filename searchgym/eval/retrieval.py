@@ -135,10 +135,10 @@ def qrels_from_questions(questions: Iterable[Question], passages: Iterable[Passa
     """
     qrels: Qrels = {}
     for question, golds in gold_passages(questions, passages).items():
-        for gold in golds:
-            if not gold.ids:
-                raise ScoringError(f"question {question!r}: gold page {gold.title!r} is not in the corpus")
-            qrels.setdefault(question, {}).update(dict.fromkeys(sorted(gold.ids), 1))
+        for title, ids in golds.items():
+            if not ids:
+                raise ScoringError(f"question {question!r}: gold page {title!r} is not in the corpus")
+            qrels.setdefault(question, {}).update(dict.fromkeys(sorted(ids), 1))
     if not qrels:
         raise ScoringError("no question names its gold pages: give --qrels")
     return qrels

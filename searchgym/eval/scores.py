@@ -87,7 +87,7 @@ def score_each(task: Task, episodes: Sequence[Episode], samples: int = 1) -> Sco
         )
         for e in ordered
     }
-    return Scored(task, samples, ordered, rows, find_golds(task.questions, task.retriever))
+    return Scored(task, samples, ordered, rows, find_golds(task.questions, ordered))
 
 
 def summarise(scored: Scored) -> Scores:
@@ -103,7 +103,7 @@ def summarise(scored: Scored) -> Scores:
             scores[f"{name}_ci95"] = bootstrap_ci(by_question)
     scores["retriever_errors"] = sum(e.stop_reason == "retriever_error" for e in ordered)
     scores["full_contexts"] = sum(e.stop_reason == "context" for e in ordered)
-    passages = scored.golds if any(g.ids is not None for own in scored.golds.values() for g in own) else {}
+    passages = scored.golds if any(g.text is not None for own in scored.golds.values() for g in own) else {}
     for name, golds in (("title_recall", by_title(scored.golds)), ("passage_recall", passages)):
         curves = recall_by_turn(ordered, golds, task.rules.max_turns)
         if curves is not None:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from searchgym.cards import list_cards
+from searchgym.cards import PretrainedCard, list_cards, load_card
 from searchgym.corpora.files import read_json
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataMissingError
+from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
 """Pattern of a model name on the Hugging Face hub: name and optional revision."""
@@ -68,7 +69,8 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     """Returns the folder of a model, downloading it from the Hugging Face hub if needed.
 
     Args:
-        name: An existing path, the name of a shipped model, or of one on the hub, tried in this order.
+        name: An existing path, the name of a model that ships, of one that has a card in ``models/pretrained``, or of
+            one on the hub, tried in this order.
         parts: Patterns of the files to download from the hub.
 
     Raises:
@@ -79,17 +81,29 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
         return folder
     if str(name) in shipped:
         return shipped[str(name)].parent
+    if str(name) in (pretrained := list_cards("pretrained")):
+        card = load_card(PretrainedCard, pretrained[str(name)])
+        converted = pretrained_folder(card)
+        return converted or _from_hub(card.name, card.hub or "", None, parts, missing_package(card))
     if match := HUB_NAME.fullmatch(str(name)):
         return _from_hub(str(name), match[1], match[2], parts)
     raise DataMissingError(
         "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
-        f"model: {', '.join(shipped)}",
+        f"model: {', '.join([*shipped, *pretrained])}",
         folder,
     )
 
 
-def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) -> Path:
-    """Returns a model's folder in the hub's cache, after downloading it if the hub can be reached."""
+def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], before: str = "") -> Path:
+    """Returns a model's folder in the hub's cache, after downloading it if the hub can be reached.
+
+    Args:
+        name: Name of the model, for errors.
+        repo: Its name on the hub.
+        revision: Its revision there; None for the newest.
+        parts: Patterns of the files.
+        before: Why it was not found elsewhere, for errors.
+    """
     import huggingface_hub
 
     offline = not hub_answers()
@@ -101,5 +115,7 @@ def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str]) 
         )
     except Exception as error:  # the hub's client raises many types
         why = "the hub cannot be reached, and in its cache: " if offline else ""
-        reason = f"no such folder, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
+        reason = (
+            f"{before or 'no such folder'}, and no such model of the hub ({why}{type(error).__name__}: {error!s:.300})"
+        )
         raise DataMissingError(reason, name) from error

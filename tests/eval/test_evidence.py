@@ -6,7 +6,6 @@ import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.task import load_task
 from searchgym.eval.ceilings import add_ceilings, gold_pages
@@ -58,32 +57,36 @@ def passages(*names):
 
 
 def test_a_repeated_title_is_judged_by_the_passage():
-    golds = find_golds([REPEATED], build_in_memory(PAGES.values()))
     wrong = episode(REPEATED, ["history"], ["other"])
     right = episode(REPEATED, ["history"], ["sport", "team"])
+    golds = find_golds([REPEATED], [wrong, right])
     assert found_at(wrong, golds["m1"]) == [None, None]
     assert found_at(right, golds["m1"]) == [2, 2]
     assert recall_by_turn([wrong, right], golds, 3).tolist() == [[0, 0, 0], [0, 1, 1]]
-    titles = find_golds([REPEATED], None)  # a retriever without a corpus to read: the title decides, and is fooled
+    titles = find_golds([REPEATED], [])  # nothing shows how the corpus cuts pages: the title decides, and is fooled
     assert recall_by_turn([wrong, right], titles, 3).tolist() == [[0.5, 0.5, 0.5], [0.5, 1, 1]]
 
 
 def test_two_gold_passages_of_one_title_are_two():
-    golds = find_golds([BOTH], build_in_memory(PAGES.values()))
-    assert recall_by_turn([episode(BOTH, ["sport"])], golds, 2).tolist() == [[0.5, 0.5]]
-    assert recall_by_turn([episode(BOTH, ["sport"])], find_golds([BOTH], None), 2).tolist() == [[1, 1]]
+    one = episode(BOTH, ["sport"])
+    assert recall_by_turn([one], find_golds([BOTH], [one]), 2).tolist() == [[0.5, 0.5]]
+    assert recall_by_turn([one], find_golds([BOTH], []), 2).tolist() == [[1, 1]]
 
 
 def test_the_distractor_setting_is_judged_by_the_passage():
-    golds = find_golds([REPEATED, BOTH], DistractorRetriever([REPEATED, BOTH]))
-    assert [len(own) for own in golds.values()] == [2, 2]
-    assert all(gold.ids is not None for own in golds.values() for gold in own)
+    task = load_task(CARD, questions=[REPEATED, BOTH], distractors=True)
+    found = task.retriever.search_for(["m1"], ["Springfield team"], 3)[0]
+    own = Episode("m1#0", "m1", "a", "e", searches=[Searched(1, "Springfield team", tuple(found))])
+    golds = find_golds([REPEATED, BOTH], [own])
+    assert [len(golds[id]) for id in ("m1", "m2")] == [2, 2]
+    assert all(gold.text for own in golds.values() for gold in own)
 
 
 def test_a_corpus_that_cuts_pages_otherwise_is_judged_by_title():
     chunks = [Passage("c1", "Springfield", "Springfield has a"), Passage("c2", "Isotopes", "The Isotopes play")]
-    golds = find_golds([REPEATED], build_in_memory(chunks))
-    assert [(gold.title, gold.ids) for gold in golds["m1"]] == [("Springfield", None), ("Isotopes", None)]
+    cut = [Searched(1, "q", tuple(Hit(chunk, 1.0) for chunk in (*chunks, PAGES["team"])))]  # one page is whole
+    golds = find_golds([REPEATED], [Episode("m1#0", "m1", "a", "e", searches=cut)])
+    assert [(gold.title, gold.text) for gold in golds["m1"]] == [("Springfield", None), ("Isotopes", None)]
     assert qrels_from_questions([REPEATED], chunks) == {"m1": {"c1": 1, "c2": 1}}
 
 

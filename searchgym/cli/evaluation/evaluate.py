@@ -125,7 +125,7 @@ def _on_suite(
     with open_models(named, next(iter(tasks.values())), how) as models:
 
         def one(part: str, task: Task, out: Path, options: EvalOptions) -> Scores:
-            return run_evaluation(task, agent, out, models, options, run.ceilings, trained)
+            return run_evaluation(task, agent, out, models, options, run.ceilings, trained, folder)
 
         scores = evaluate_suite(suite.name, tasks, agent, folder, models, eval_options(run), one)
     return {**scores, "out": str(folder)}
@@ -232,6 +232,7 @@ def run_evaluation(
     options: EvalOptions,
     ceilings: bool = False,
     trained: list[str] | None = None,
+    whole: Path | None = None,
 ) -> Scores:
     """Evaluates with progress, rate and time left on standard error; when interrupted, prints how to resume.
 
@@ -243,6 +244,7 @@ def run_evaluation(
         options: How it is run.
         ceilings: Whether the gold pages are given, too, in a second run.
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
+        whole: Folder of the suite's run, if this is a part of it.
     """
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings
@@ -255,12 +257,13 @@ def run_evaluation(
                 above = f"{label}, gold pages given"
                 scores = add_ceilings(task, agent, out, scores, models, options, lambda *done: report(above, *done))
     except KeyboardInterrupt:
-        say(f"interrupted: finished episodes are kept in {out}; go on with the same command, its --out and --resume")
+        again = f"go on with the same command and --out {whole or out} --resume"
+        say(f"interrupted: finished episodes are kept in {out}; {again}")
         raise typer.Exit(130) from None
     except SearchGymError:
         raise
     except Exception:
-        say(f"stopped by the error below: finished episodes are kept in {out}; --out and --resume go on")
+        say(f"stopped by the error below: finished episodes are kept in {out}; --out {whole or out} --resume goes on")
         raise
     if trained is not None:
         scores = _with_contamination(task, out, scores, trained)

