@@ -38,7 +38,7 @@ eval: setup  ## evaluate an agent on a suite of eval/ (SUITE= AGENT= MODEL= OUT=
 	$(VENV)/bin/searchgym eval $(SUITE) --agent $(AGENT) $(if $(MODEL),--model $(MODEL)) $(if $(OUT),--out $(OUT)) $(ARGS)
 
 # Episodes at real questions are not in the repository: where the questions are, scripted agents make rows on the spot.
-REAL := runs/leaderboard
+REAL := runs/made-by-make/wiki-real
 leaderboard: setup  ## recompute every row of eval/leaderboard from its episodes, and write its page (a minute)
 	$(VENV)/bin/searchgym leaderboard build eval/leaderboard
 ifdef SEARCHGYM_DATA
