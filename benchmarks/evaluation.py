@@ -128,8 +128,7 @@ def measure(
     task, agent = load_task(find_env("searchgym/World-v0")), load_agent("search-r1")
     questions = task.questions[:count]
     timed = Timed(task.retriever)  # type: ignore[arg-type]
-    by_id = {question.id: question for question in questions}
-    task = dataclasses.replace(task, questions=questions, by_id=by_id, retriever=timed)
+    task = dataclasses.replace(task.asking(questions), retriever=timed)
     noted = Noted(sampler)
     sampler.forget()
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))

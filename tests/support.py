@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
 from collections.abc import Sequence
+
+import pytest
 
 from searchgym.cards import EnvCard, QuestionSource
 from searchgym.records import Hit, Passage, Question, SupportingFact
@@ -88,3 +93,26 @@ def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5):
     form = TokenFormat(tokenizer, task.rules.protocol, chat=True)
     (episode,) = play_team(name, task, {task.questions[0].id: Said(replies)}, form)
     return episode, [form.decode(episode.tokens(call.context)[0].ids) for call in episode.calls]
+
+
+def command_line(monkeypatch, capsys):
+    """Returns a function that runs ``searchgym ARGS`` and returns (exit status, standard output, standard error)."""
+    from searchgym.cli import main
+
+    def run(*args, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["searchgym", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def json_of(result):
+    """The one JSON object on standard output of a command that went well."""
+    status, out, err = result
+    assert status == 0, err
+    return json.loads(out)

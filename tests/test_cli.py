@@ -1,6 +1,5 @@
 """The command line, as a person types it: in this process, and once in its own for Ctrl-C."""
 
-import io
 import json
 import os
 import subprocess
@@ -9,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from made_models import tiny_qwen2, tiny_tokenizer
+from support import command_line, json_of
 
-from searchgym.cli import main
 from searchgym.envs.data import bundled_file
 from searchgym.rollout.storage import read_episodes
 
@@ -22,24 +21,7 @@ def cli(monkeypatch, capsys, tmp_path):
     """Runs ``searchgym ARGS``; returns (exit status, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
-
-    def run(*args, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["searchgym", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as ended:
-            main()
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
-
-
-def json_of(result):
-    """The one JSON object on standard output of a command that went well."""
-    status, out, err = result
-    assert status == 0, err
-    return json.loads(out)
+    return command_line(monkeypatch, capsys)
 
 
 def test_every_command_has_help(cli):

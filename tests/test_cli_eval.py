@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
+from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cli import main
 from searchgym.cli.evaluation.evaluate import with_max_tokens
 from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import find_env
@@ -26,16 +25,7 @@ def cli(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["searchgym", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
+    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture

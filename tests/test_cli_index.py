@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import urllib3
+from support import json_of
 
 from searchgym.cards import EncoderCard, list_cards, load_card
 from searchgym.cli import main
@@ -57,13 +58,6 @@ def hybrid(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hybrid") / "idx"
     build_index(read_passages(CORPUS), folder, "hybrid-minilm")
     return folder
-
-
-def json_of(result):
-    """The one JSON object on standard output of a command that went well."""
-    status, out, err = result
-    assert status == 0, err
-    return json.loads(out)
 
 
 def found(hits):

@@ -1,12 +1,11 @@
 """The commands ``eval SUITE``, ``compare`` and ``leaderboard``, as a newcomer uses them."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from support import command_line, json_of
 
-from searchgym.cli import main
 from searchgym.envs.data import bundled_file
 
 CARD = "name: small\nsummary: the bundled questions\nparts:\n  - env: Demo\n    n: 12\n"
@@ -20,38 +19,22 @@ def cli(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("SEARCHGYM_DATA", raising=False)
     Path("small.yaml").write_text(CARD)
     Path("two.yaml").write_text(TWO.replace("small", "two"))
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["searchgym", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-            raise SystemExit(0)
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
-
-
-def done(result):
-    """Returns the JSON of a command that succeeded."""
-    status, out, err = result
-    assert status == 0, err
-    return json.loads(out)
+    return command_line(monkeypatch, capsys)
 
 
 def test_a_suite_by_its_card(cli):
-    scores = done(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--json"))
+    scores = json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--json"))
     assert (scores["suite"], scores["n"], list(scores["parts"])) == ("two", 15, ["Demo", "Few"])
     assert Path("run/Demo/scores.json").exists()
     status, out, _ = cli("eval", "two.yaml", "--agent", "single-search", "--out", "other")
     assert (status, "mean over parts" in out, "suite two · single-search" in out) == (0, True, True)
     status, _, err = cli("eval", "two.yaml", "--agent", "single-search", "--out", "run")
     assert (status, "holds a run of suite two: --resume goes on, --overwrite starts again" in err) == (1, True)
-    assert done(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--resume", "--json"))["n"] == 15
+    assert json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--resume", "--json"))["n"] == 15
 
 
 def test_a_suite_takes_budgets_and_no_other_questions(cli):
-    scores = done(cli("eval", "small.yaml", "--agent", "oracle", "--max-turns", "2", "--limit", "5", "--json"))
+    scores = json_of(cli("eval", "small.yaml", "--agent", "oracle", "--max-turns", "2", "--limit", "5", "--json"))
     assert (scores["n"], scores["parts"]["Demo"]["turns"]) == (5, 2.0)
     status, _, err = cli("eval", "small.yaml", "--agent", "oracle", "--questions", "x.json")
     assert (status, "suite small has questions of its own: leave out --questions" in err) == (2, True)
@@ -60,13 +43,13 @@ def test_a_suite_takes_budgets_and_no_other_questions(cli):
 def test_samples_need_a_temperature_where_a_model_is_asked(cli):
     status, _, err = cli("eval", "Demo", "--agent", "search-r1", "--model", "tiny", "--samples", "4")
     assert (status, "4 samples of greedy decoding are the same answer: give --temperature" in err) == (2, True)
-    scores = done(cli("eval", "Demo", "--agent", "random", "--samples", "3", "--json"))
+    scores = json_of(cli("eval", "Demo", "--agent", "random", "--samples", "3", "--json"))
     assert (scores["n"], "pass@3" in scores) == (12, True)
 
 
 def test_ceilings_and_training_questions(cli):
     given = ["--ceilings", "--trained-on", bundled_file("demo/questions.json"), "--out", "run"]
-    scores = done(cli("eval", "Demo", "--agent", "single-search", *given, "--json"))
+    scores = json_of(cli("eval", "Demo", "--agent", "single-search", *given, "--json"))
     assert scores["ceilings"]["evidence_oracle"]["em"] == 1.0
     assert (scores["contamination"]["exact"], scores["contamination"]["em_others"]) == (12, None)
     assert json.loads(Path("run/scores.json").read_text())["contamination"]["exact"] == 12
@@ -78,14 +61,14 @@ def test_ceilings_and_training_questions(cli):
 
 def test_compare(cli):
     for agent in ("oracle", "closed-book"):
-        done(cli("eval", "two.yaml", "--agent", agent, "--out", agent, "--json"))
-    found = done(cli("compare", "oracle/Demo", "closed-book/Demo", "--json"))
+        json_of(cli("eval", "two.yaml", "--agent", agent, "--out", agent, "--json"))
+    found = json_of(cli("compare", "oracle/Demo", "closed-book/Demo", "--json"))
     (part,) = found["parts"]
     gap = part["runs"][1]["difference"]
     assert (part["runs"][0]["difference"], gap["wins"], gap["verdict"]) == (None, 0, "worse")
     assert gap["mean"] == pytest.approx(part["runs"][1]["mean"] - part["runs"][0]["mean"])
     assert len(part["questions"]) == 5
-    assert [p["part"] for p in done(cli("compare", "oracle", "closed-book", "--json"))["parts"]] == ["Demo", "Few"]
+    assert [p["part"] for p in json_of(cli("compare", "oracle", "closed-book", "--json"))["parts"]] == ["Demo", "Few"]
     status, out, _ = cli("compare", "oracle/Demo", "closed-book/Demo")
     assert (status, "questions in which the runs differ" in out, "worse" in out) == (0, True, True)
     for args, message in (
@@ -101,15 +84,15 @@ def test_compare(cli):
 def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     mine = ["--suite-card", "small.yaml"]
     for agent in ("single-search", "closed-book", "evidence-oracle"):
-        done(cli("eval", "small.yaml", "--agent", agent, "--out", f"runs/{agent}", "--json"))
-        done(
+        json_of(cli("eval", "small.yaml", "--agent", agent, "--out", f"runs/{agent}", "--json"))
+        json_of(
             cli("leaderboard", "add", f"runs/{agent}", "--name", agent, "--by", "me", "--to", "board", *mine, "--json")
         )
     folder = Path("board/small/Demo/single-search")
     assert sorted(path.name for path in folder.iterdir()) == ["episodes.jsonl.gz", "manifest.json", "predictions.jsonl"]
-    checked = done(cli("leaderboard", "check", folder, "--replay", "--rerun", *mine, "--json"))
+    checked = json_of(cli("leaderboard", "check", folder, "--replay", "--rerun", *mine, "--json"))
     assert (checked["tier"], checked["episodes_replayed"], checked["answers_equal"]) == ("run again", 12, 12)
-    board = done(cli("leaderboard", "build", "board", *mine, "--json"))
+    board = json_of(cli("leaderboard", "build", "board", *mine, "--json"))
     (track,) = board["tracks"]
     assert [row["name"] for row in track["rows"]][-1] == "evidence-oracle"
     assert [row["tier"] for row in track["rows"] if row["name"] == "single-search"] == ["run again"]
@@ -123,9 +106,9 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
 
 def test_a_refused_submission_fails_the_build_and_leaves_the_page(cli):
     mine = ["--suite-card", "small.yaml"]
-    done(cli("eval", "small.yaml", "--agent", "closed-book", "--out", "run", "--json"))
-    done(cli("leaderboard", "add", "run", "--name", "a", "--by", "me", "--to", "board", *mine, "--json"))
-    done(cli("leaderboard", "build", "board", *mine, "--json"))
+    json_of(cli("eval", "small.yaml", "--agent", "closed-book", "--out", "run", "--json"))
+    json_of(cli("leaderboard", "add", "run", "--name", "a", "--by", "me", "--to", "board", *mine, "--json"))
+    json_of(cli("leaderboard", "build", "board", *mine, "--json"))
     page = Path("board/README.md").read_bytes()
     manifest = Path("board/small/Demo/a/manifest.json")
     manifest.write_text(manifest.read_text().replace('"by": "me"', '"by": "you"'))
@@ -138,7 +121,7 @@ def test_a_refused_submission_fails_the_build_and_leaves_the_page(cli):
 
 
 def test_a_run_with_a_limit_is_no_submission(cli):
-    done(cli("eval", "small.yaml", "--agent", "oracle", "--limit", "5", "--out", "run", "--json"))
+    json_of(cli("eval", "small.yaml", "--agent", "oracle", "--limit", "5", "--out", "run", "--json"))
     given = ["--name", "a", "--by", "me", "--to", "board", "--suite-card", "small.yaml"]
     status, _, err = cli("leaderboard", "add", "run", *given)
     assert (status, "the run asked 5 questions of searchgym/Demo-v0, suite small asks 12" in err) == (1, True)

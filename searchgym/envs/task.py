@@ -88,6 +88,11 @@ class Task:
             raise UnknownNameError("question id", question_id, self.by_id)
         return self.by_id[question_id]
 
+    def asking(self, questions: Iterable[Question]) -> Task:
+        """Returns the task with other questions, over the same corpus and under the same rules."""
+        asked = tuple(questions)
+        return dataclasses.replace(self, questions=asked, by_id={question.id: question for question in asked})
+
     def score(self, state: State) -> tuple[float, dict[str, float]]:
         """Returns the reward and the scores of a finished episode; zeros if its retriever failed.
 

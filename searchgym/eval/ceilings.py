@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
-from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
-from searchgym.corpora.retrieval.retriever import CorpusRetriever
+from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.eval.runner import SCORES, EvalOptions, evaluate, write_json
@@ -73,10 +72,7 @@ def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> di
 
 def with_gold_pages(task: Task) -> Task:
     """Returns the task in which every search returns the question's gold pages, all of them."""
-    index = task.retriever.index if isinstance(task.retriever, DistractorRetriever) else task.retriever
-    readable = callable(getattr(index, "passages", None))
-    passages: Iterable[Passage] = index.passages() if readable and isinstance(index, CorpusRetriever) else ()
-    pages = gold_pages(task.questions, passages)
+    pages = gold_pages(task.questions, passages_of(task.retriever) or ())
     most = max(map(len, pages.values()))
     rules = dataclasses.replace(task.rules, top_k=max(task.rules.top_k, most))
     sha256 = getattr(task.retriever, "corpus_sha256", None)
@@ -108,11 +104,7 @@ def add_ceilings(
         ``reading_gap`` and ``retrieval_gap``: their EM less that of the run.
     """
     options = options or EvalOptions()
-    named = dataclasses.replace(
-        task,
-        questions=tuple(q for q in task.questions if q.gold_titles),
-        by_id={q.id: q for q in task.questions if q.gold_titles},
-    )
+    named = task.asking(question for question in task.questions if question.gold_titles)
     found: dict[str, dict[str, Any]] = {}
     for folder, own_task, own_agent, own_models in (
         (READING, with_gold_pages(named), agent, models),

@@ -172,10 +172,7 @@ def chosen_task(env: str | None, choice: TaskChoice) -> Task:
 
 def limited(task: Task, most: int | None) -> Task:
     """Returns a task with its first questions only; with all of them if `most` is None."""
-    if most is None:
-        return task
-    questions = task.questions[:most]
-    return dataclasses.replace(task, questions=questions, by_id={question.id: question for question in questions})
+    return task if most is None else task.asking(task.questions[:most])
 
 
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:

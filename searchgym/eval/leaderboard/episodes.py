@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
-from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
-from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, SubmissionError
 from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
@@ -22,13 +21,6 @@ LONGEST: Final = 10_000
 
 DIGITS: Final = 4
 """Decimals of the scores of hits: more would be half of the file and tell nothing."""
-
-
-def passages_of(retriever: AnyRetriever) -> Iterable[Passage] | None:
-    """Returns the passages behind a retriever, None if they cannot be read."""
-    index: Any = retriever.index if isinstance(retriever, DistractorRetriever) else retriever
-    found: Iterable[Passage] | None = index.passages() if callable(getattr(index, "passages", None)) else None
-    return found
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None:
@@ -47,12 +39,11 @@ def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None
 
 def _short(searched: Searched, whole: bool) -> Searched:
     """Returns a query with its hits: scores to some digits, passages with their texts only if `whole`."""
-    hits = (Hit(p if whole else Passage(p.id, p.title, ""), round(score, DIGITS)) for p, score in _pairs(searched))
+    hits = []
+    for hit in searched.hits:
+        passage = hit.passage if whole else dataclasses.replace(hit.passage, text="")
+        hits.append(Hit(passage, round(hit.score, DIGITS)))
     return dataclasses.replace(searched, hits=tuple(hits))
-
-
-def _pairs(searched: Searched) -> Iterator[tuple[Passage, float]]:
-    return ((hit.passage, hit.score) for hit in searched.hits)
 
 
 def load_episodes(folder: Path, task: Task) -> list[Episode]:

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from searchgym.cards import build
 from searchgym.corpora.files import read_json, sha256_file, write_atomic, write_jsonl
+from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.errors import CardError, DataError, RunExistsError, SubmissionError, UsageError
-from searchgym.eval.leaderboard.episodes import passages_of, prediction, write_episodes
+from searchgym.eval.leaderboard.episodes import prediction, write_episodes
 from searchgym.eval.leaderboard.manifest import (
     EPISODES,
     FORMAT,

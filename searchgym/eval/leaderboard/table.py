@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.errors import DataMissingError, SearchGymError, SubmissionError
+from searchgym.errors import DataMissingError, SubmissionError
 from searchgym.eval.compare import Difference, difference
 from searchgym.eval.intervals import bootstrap_ci, t_interval
 from searchgym.eval.leaderboard.check import Checked, check_submission
@@ -199,10 +199,3 @@ def label_of(manifest: Manifest) -> str:
         f"quer{'y' if manifest.max_queries == 1 else 'ies'} a turn, {manifest.max_observation_words} words"
     )
     return f"{corpus}{sha256}; {kind} ({', '.join(settings)}); {budgets}"
-
-
-def refuse_nothing(board: Board) -> None:
-    """Raises the first reason for which a submission was refused, if there is one."""
-    if board.refused:
-        error: SearchGymError = board.refused[0]
-        raise error

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from searchgym.cards import find_card, list_cards, load_card
-from searchgym.corpora.files import sha256_file
 from searchgym.errors import CardError, DataMissingError, UnknownNameError
 
 DATA: Final = "$SEARCHGYM_DATA"
@@ -117,11 +116,6 @@ def _named(part: Part) -> Part:
     """Returns a part with its name filled in: by default the short name of its environment."""
     short = part.env.split("/")[-1].rpartition("-v")[0] or part.env.split("/")[-1]
     return part if part.name else replace(part, name=short)
-
-
-def suite_sha256(name: str) -> str:
-    """Returns the SHA-256 of a suite's card."""
-    return sha256_file(find_card("suites", name))
 
 
 def ids_sha256(ids: Iterable[str]) -> str:

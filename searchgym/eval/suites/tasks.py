@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -60,8 +59,7 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
         if isinstance(error, DataError):
             raise type(error)(where + error.reason, error.path, error.line) from error
         raise CardError(f"{where}{error}") from error
-    questions = asked(suite, part, task.questions)
-    return dataclasses.replace(task, questions=tuple(questions), by_id={q.id: q for q in questions})
+    return task.asking(asked(suite, part, task.questions))
 
 
 def _env(suite: SuiteCard, part: Part) -> EnvCard:

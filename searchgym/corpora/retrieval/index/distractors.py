@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.errors import RetrieverError
 from searchgym.records import Hit, Passage, Question
 
@@ -47,3 +49,10 @@ class DistractorRetriever:
     def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query, best first, among the paragraphs of the query's question."""
         return self.index.search_within(queries, k, [self._subsets[id] for id in question_ids])
+
+
+def passages_of(retriever: AnyRetriever) -> Iterable[Passage] | None:
+    """Returns the passages behind a retriever, None if they are not on this machine."""
+    index: Any = retriever.index if isinstance(retriever, DistractorRetriever) else retriever
+    found: Iterable[Passage] | None = index.passages() if callable(getattr(index, "passages", None)) else None
+    return found
