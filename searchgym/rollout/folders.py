@@ -76,11 +76,8 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     Raises:
         DataMissingError: There is no such folder or model.
     """
-    folder, shipped = Path(name), list_cards("models")
-    if folder.is_dir():
-        return folder
-    if str(name) in shipped:
-        return shipped[str(name)].parent
+    if (local := local_folder(name)) is not None:
+        return local
     if str(name) in (pretrained := list_cards("pretrained")):
         card = load_card(PretrainedCard, pretrained[str(name)])
         converted = pretrained_folder(card)
@@ -89,9 +86,17 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
         return _from_hub(str(name), match[1], match[2], parts)
     raise DataMissingError(
         "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
-        f"model: {', '.join([*shipped, *pretrained])}",
-        folder,
+        f"model: {', '.join([*list_cards('models'), *pretrained])}",
+        Path(name),
     )
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """Returns the folder of a model that is an existing path or ships with this package, None for any other."""
+    if Path(name).is_dir():
+        return Path(name)
+    shipped = list_cards("models")
+    return shipped[str(name)].parent if str(name) in shipped else None
 
 
 def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], before: str = "") -> Path:

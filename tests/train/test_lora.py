@@ -99,6 +99,69 @@ def test_an_adapter_beside_weights_in_bfloat16_comes_back_as_it_was_saved(tmp_pa
     assert rows[0]["loss"] == rows[1]["loss"]
 
 
+@pytest.fixture
+def saved(tmp_path):
+    """An adapter after three steps, and the learner that holds it."""
+    learner, _ = trained()
+    learner.save(tmp_path)
+    return tmp_path, learner
+
+
+def test_an_earlier_adapter_goes_on_where_it_ended(saved):
+    folder, before = saved
+    after = LocalLearner(recipe(), model(), adapter=folder)
+    samples = random_samples(4, seed=9)
+    for own, wanted in zip(after.logp(samples), before.logp(samples), strict=True):
+        np.testing.assert_array_equal(own, wanted)
+    fresh = LocalLearner(recipe(), model())
+    assert not np.allclose(np.concatenate(after.logp(samples)), np.concatenate(fresh.logp(samples)))
+
+
+def test_the_reference_of_a_continued_adapter_is_the_model_as_it_was_handed_over(saved):
+    folder, before = saved
+    after = LocalLearner(recipe(loss={"kl_coef": 0.1}), model(), adapter=folder)
+    first, later = (after.learn(random_samples(5, seed=step), step) for step in range(2))
+    assert first["ref_kl"] == pytest.approx(0, abs=1e-6) and later["ref_kl"] > 1e-5
+    samples = random_samples(4, seed=9)
+    for own, wanted in zip(after.policy.logp(samples, after.policy.reference), before.logp(samples), strict=True):
+        np.testing.assert_array_equal(own, wanted)  # also after the update
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lora": LORA | {"rank": 8}}, r"adapter of .'rank': 4, 'alpha': 8.0.*the recipe's lora has .'rank': 8"),
+        ({"lora": LORA | {"alpha": 4.0}}, "they must be the same"),
+        ({"lora": LORA | {"targets": ["q_proj"]}}, "is in the earlier one alone: use its lora.targets"),
+        ({"learner": {"frozen_layers": 1}}, "is in the earlier one alone: .*learner.frozen_layers"),
+    ],
+)
+def test_an_adapter_of_another_form_is_not_continued(saved, changes, said):
+    with pytest.raises(UsageError, match=said):
+        LocalLearner(recipe(**changes), model(), adapter=saved[0])
+
+
+def test_an_adapter_without_weights_is_not_continued(saved):
+    (saved[0] / "adapter_model.safetensors").unlink()
+    with pytest.raises(DataMissingError, match="an adapter without its weights"):
+        LocalLearner(recipe(), model(), adapter=saved[0])
+
+
+@pytest.mark.parametrize("lora", [{"rank": 0}, LORA])
+def test_frozen_layers_stay_as_they_are_and_those_above_learn(lora):
+    learner, _ = trained(lora=lora, learner={"frozen_layers": 1})
+    before, after = model().state_dict(), learner.weights()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all(name.startswith(("model.layers.1.", "model.norm.")) for name in moved)
+    assert any(".1.mlp.down_proj." in name for name in moved)
+
+
+@pytest.mark.parametrize("lora", [{"rank": 0}, LORA])
+def test_one_layer_at_least_learns(lora):
+    with pytest.raises(UsageError, match=r"learner.frozen_layers is 2: the model has 2 layers"):
+        LocalLearner(recipe(lora=lora, learner={"frozen_layers": 2}), model())
+
+
 def test_targets_that_are_not_there():
     with pytest.raises(UsageError, match=r"lora.targets \['qq_proj'\] on Qwen2ForCausalLM"):
         LocalLearner(recipe(lora=LORA | {"targets": ["qq_proj"]}), model())

@@ -10,7 +10,7 @@ from toy_training import QUESTIONS, BanditRollout, exact, toy_model, toy_recipe,
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from searchgym.corpora.files import iter_jsonl
-from searchgym.errors import DataError, RunExistsError, ScoringError, TrainingError, UsageError
+from searchgym.errors import DataError, GuardError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.interrupts import interrupt_held_back
@@ -464,7 +464,10 @@ def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
         return own
 
     monkeypatch.setattr("searchgym.train.run.draw.samples_from", retokenised)
-    result = toy_trainer(tmp_path / "run", toy_recipe(steps=1)).run()
+    with pytest.raises(GuardError, match="sampler and learner compute different policies"):
+        toy_trainer(tmp_path / "stopped", toy_recipe(steps=1)).run()
+    recipe = toy_recipe(steps=1, guard={"max_sampler_difference": None})
+    result = toy_trainer(tmp_path / "run", recipe).run()
     assert result.rows[1]["retokenisation_mismatch"] == 32
 
 

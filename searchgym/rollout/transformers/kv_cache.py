@@ -71,14 +71,16 @@ class SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Range of columns in use: first, and one past the last."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Sets up an empty cache with the shape, dtype and device of the first states.
+        """Sets up an empty cache with the shape and device of the first states, and the dtype of the values.
+
+        In mixed precision, positions make keys float32, and attention rounds them to the dtype of the values again.
 
         Args:
             key_states: (B, H, columns, D) keys, of which no column is stored.
             value_states: (B, H, columns, D) values, of which no column is stored.
         """
-        self.dtype, self.device, self.count = key_states.dtype, key_states.device, len(key_states)
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        self.dtype, self.device, self.count = value_states.dtype, key_states.device, len(key_states)
+        self.keys, self.values = key_states[:, :, :0].to(self.dtype), value_states[:, :, :0]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from earlier requests, change logits by rounding only (about 1e-7 in float32, 1e
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,11 +34,14 @@ from searchgym.rollout.sampler import (
 )
 from searchgym.rollout.tokens import end_ids
 from searchgym.rollout.transformers.kv_cache import ATTENTION, RowCache, SlotCache
+from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
 from searchgym.rollout.transformers.prefix_store import PrefixStore
 from searchgym.rollout.transformers.running_batch import Row, RunningBatch
 
 BATCH_TOKENS: Final = 65_536
-"""Default maximum of tokens in a running batch, and of tokens kept from earlier requests."""
+"""Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given."""
+MEMORY_SHARE: Final = 1 / 16
+"""Share of the machine's memory that the keys and values of a running batch may take, and those kept as much again."""
 PREFILL_TOKENS = 2048
 """Maximum tokens, padding included, of one forward pass over prompts (a longer prompt is passed alone)."""
 
@@ -50,12 +54,14 @@ class TransformersSampler:
             result.
         tokenizer: The model's tokenizer, since stop strings are matched on decoded text.
         max_batch_tokens: Maximum tokens in a running batch: rows times the longest request with its new tokens.
+            Default: as many as `affordable_tokens` allows.
         reuse_tokens: Number of tokens of earlier requests whose keys and values are kept for requests that continue
-            them, until the next update; 0 keeps none.
+            them, until the next update; 0 keeps none. Default: the same number.
         max_context: Maximum tokens of request and response. Default: the model's limit.
         ends: Token ids that end a response. Default: those of the tokenizer, its chat template and the model's
             generation settings.
         version: Policy version of the weights as given.
+        mixed: Whether to compute in mixed precision (see `precision`); the matrices of the model are rounded in place.
 
     Raises:
         UsageError: The model has layers other than attention, or a bound is out of its range.
@@ -66,11 +72,12 @@ class TransformersSampler:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        max_batch_tokens: int = BATCH_TOKENS,
-        reuse_tokens: int = BATCH_TOKENS,
+        max_batch_tokens: int | None = None,
+        reuse_tokens: int | None = None,
         max_context: int | None = None,
         ends: Iterable[int] | None = None,
         version: int = 0,
+        mixed: bool = False,
     ) -> None:
         config = model.config.get_text_config(decoder=True)
         other = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
@@ -79,12 +86,17 @@ class TransformersSampler:
         positions = int(config.max_position_embeddings)
         if max_context is not None and not 1 <= max_context <= positions:
             raise UsageError(f"max_context must be from 1 to the model's {positions} positions, got {max_context}")
+        affordable = affordable_tokens(model)
+        max_batch_tokens = affordable if max_batch_tokens is None else max_batch_tokens
+        reuse_tokens = affordable if reuse_tokens is None else reuse_tokens
         if max_batch_tokens < 1 or reuse_tokens < 0:
             raise UsageError(f"got max_batch_tokens={max_batch_tokens} and reuse_tokens={reuse_tokens}")
         if model.config._attn_implementation == "sdpa":
             model.set_attn_implementation(ATTENTION)
+        if mixed:
+            round_matrices(model)
         self.model, self.tokenizer = model, tokenizer
-        self.max_context, self.version = max_context or positions, version
+        self.max_context, self.version, self._mixed = max_context or positions, version, mixed
         self.ends = frozenset(response_ends(model, tokenizer) if ends is None else ends)
         self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
         self._max_batch_tokens = max_batch_tokens
@@ -124,7 +136,7 @@ class TransformersSampler:
         done = False
         while not done:
             self._open.wait()
-            with self._lock, torch.inference_mode():
+            with self._lock, torch.inference_mode(), mixed_precision(self.model, self._mixed):
                 training = self.model.training
                 self.model.train(False)
                 try:
@@ -288,6 +300,29 @@ class TransformersSampler:
             torch.from_numpy(ids).to(device), columns >= start, (columns[-new:] - start).clamp(min=0), cache
         )
         return logits, [cache.row(row, length) for row, length in enumerate(lengths)]
+
+
+def affordable_tokens(model: PreTrainedModel) -> int:
+    """Returns how many tokens' keys and values fit into `MEMORY_SHARE` of the device's memory, at most `BATCH_TOKENS`.
+
+    It is a share of all memory, not of what is free: the size of batches must not depend on what else is running.
+    """
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
+    affordable = int(device_memory(model.device) * MEMORY_SHARE) // int(per_token)
+    return max(1, min(BATCH_TOKENS, affordable))
+
+
+def device_memory(device: torch.device) -> int:
+    """Returns the bytes of memory of a device; of the CPU, what the machine has and a control group allows."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    said = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    return min(whole, int(said)) if said.isdigit() else whole
 
 
 def _chunks(keys: list[bytes], sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:

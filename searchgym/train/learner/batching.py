@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from searchgym.rollout.transformers.precision import head_of
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def trained_logits(model: PreTrainedModel, batch: MicroBatch, run: Callable[...,
     Returns:
         (N, V) logits of a language model, or (N, labels) of a classifier.
     """
-    head: Any = model.get_output_embeddings() or model.score  # type: ignore[no-untyped-call]
+    head = head_of(model)
 
     def kept_only(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
         return (arguments[0][batch.keep].unsqueeze(0),)

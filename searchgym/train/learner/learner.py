@@ -18,7 +18,14 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from searchgym.errors import UsageError
 from searchgym.train.algorithms.samples import Sample, with_all_targets
 from searchgym.train.learner.critic import Critic, load_critic, make_critic
-from searchgym.train.learner.lora import WithoutAdapter, adapter_weights, add_adapter, merged
+from searchgym.train.learner.lora import (
+    WithoutAdapter,
+    adapter_weights,
+    add_adapter,
+    continue_adapter,
+    freeze_lower,
+    merged,
+)
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.ranks import Ranks
 from searchgym.train.learner.trained_model import Flat, Metrics
@@ -106,6 +113,7 @@ class LocalLearner:
         critic: The critic, trained in place. Default: built by the recipe, if the recipe has one.
         ranks: The processes that train together. Default: this process alone.
         updater: Builds the updater of a model from (model, optimizer options, steps).
+        adapter: Folder of an adapter of `model` whose training goes on; `model` is its base. Default: a new adapter.
     """
 
     def __init__(
@@ -115,6 +123,7 @@ class LocalLearner:
         critic: PreTrainedModel | None = None,
         ranks: Ranks | None = None,
         updater: type[Updater] | Any = Updater,
+        adapter: Path | None = None,
     ) -> None:
         self.recipe, self.ranks = recipe, ranks or Ranks()
         self.critic: Critic | None = None
@@ -122,12 +131,16 @@ class LocalLearner:
             valuing = updater(_ready(critic or _critic(recipe, model), recipe), recipe.critic.optimizer, recipe.steps)
             self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         reference: Any = None
-        if recipe.loss.kl_coef and not recipe.lora.rank:
-            reference = copy.deepcopy(model).requires_grad_(False)
         if recipe.lora.rank:
-            add_adapter(model, recipe.lora, recipe.seed)
+            add_adapter(model, recipe.lora, recipe.seed, recipe.learner.frozen_layers)
+        else:
+            freeze_lower(model, recipe.learner.frozen_layers)
+        if adapter is not None:
+            continue_adapter(model, adapter, recipe.lora)
+        if recipe.loss.kl_coef and (adapter is not None or not recipe.lora.rank):
+            reference = copy.deepcopy(model).requires_grad_(False)
         policy = updater(_ready(model, recipe), recipe.optimizer, recipe.steps)
-        if recipe.loss.kl_coef and recipe.lora.rank:
+        if recipe.loss.kl_coef and reference is None:
             reference = WithoutAdapter(model, policy)
         self.policy = Policy(
             policy,

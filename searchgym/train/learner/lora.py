@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from searchgym.errors import UsageError
-from searchgym.rollout.folders import ADAPTER_WEIGHTS
+from searchgym.corpora.files import read_json
+from searchgym.errors import DataMissingError, UsageError
+from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.train.recipe.options import LoraOptions
 
 if TYPE_CHECKING:
@@ -25,13 +26,42 @@ NAME: Final = "default"
 """Name of the adapter within the model."""
 
 
-def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreTrainedModel:
+def freeze_lower(model: PreTrainedModel, count: int) -> None:
+    """Freezes the embeddings and the lowest layers of a model.
+
+    Args:
+        model: A decoder; a matrix that embeds tokens and predicts them is frozen with the embeddings.
+        count: Number of layers; 0 freezes nothing.
+
+    Raises:
+        UsageError: The model has no more layers than that.
+    """
+    if count:
+        model.get_input_embeddings().requires_grad_(False)
+        for layer in _layers(model, count)[:count]:
+            layer.requires_grad_(False)
+
+
+def _layers(model: PreTrainedModel, frozen: int) -> Any:
+    """Returns the layers of a decoder, lowest first.
+
+    Raises:
+        UsageError: None would be left if the `frozen` lowest were frozen.
+    """
+    count = int(model.config.get_text_config(decoder=True).num_hidden_layers)
+    if frozen >= count:
+        raise UsageError(f"learner.frozen_layers is {frozen}: the model has {count} layers, one at least must learn")
+    return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)
+
+
+def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_layers: int = 0) -> PreTrainedModel:
     """Freezes the model and adds a LoRA adapter in place. B starts at zero, so outputs do not change.
 
     Args:
         model: A model without adapter.
         options: Rank (at least 1), alpha and target matrices.
         seed: Seed of the random initial values of A.
+        frozen_layers: Number of the lowest layers that get no adapter.
 
     Returns:
         The same model.
@@ -41,10 +71,17 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int) -> PreT
     """
     from peft import LoraConfig
 
+    targets: str | list[str] = options.targets or "all-linear"
+    chosen = None
+    if frozen_layers:  # peft takes numbers of layers only beside names of matrices
+        layers = _layers(model, frozen_layers)
+        linear = {name.rpartition(".")[2] for name, m in layers.named_modules() if isinstance(m, torch.nn.Linear)}
+        targets, chosen = options.targets or sorted(linear), list(range(frozen_layers, len(layers)))
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft annotates int, but takes any number
-        target_modules=options.targets or "all-linear",
+        target_modules=targets,
+        layers_to_transform=chosen,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
@@ -97,6 +134,36 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     saved = load_file(folder / ADAPTER_WEIGHTS)
     adapter = {name: saved[key] for name, key in _names(model.state_dict()).items()}
     model.load_state_dict(adapter, strict=False)  # not strict: the frozen base stays as it is
+
+
+def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions) -> None:
+    """Gives a model's new adapter the values of one that was trained before.
+
+    Args:
+        model: A model to which `add_adapter` has given an adapter of the same form.
+        folder: Folder of the earlier adapter.
+        options: Options of the new adapter.
+
+    Raises:
+        UsageError: The earlier adapter has another rank or scale, or is for other matrices.
+        DataMissingError: It has no weights.
+    """
+    from safetensors import safe_open
+
+    said = read_json(folder / ADAPTER)
+    form = {"rank": said.get("r"), "alpha": said.get("lora_alpha")}
+    if form != (wanted := {"rank": options.rank, "alpha": options.alpha}):
+        raise UsageError(f"{folder} is an adapter of {form}, the recipe's lora has {wanted}: they must be the same")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise DataMissingError("an adapter without its weights", folder / ADAPTER_WEIGHTS)
+    with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
+        held = set(file.keys())
+    own = set(_names(model.state_dict()).values())
+    if held != own:
+        odd = min(held ^ own)
+        where = "the earlier one alone" if odd in held else "the new one alone"
+        raise UsageError(f"{folder}: {odd} is in {where}: use its lora.targets and learner.frozen_layers")
+    load_adapter(model, folder)
 
 
 def _names(state: Mapping[str, Tensor]) -> dict[str, str]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from searchgym.errors import TrainingError, UsageError
+from searchgym.rollout.transformers.precision import mixed_precision
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
 from searchgym.train.learner.batching import MicroBatch, collate, pack, trained_logits
@@ -71,8 +72,9 @@ class TrainedModel:
             (N, labels), one row per target.
         """
         run: Callable[..., Any] = other or self.updater
-        with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=self.options.autocast == "bfloat16"):
-            return trained_logits(other or self.updater.model, batch, run)
+        model: Any = other or self.updater.model
+        with mixed_precision(model, self.options.autocast == "bfloat16"):
+            return trained_logits(model, batch, run)
 
     def per_token(self, samples: Sequence[Sample], function: Callable[[MicroBatch], Tensor]) -> Flat:
         """Computes a number for each target, without gradients; every rank gets the numbers of all samples.

@@ -173,6 +173,7 @@ _AT_LEAST: dict[str, float] = {
     "critic.warmup_steps": 0,
     "learner.ranks": 1,
     "learner.zero": 0,
+    "learner.frozen_layers": 0,
     "loss.clip_low": 0,
     "loss.clip_high": 0,
     "loss.kl_coef": 0,

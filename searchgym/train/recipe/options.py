@@ -40,8 +40,8 @@ class RolloutOptions:
     vllm: VllmOptions = field(default_factory=VllmOptions)
     """Options of the vLLM engine."""
     probe: int = 4
-    """Prompts that vLLM continues after each update so that the trainer can compare log-probs; 0 turns the probe
-    off."""
+    """Prompts that the sampler continues after each update so that the trainer can compare log-probs; 0 turns the
+    probe off."""
     probe_limit: float | None = None
     """Mean absolute difference of log-probs, in nats, above which the run ends. Default: 0.001 in float32, 0.02 in
     bfloat16."""
@@ -201,7 +201,8 @@ class OptimizerOptions:
     """Whether samples of a forward pass are concatenated in one row (packed) or padded to rows of equal length;
     ``auto`` packs on a GPU."""
     autocast: Literal["bfloat16"] | None = None
-    """Data type of the matrix products; weights and losses keep theirs. Default: no autocast."""
+    """Data type of the matrix products, in the learner and in the sampler of this package; weights, the residual
+    stream, logits and losses keep theirs. Default: no autocast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +259,9 @@ class LearnerOptions:
     """``deepspeed``, ZeRO 3: keep the weights in main memory."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the weights; with bfloat16, DeepSpeed updates a float32 copy."""
+    frozen_layers: int = 0
+    """Number of the lowest layers that are not trained, nor the embeddings below them: on a CPU, a third of the layers
+    frozen takes a third less time. With an adapter, they get none."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -332,5 +336,8 @@ class GuardOptions:
     min_legal: float | None = None
     """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
     the model writes nothing legal."""
+    max_sampler_difference: float | None = 0.02
+    """Upper bound of `learner/sampler_difference`, in nats per token, in any single step: above it, sampler and learner
+    do not compute the same policy. Not checked with `rollout.staleness`, whose samples are of older weights."""
     max_zero_variance: float | None = None
     """Upper bound of `groups/zero_variance_share`."""

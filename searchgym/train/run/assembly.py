@@ -12,7 +12,7 @@ from searchgym.agents.base import load_agent
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
-from searchgym.rollout.folders import is_adapter, model_folder
+from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
@@ -34,7 +34,7 @@ from searchgym.train.run.samplers import Loaded, Samplers, computed_in, load_key
 from searchgym.train.run.trainer import Trainer, TrainResult
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,13 @@ class Assembly:
             sampler.update(self.learner.weights_of(key, alone), self.learner.version_of(key))
 
     def probe(self, samples: Sequence[Sample]) -> Row:
-        """Checks that every sampler outside the learner's process has its weights; see `probe`.
+        """Checks that every sampler has the learner's weights; see `probe`.
 
         Returns:
             The largest of each metric over the trained keys.
         """
         options, rows = self.recipe.rollout, list[Row]()
         for key in self.trained:
-            if isinstance(self.samplers.by_key[key], TransformersSampler):
-                continue
             rows.append(
                 probe(
                     self.models[key].sampler,
@@ -154,10 +152,20 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
     """Raises a `UsageError` for a key that starts from an adapter where a whole model is needed."""
     for key in keys:
-        again = recipe.lora.rank > 0 and not key.frozen
-        if (again or recipe.rollout.sampler != "transformers") and is_adapter(model_folder(key.recipe.model)):
-            why = "lora.rank makes another one" if again else "vLLM samples from whole models and their own adapters"
-            raise UsageError(f"{key.recipe.model} is an adapter, and {why}: `searchgym export` it first")
+        goes_on = recipe.lora.rank > 0 and not key.frozen
+        if not is_adapter(model_folder(key.recipe.model)):
+            continue
+        why = ""
+        if goes_on and recipe.learner.backend != "torch":
+            why = f"learner.backend {recipe.learner.backend} begins with a new one"
+        elif goes_on and local_folder(key.recipe.model) is None:
+            why = "to go on with it, name the folder it is downloaded to"
+        elif goes_on:
+            continue
+        elif recipe.rollout.sampler != "transformers":
+            why = "vLLM samples from whole models and adapters that are trained"
+        if why:
+            raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym export` it first")
 
 
 def train(
@@ -225,22 +233,22 @@ def _learner(
     trained = [key for key in keys if not key.frozen]
     if not recipe.models:
         (key,) = trained
-        return _key_learner(key.recipe, loaded[key.name].model, out / "ranks"), loaded[key.name].tokenizer
+        return _key_learner(key.recipe, loaded[key.name], out / "ranks"), loaded[key.name].tokenizer
     learners: dict[str, Learner] = {}
     for key in trained:
-        learners[key.name] = _key_learner(key.recipe, loaded[key.name].model, out / "ranks" / key.name)
+        learners[key.name] = _key_learner(key.recipe, loaded[key.name], out / "ranks" / key.name)
     return KeyedLearner(learners, {key.name: loaded[key.name].tokenizer for key in trained}), None
 
 
-def _key_learner(recipe: Recipe, model: PreTrainedModel, logs: Path) -> Learner:
+def _key_learner(recipe: Recipe, loaded: Loaded, logs: Path) -> Learner:
     """Returns the learner of one key, in this process or on ranks of DeepSpeed."""
     if recipe.learner.backend == "deepspeed":
         return RemoteLearner(recipe, logs, recipe.deadline.learn)
-    trained: Any = model
+    trained: Any = loaded.model
     device = device_of(recipe.learner.device)
     if device == "cuda" and recipe.learner.gpus:
         device = f"cuda:{recipe.learner.gpus[0]}"
-    return LocalLearner(recipe, trained.to(device))
+    return LocalLearner(recipe, trained.to(device), adapter=loaded.adapter)
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:

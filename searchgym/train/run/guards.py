@@ -33,6 +33,8 @@ BOUNDS = {
     "max_zero_variance": ("groups/zero_variance_share", True),
 }
 """The metric that each guard bounds, and True for an upper bound."""
+DIFFERENCE = re.compile(r"learner/([^/]+/)?sampler_difference")
+"""Pattern of the metrics that `GuardOptions.max_sampler_difference` bounds."""
 LEGAL = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 
@@ -47,6 +49,14 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
     Raises:
         GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
+    if (bound := options.max_sampler_difference) is not None and rows and rows[-1].get("rollout/staleness", 0.0) == 0:
+        for metric, value in rows[-1].items():
+            if DIFFERENCE.fullmatch(metric) and value > bound:
+                raise GuardError(
+                    f"{metric} is {value:.3g} nats per token, guard.max_sampler_difference is {bound:g}: sampler and "
+                    "learner compute different policies; let both compute in one type (searchgym selfcheck tells what "
+                    "differs), or raise the bound and correct for it by loss.importance_cap: 2"
+                )
     last = rows[-options.patience :]
     for name, (bounded, above) in BOUNDS.items():
         bound = getattr(options, name)

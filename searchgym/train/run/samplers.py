@@ -6,9 +6,11 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import UsageError
+from searchgym.rollout.folders import adapter_base, is_adapter, local_folder
 from searchgym.rollout.loading import device_of, load_model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.transformers.sampler import TransformersSampler, response_ends
@@ -30,6 +32,8 @@ class Loaded:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    adapter: Path | None = None
+    """Folder of the adapter whose training goes on; the model is its base then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,22 @@ def load_keys(recipe: Recipe, keys: Iterable[Key]) -> dict[str, Loaded]:
     loaded: dict[str, Loaded] = {}
     bases: dict[str, Loaded] = {}
     for key in keys:
-        name = key.recipe.model
+        name, adapter = start_of(recipe, key)
         if not recipe.lora.rank or name not in bases:
-            loaded[key.name] = bases[name] = Loaded(*load_model(name, recipe.learner.dtype))
+            bases[name] = Loaded(*load_model(name, recipe.learner.dtype))
+            model = bases[name].model
         else:
-            loaded[key.name] = Loaded(_sharing(bases[name].model), bases[name].tokenizer)
+            model = _sharing(bases[name].model)
+        loaded[key.name] = Loaded(model, bases[name].tokenizer, adapter)
     return loaded
+
+
+def start_of(recipe: Recipe, key: Key) -> tuple[str, Path | None]:
+    """Returns the model that a key's weights start from, and the adapter on it whose training goes on, if any."""
+    folder = local_folder(key.recipe.model)  # a plan, too, asks for it, and must not ask the hub
+    if recipe.lora.rank and not key.frozen and folder is not None and is_adapter(folder):
+        return adapter_base(folder), folder
+    return key.recipe.model, None
 
 
 def _sharing(model: PreTrainedModel) -> PreTrainedModel:
@@ -90,7 +104,8 @@ def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loa
         by_key: dict[str, Sampler] = {}
         for name, of_key in loaded.items():
             model: Any = copy.deepcopy(of_key.model)
-            by_key[name] = TransformersSampler(model.to(device), of_key.tokenizer)
+            mixed = recipe.optimizer.autocast == "bfloat16"  # as the learner
+            by_key[name] = TransformersSampler(model.to(device), of_key.tokenizer, mixed=mixed)
         return Samplers(by_key)
     engines_of = sharing(recipe, keys)
     if len(engines_of) > 1 and recipe.rollout.vllm.servers:
@@ -116,8 +131,8 @@ def sharing(recipe: Recipe, keys: Iterable[Key]) -> list[list[Key]]:
     """Returns the keys in lists, one for each engine of vLLM that they sample from."""
     by_engine: dict[tuple[str, ...], list[Key]] = {}
     for key in keys:
-        together = recipe.lora.rank or key.frozen
-        by_engine.setdefault((key.recipe.model,) if together else (key.recipe.model, key.name), []).append(key)
+        together, model = recipe.lora.rank or key.frozen, start_of(recipe, key)[0]
+        by_engine.setdefault((model,) if together else (model, key.name), []).append(key)
     return list(by_engine.values())
 
 
@@ -125,7 +140,7 @@ def _engine(recipe: Recipe, keys: Sequence[Key]) -> VllmEngine | Replicas:
     """Starts the engine of keys that share it."""
     options = recipe.rollout
     return start_engine(
-        keys[0].recipe.model,
+        start_of(recipe, keys[0])[0],
         dtype=sampled_in(recipe),
         requests=options.concurrency,
         options=options.vllm,

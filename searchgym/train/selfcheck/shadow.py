@@ -82,8 +82,13 @@ class Shadow:
     def logits(self, sample: Sample, places: Any) -> Tensor:
         """Returns the outputs that predict the tokens at some positions, (n, V) float64 or, of a critic, (n, 1)."""
         ids = torch.from_numpy(sample.ids.astype(np.int64))[None]
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.options.autocast == "bfloat16"):
+        if self.options.autocast is None:
             logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        else:  # the product with the vocabulary, as the rule of mixed precision has it, in float32
+            head = self.model.get_output_embeddings() or self.model.score
+            with torch.autocast("cpu", torch.bfloat16):
+                hidden = self.model.base_model(input_ids=ids, use_cache=False)[0]
+            logits = hidden.float() @ head.weight.float().T + (0.0 if head.bias is None else head.bias)
         return logits[0, torch.from_numpy(np.asarray(places) - 1)].double()
 
     def distribution(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
