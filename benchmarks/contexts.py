@@ -25,8 +25,8 @@ from searchgym.corpora import open_corpus
 from searchgym.corpora.retrieval import build_in_memory
 from searchgym.envs import Task, find_env, load_task
 from searchgym.rollout import TokenFormat, load_tokenizer
-from searchgym.train.tiny.demonstrations import Demonstration, play
-from searchgym.train.tiny.team_demonstrations import play_team
+from searchgym.train.demonstrations.play import Demonstration, play
+from searchgym.train.demonstrations.teams import play_team
 
 TURNS = 5
 

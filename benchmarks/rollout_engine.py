@@ -36,7 +36,7 @@ from searchgym.records import Episode, Hit
 from searchgym.rollout import Engine, Model, Sampled, Sampler, SampleRequest, TokenFormat
 from searchgym.rollout.sampler import Deliver, Pull
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
-from searchgym.train.tiny.demonstrations import AGENT, ROLE
+from searchgym.train.demonstrations.play import AGENT, ROLE
 
 ENV = "searchgym/World-v0"
 

@@ -35,7 +35,7 @@ from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.transformers.sampler import BATCH_TOKENS, TransformersSampler, load_sampler
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.start import start_engine
-from searchgym.train.tiny.demonstrations import AGENT, ROLE
+from searchgym.train.demonstrations.play import AGENT, ROLE
 
 ENV = "searchgym/World-v0"
 NEAR = 1e-3

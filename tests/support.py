@@ -86,7 +86,7 @@ def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5):
     from searchgym.envs.task import load_task
     from searchgym.rollout.loading import load_tokenizer
     from searchgym.rollout.tokens import TokenFormat
-    from searchgym.train.tiny.team_demonstrations import play_team
+    from searchgym.train.demonstrations.teams import play_team
 
     task = load_task(find_env("searchgym/Demo-v0"), max_turns=max_turns)
     tokenizer = load_tokenizer("tiny")

@@ -15,6 +15,7 @@ QUICK = {  # arguments, and rows at least
         15,
     ),
     "evaluation.py": (["--questions", "8", "--runs", "1"], 6),
+    "precision.py": (["--corpus", "searchgym/demo/corpus.jsonl", "--prompts", "4"], 5),
     "docstrings.py": (["--number", "3"], 3),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),

@@ -12,6 +12,7 @@ from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
+from searchgym.cli.training.demonstrate import demonstrate
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
 
@@ -27,6 +28,7 @@ app.command("play")(run.play)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
 app.add_typer(leaderboard, name="leaderboard")
+app.command("demonstrate")(demonstrate)
 app.command("train")(train.train)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)

@@ -88,6 +88,11 @@ def test_the_names_of_all_values():
         ("learner.zero=4", CardError, "learner.zero needs learner.backend deepspeed"),
         ("learner.ranks=2", CardError, "learner.ranks needs learner.backend deepspeed"),
         ("learner.dtype=bfloat16", CardError, "set optimizer.autocast to bfloat16"),
+        (
+            ("lora.rank=4", "learner.dtype=bfloat16"),
+            CardError,
+            "transformers samples from the adapter merged into the rounded weights",
+        ),
         ("critic.optimizer.lr=-1", CardError, "critic.optimizer.lr is -1.0: expected at least 0"),
         ("critic.value_clip=0.1", CardError, "critic: only advantage.estimator gae asks one, not grpo"),
         ("advantage.lam=0.9", CardError, "advantage.lam is 0.9: grpo does not read it"),
@@ -109,7 +114,7 @@ def test_the_names_of_all_values():
 )
 def test_what_cannot_work_is_refused(small, override, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        load_recipe(str(small), [override])
+        load_recipe(str(small), [override] if isinstance(override, str) else list(override))
 
 
 GAE, DEEPSPEED = "advantage.estimator=gae", "learner.backend=deepspeed"

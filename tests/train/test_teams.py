@@ -25,11 +25,12 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
 from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import retokenisation_mismatches, samples_from
+from searchgym.train.demonstrations.teams import TEAMS, play_team
 from searchgym.train.inspect.explain import explain_new
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions
 from searchgym.train.tiny.demonstrations import gold_sentences, world_task
-from searchgym.train.tiny.team_demonstrations import TEAMS, play_team, team_samples
+from searchgym.train.tiny.team_demonstrations import team_samples
 
 MODEL = "tiny-teams"
 

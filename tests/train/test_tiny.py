@@ -23,14 +23,13 @@ from searchgym.records import Hop, Question, SupportingFact, Triple
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.demonstrations.play import first_prompt, play
 from searchgym.train.tiny.demonstrations import (
     demonstrate,
     demonstrate_all,
     demonstration_samples,
     exercise_samples,
-    first_prompt,
     gold_sentences,
-    play,
     with_one_page,
     world_task,
     worlds,

@@ -159,6 +159,12 @@ def _learner_problems(recipe: Recipe) -> list[str]:
             found.append(
                 f"learner.dtype bfloat16 needs learner.backend deepspeed, which keeps a copy in float32, or lora: {why}"
             )
+        if learner.dtype == "bfloat16" and recipe.lora.rank and recipe.rollout.sampler == "transformers":
+            found.append(
+                "learner.dtype bfloat16 with lora needs rollout.sampler vllm: transformers samples from the adapter "
+                "merged into the rounded weights, in which small updates are lost; keep float32 and set "
+                "optimizer.autocast to bfloat16"
+            )
         return found
     if learner.listen is not None and not re.fullmatch(r".+:\d{1,5}", learner.listen):
         found.append(f"learner.listen is {learner.listen!r}: expected HOST:PORT, like 10.0.0.1:29400")

@@ -10,18 +10,17 @@ answer, and reading is copying tokens.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.agents.base import load_agent
 from searchgym.agents.mask import UNKNOWN
 from searchgym.cards import EnvCard, WorldSpec, find_card, load_card
 from searchgym.corpora.retrieval.index.index import build_in_memory
@@ -33,28 +32,19 @@ from searchgym.corpora.worlds.simple import SIMPLE
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.protocol import THINK_CLOSE, THINK_OPEN, Protocol
-from searchgym.records import Episode, Hit, Passage, Question, Triple
-from searchgym.rollout.engine import Engine
-from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampled, SampleRequest
+from searchgym.records import Hit, Passage, Question, Triple
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.demonstrations.play import (
+    AGENT,
+    MODEL_KEY,
+    Demonstration,
+    first_prompt,
+    play,
+    text_ids,
+)
 
-AGENT: Final = "search-r1"
-ROLE: Final = "searcher"
-MODEL_KEY: Final = "demonstration"
 _TEMPLATES: Final = SPLITS["train"].templates
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstration:
-    """Target responses of a model to one question, turn by turn."""
-
-    question: Question
-    turns: tuple[str, ...]
-    """Response texts: searches, then an answer."""
-    early: bool
-    """Whether the answer comes before all gold pages were seen."""
 
 
 def world_task(world: World, top_k: int | None = None) -> Task:
@@ -134,76 +124,6 @@ def _filled(question: str, answers: Sequence[str]) -> str:
     return question
 
 
-# -- through the engine --------------------------------------------------------------------------------------------
-
-
-class ScriptedSampler:
-    """A sampler that replays given turns in order; it recognises an episode by its prompt.
-
-    Args:
-        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
-    """
-
-    max_context, version = 2**31 - 1, 0
-
-    def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
-        self._left = {prompt: iter(turns) for prompt, turns in scripts.items()}
-        self._lengths = sorted({len(prompt) for prompt in scripts})
-
-    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the next turn of each request's episode."""
-        return [self._next(request.ids.tobytes()) for request in requests]
-
-    def update(self, state: Mapping[str, Any], version: int) -> None:
-        """Always raises `UsageError`: a scripted sampler has no weights."""
-        raise UsageError("a scripted sampler has no weights")
-
-    def forget(self) -> None:
-        """Does nothing: a reply depends on its own episode alone."""
-
-    def close(self) -> None:
-        """Does nothing: there are no resources to free."""
-
-    def _next(self, seen: bytes) -> Sampled:
-        prompts = (seen[:length] for length in self._lengths)
-        ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))
-        return Sampled(ids, np.zeros(len(ids), np.float32), "stop")
-
-
-def play(
-    task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat, agent_name: str = AGENT
-) -> list[Episode]:
-    """Runs demonstrations as episodes of the monolithic agent.
-
-    Args:
-        task: Task over the questions' world.
-        demonstrations: One per question at most.
-        form: Token format of the model that will learn from them; same protocol as the task.
-        agent_name: ``praise`` where the turns hold prefix answers; see `with_prefixes`.
-
-    Returns:
-        Episodes in the order of `demonstrations`.
-
-    Raises:
-        UsageError: The protocol is not ``"tags"``, or two questions have the same text.
-    """
-    if form.protocol.name != "tags":
-        raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
-    agent = load_agent(agent_name)
-    scripts = {
-        first_prompt(agent, form, shown.question).tobytes(): [_text_ids(turn, form) for turn in shown.turns]
-        for shown in demonstrations
-    }
-    if len(scripts) < len(demonstrations):
-        raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
-    model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
-    episodes: dict[str, Episode] = {}
-    engine = Engine(task, agent, dict.fromkeys(agent.roles, model), training=True)
-    questions = [shown.question for shown in demonstrations]
-    asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
-    return [episodes[question.id] for question in questions]
-
-
 def with_prefixes(demonstration: Demonstration) -> Demonstration:
     """Returns a demonstration with an answer before each turn, from what is known by then (PRAISE's prefix answers)."""
     question = demonstration.question
@@ -213,12 +133,6 @@ def with_prefixes(demonstration: Demonstration) -> Demonstration:
     for known, turn in zip(found, demonstration.turns, strict=False):
         turns += [f"<answer> {known}</answer>", turn]
     return replace(demonstration, turns=tuple(turns))
-
-
-def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> npt.NDArray[np.int32]:
-    """Returns the ids of the monolithic agent's prompt, (T,) int32."""
-    fields = {"question": question.text, "instructions": form.protocol.instructions()}
-    return form.prompt_ids(agent.roles[ROLE].render(**fields))
 
 
 # -- exercises -----------------------------------------------------------------------------------------------------
@@ -249,7 +163,7 @@ def exercise(world: World, pages: int, form: TokenFormat, rng: random.Random, st
     if rng.random() < strange_names:
         names = {*titles, *(fact.object for fact in facts if not fact.object.isdecimal())}
         parts = _renamed(parts, sorted(names), rng)
-    ids = [_text_ids(text, form) for text, _ in parts]
+    ids = [text_ids(text, form) for text, _ in parts]
     mask = np.concatenate([np.full(len(own), said) for own, (_, said) in zip(ids, parts, strict=True)])
     return _sample(np.concatenate(ids), mask, f"exercise-{world.spec.seed}-{shown[0].id}")
 
@@ -283,7 +197,7 @@ def opening(demonstration: Demonstration, form: TokenFormat, rng: random.Random,
         named = {fact.subject for fact in facts} | {fact.object for fact in facts if not fact.object.isdecimal()}
         (text, _), (turn, _) = _renamed([(question.text, False), (turn, True)], sorted(named), rng)
         question = replace(question, text=text)
-    prompt, ids = first_prompt(load_agent(AGENT), form, question), _text_ids(turn, form)
+    prompt, ids = first_prompt(load_agent(AGENT), form, question), text_ids(turn, form)
     mask = np.arange(len(prompt) + len(ids)) >= len(prompt)
     return _sample(np.concatenate([prompt, ids]), mask, f"opening-{question.id}")
 
@@ -310,11 +224,6 @@ def _answered(fact: Triple) -> str:
     (stated,) = SIMPLE.phrases[fact.relation].state[_TEMPLATES]
     quote = sentence(stated.format(s=fact.subject, o=fact.object))
     return f"{_thought(f'{quote}.')}<answer> {fact.object}</answer>"
-
-
-def _text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
-    """Returns the ids of a text alone: what an observation is with tags after a stop."""
-    return form.observation_ids(text, "stop")
 
 
 def _sample(ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], name: str) -> Sample:

@@ -28,15 +28,9 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.scoring import exact_match
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.tiny.demonstrations import (
-    AGENT,
-    ROLE,
-    demonstrate_all,
-    exercise,
-    play,
-    world_task,
-)
-from searchgym.train.tiny.team_demonstrations import TEAMS
+from searchgym.train.demonstrations.play import AGENT, ROLE, play
+from searchgym.train.demonstrations.teams import TEAMS
+from searchgym.train.tiny.demonstrations import demonstrate_all, exercise, world_task
 
 EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 

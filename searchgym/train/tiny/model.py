@@ -26,7 +26,7 @@ from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.names import ENDS, MIDS, ONSETS, VOWELS
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.train.tiny.demonstrations import AGENT
+from searchgym.train.demonstrations.play import AGENT
 
 WORDS: Final = r" ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+"
 """Regular expression of pre-tokens: a word or two digits with a leading blank, punctuation, blanks; no token crosses

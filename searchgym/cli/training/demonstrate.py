@@ -1,0 +1,82 @@
+"""The ``demonstrate`` command: writes demonstrations for supervised training from any question set."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from searchgym.cli.options import Seed, TaskChoice, takes_records
+from searchgym.cli.output import Json, emit, say
+from searchgym.cli.run import OwnEnv
+
+
+@takes_records
+def demonstrate(
+    *,
+    env: OwnEnv = None,
+    model: Annotated[str, typer.Option(help="Model that will learn from them: its tokenizer writes the tokens.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of demonstrations.")] = 400,
+    agent: Annotated[str, typer.Option(help="Agent that is shown: search-r1, or a team.")] = "search-r1",
+    reading: Annotated[
+        bool, typer.Option("--reading", help="Practice in reading alone: pages, questions and short answers.")
+    ] = False,
+    early: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of questions of several hops answered after one search.")
+    ] = 0.0,
+    seed: Seed = 0,
+    hold_out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Question file whose gold pages and entities are in no demonstration; repeatable."),
+    ] = None,
+    max_context: Annotated[int, typer.Option(min=64, help="Longest context that is kept, in tokens.")] = 2048,
+    choice: TaskChoice,
+    json: Json = False,
+) -> None:
+    """Write demonstrations from questions that name their gold pages: searches and an answer, or reading practice."""
+    from searchgym.cli.evaluation.evaluate import chosen_task
+    from searchgym.corpora.worlds.storage import check_free
+    from searchgym.errors import UsageError
+    from searchgym.eval.runner import questions_sha256
+    from searchgym.train.demonstrations.held_out import without_held_out
+
+    check_free(out)
+    if reading and early:
+        raise UsageError("--early is about searches: leave it out with --reading")
+    task = chosen_task(env, choice)
+    task, held_out = without_held_out(task, hold_out or ())
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.rollout.loading import load_tokenizer
+        from searchgym.rollout.tokens import TokenFormat
+        from searchgym.train.demonstrations.oracle import demonstrate_search
+        from searchgym.train.demonstrations.reading import demonstrate_reading
+        from searchgym.train.demonstrations.write import write_demonstrations
+
+        tokenizer = load_tokenizer(model)
+        form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+        if reading:
+            shown = demonstrate_reading(task, form, n, seed, max_context)
+        else:
+            shown = demonstrate_search(task, form, n, agent=agent, early=early, seed=seed, max_tokens=max_context)
+    made = {
+        "kind": "reading" if reading else agent,
+        "model": model,
+        "questions_sha256": questions_sha256(task.questions),
+        "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
+        "held_out_pages": held_out,
+        "early": early,
+        "seed": seed,
+        "top_k": task.rules.top_k,
+        "max_observation_words": task.rules.max_observation_words,
+    }
+    card = write_demonstrations(shown, out, made)
+    if len(shown.episodes) < n:
+        say(f"{len(shown.episodes)} of {n} demonstrations: the questions give no more (see outcomes)")
+    told = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
+    emit(told | {"out": str(out)}, json, "demonstrations")
+    if not json:
+        say(f"next: a recipe with method: supervised and supervised.demonstrations={out / 'episodes.jsonl'}")

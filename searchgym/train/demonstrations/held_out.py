@@ -1,0 +1,49 @@
+"""Leaves what evaluation questions keep to themselves out of practice: their gold pages, and questions about these."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from searchgym.corpora.retrieval.index.distractors import passages_of
+from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.envs.task import Task
+from searchgym.errors import UsageError
+from searchgym.graphs.text import base_title, norm
+from searchgym.questions.storage import held_out_by
+from searchgym.records import title_key
+
+
+def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
+    """Returns a task without the gold pages and entities of evaluation questions, and the number of pages left out.
+
+    Neither searches nor questions of the task lead to these pages: BM25 is built anew over the other ones.
+
+    Args:
+        task: Task whose corpus is at hand.
+        files: Files of evaluation questions; without any, the task is returned as it is.
+
+    Raises:
+        UsageError: The corpus is not at hand, or no question is left.
+    """
+    if not files:
+        return task, 0
+    passages = list(passages_of(task.retriever) or ())
+    held_out = held_out_by(passages, files)
+    if not passages or held_out is None:
+        raise UsageError("--hold-out needs the corpus on this machine: give --corpus, not a retrieval server")
+    titles = {title_key(passages[page].title) for page in held_out.pages}
+
+    def apart(title: str) -> bool:
+        return title_key(title) not in titles and norm(base_title(title)) not in held_out.names
+
+    asked = [
+        question
+        for question in task.questions
+        if all(map(apart, question.gold_titles or ())) and not {norm(a) for a in question.golds} & held_out.names
+    ]
+    if not asked:
+        raise UsageError(f"each of the {len(task.questions)} questions is about a page that is held out")
+    left = [passage for page, passage in enumerate(passages) if page not in held_out.pages]
+    return dataclasses.replace(task.asking(asked), retriever=build_in_memory(left)), len(passages) - len(left)

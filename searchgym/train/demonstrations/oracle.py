@@ -1,0 +1,165 @@
+"""Search demonstrations: an oracle searches for a question's gold pages by name, and then answers.
+
+Pages come from the real retriever, and a demonstration is kept only if its searches found the gold pages. With `early`,
+some questions of several hops are answered after their first search by what it gives: a flaw to be repaired later.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, steps_of
+from searchgym.corpora.retrieval.index.distractors import passages_of
+from searchgym.envs.task import Task
+from searchgym.errors import UsageError
+from searchgym.graphs.text import base_title, sentences
+from searchgym.records import Episode, Passage, Question, title_key
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.demonstrations.play import AGENT, Demonstration, play
+from searchgym.train.demonstrations.teams import TEAMS, play_team
+
+BATCH: Final = 64
+"""Number of questions that are demonstrated at once."""
+
+
+@dataclass(slots=True)
+class Shown:
+    """Demonstrations, and what became of the questions that were tried."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Questions by outcome: ``kept``, of these ``early``, and those left out by the reason."""
+
+
+def demonstrate_search(
+    task: Task,
+    form: TokenFormat,
+    count: int,
+    *,
+    agent: str = AGENT,
+    early: float = 0.0,
+    seed: int = 0,
+    max_tokens: int = 2048,
+) -> Shown:
+    """Shows how an agent answers questions of a task.
+
+    Args:
+        task: Questions that name their gold pages, and a retriever over a corpus that has them.
+        form: Token format of the model that will learn from the episodes.
+        count: Number of demonstrations; fewer if the questions give no more.
+        agent: ``search-r1``, or a team for which the oracle speaks.
+        early: Probability that a question of several hops is answered after its first search.
+        seed: Seed of the order of questions and of the early answers.
+        max_tokens: Longest context that is kept, in tokens; longer ones are counted and left out.
+
+    Raises:
+        UsageError: The agent is another one, or no question gives a demonstration.
+    """
+    if agent != AGENT and agent not in TEAMS:
+        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join(TEAMS)}")
+    rng = random.Random(f"{seed} {agent} {early}")
+    shown, seen, asked = Shown(), set[str](), list[Question]()
+    for question in rng.sample(task.questions, len(task.questions)):
+        if not question.gold_titles:
+            shown.counts["no gold pages named"] += 1
+        elif question.text in seen:
+            shown.counts["the same text"] += 1
+        else:
+            seen.add(question.text)
+            asked.append(question)
+    pages = {title_key(passage.title): passage for passage in passages_of(task.retriever) or ()}
+    for start in range(0, len(asked), BATCH):
+        batch = asked[start : start + BATCH]
+        stops = {q.id for q in batch if len(q.gold_titles or ()) > 1 and rng.random() < early}
+        if agent == AGENT:
+            episodes = play(task, [demonstration_of(q, q.id in stops, rng) for q in batch], form)
+        else:
+            oracles = {q.id: OracleRoles(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
+            episodes = play_team(agent, task, oracles, form)
+        for question, episode in zip(batch, episodes, strict=True):
+            if len(shown.episodes) == count:
+                return shown
+            reason = _refusal(question, episode, question.id in stops, max_tokens)
+            shown.counts[reason or "kept"] += 1
+            if reason is None:
+                shown.counts["early"] += question.id in stops
+                shown.episodes.append(episode)
+    if not shown.episodes:
+        why = ", ".join(f"{reason}: {number}" for reason, number in shown.counts.most_common())
+        raise UsageError(f"{len(task.questions)} questions give no demonstration ({why or 'there is none'})")
+    return shown
+
+
+def demonstration_of(question: Question, early: bool, rng: random.Random) -> Demonstration:
+    """Returns an oracle's turns: a search for the name of each gold page, then the answer.
+
+    Args:
+        question: Names its gold pages, in reading order.
+        early: Answer after the first search: with what that page gives, or, where the question names its possible
+            answers, with one of them at random.
+        rng: Draws among these.
+    """
+    queries = queries_of(question)
+    answer = question.answers[0]
+    if early:
+        answer = rng.choice(choices_of(question) or [steps_of(question)[0].found])
+        queries = queries[:1]
+    turns = [*(f"<search> {query}</search>" for query in queries), f"<answer> {answer}</answer>"]
+    return Demonstration(question, tuple(turns), early)
+
+
+def queries_of(question: Question) -> list[str]:
+    """Returns the names of a question's gold pages, as it was generated with or else by their titles."""
+    titles = list(question.gold_titles or ())
+    queries = question.metadata.get("queries")
+    usable = isinstance(queries, list) and len(queries) == len(titles) and all(isinstance(q, str) for q in queries)
+    return [str(query) for query in queries] if usable and queries else [base_title(title) for title in titles]
+
+
+def choices_of(question: Question) -> list[str]:
+    """Returns the answers among which a comparison asks for one; none for other questions."""
+    answer = question.answers[0]
+    if answer.lower() in ("yes", "no"):
+        return ["yes", "no"]
+    if question.kind not in COMPARISONS:
+        return []
+    named = [query for query in queries_of(question) if query in question.text]
+    return named if answer in named else [*named, answer]
+
+
+def quotes_of(question: Question, pages: Mapping[str, Passage]) -> list[str]:
+    """Returns the supporting sentences of each gold page, or the page's first one where none is named."""
+    wanted: dict[str, list[int]] = {}
+    for fact in question.supporting_facts or ():
+        wanted.setdefault(title_key(fact.title), []).append(fact.sentence or 0)
+    quotes = []
+    for title in question.gold_titles or ():
+        page = pages.get(title_key(title))
+        text = "" if page is None else page.text
+        places = sentences(text)
+        said = [text[slice(*places[n])].strip() for n in wanted.get(title_key(title), [0]) if n < len(places)]
+        quotes.append(" ".join(said) or title)
+    return quotes
+
+
+def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int) -> str | None:
+    """Returns why an episode is no demonstration, None if it is one."""
+    hit = {title_key(found.passage.title) for searched in episode.searches for found in searched.hits}
+    gold = list(question.gold_titles or ())[: 1 if early else None]
+    if not all(title_key(title) in hit for title in gold):
+        return "a gold page is not among the hits"
+    if episode.answer is None or not all(call.legal for call in episode.calls):
+        return f"the episode ends otherwise: {episode.stop_reason}"
+    if max(context_lengths(episode)) > max_tokens:
+        return f"longer than {max_tokens} tokens"
+    return None
+
+
+def context_lengths(episode: Episode) -> list[int]:
+    """Returns the number of tokens of each of an episode's contexts."""
+    own = [sum(len(span.ids) for span in context.spans) for context in episode.contexts]
+    return [length + context.fork for length, context in zip(own, episode.contexts, strict=True)]

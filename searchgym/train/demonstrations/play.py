@@ -1,0 +1,116 @@
+"""Runs demonstrations through the episode engine: the model's part is written, everything else is real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.envs.task import Task
+from searchgym.errors import UsageError
+from searchgym.records import Episode, Question
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampled, SampleRequest
+from searchgym.rollout.tokens import TokenFormat
+
+AGENT: Final = "search-r1"
+"""Agent whose episodes demonstrations are by default."""
+ROLE: Final = "searcher"
+"""Its role."""
+MODEL_KEY: Final = "demonstration"
+"""Model key of written responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """Target responses of a model to one question, turn by turn."""
+
+    question: Question
+    turns: tuple[str, ...]
+    """Response texts: searches, then an answer."""
+    early: bool
+    """Whether the answer comes before all gold pages were seen."""
+
+
+class ScriptedSampler:
+    """A sampler that replays given turns in order; it recognises an episode by its prompt.
+
+    Args:
+        scripts: The turns, as ids, of each prompt (the bytes of its int32 ids).
+    """
+
+    max_context, version = 2**31 - 1, 0
+
+    def __init__(self, scripts: Mapping[bytes, Sequence[npt.NDArray[np.int32]]]) -> None:
+        self._left = {prompt: iter(turns) for prompt, turns in scripts.items()}
+        self._lengths = sorted({len(prompt) for prompt in scripts})
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
+        """Returns the next turn of each request's episode."""
+        return [self._next(request.ids.tobytes()) for request in requests]
+
+    def update(self, state: Mapping[str, Any], version: int) -> None:
+        """Always raises `UsageError`: a scripted sampler has no weights."""
+        raise UsageError("a scripted sampler has no weights")
+
+    def forget(self) -> None:
+        """Does nothing: a reply depends on its own episode alone."""
+
+    def close(self) -> None:
+        """Does nothing: there are no resources to free."""
+
+    def _next(self, seen: bytes) -> Sampled:
+        prompts = (seen[:length] for length in self._lengths)
+        ids = next(next(self._left[prompt] for prompt in prompts if prompt in self._left))
+        return Sampled(ids, np.zeros(len(ids), np.float32), "stop")
+
+
+def play(
+    task: Task, demonstrations: Sequence[Demonstration], form: TokenFormat, agent_name: str = AGENT
+) -> list[Episode]:
+    """Runs demonstrations as episodes of the monolithic agent.
+
+    Args:
+        task: Task over the questions' world.
+        demonstrations: One per question at most.
+        form: Token format of the model that will learn from them; same protocol as the task.
+        agent_name: ``praise`` where the turns hold prefix answers; see `with_prefixes`.
+
+    Returns:
+        Episodes in the order of `demonstrations`.
+
+    Raises:
+        UsageError: The protocol is not ``"tags"``, or two questions have the same text.
+    """
+    if form.protocol.name != "tags":
+        raise UsageError(f"demonstrations are written with tags, the token format has {form.protocol.name!r}")
+    agent = load_agent(agent_name)
+    scripts = {
+        first_prompt(agent, form, shown.question).tobytes(): [text_ids(turn, form) for turn in shown.turns]
+        for shown in demonstrations
+    }
+    if len(scripts) < len(demonstrations):
+        raise UsageError("two demonstrations have the same question: an episode is known by its prompt")
+    model = Model.over(MODEL_KEY, ScriptedSampler(scripts), form)
+    episodes: dict[str, Episode] = {}
+    engine = Engine(task, agent, dict.fromkeys(agent.roles, model), training=True)
+    questions = [shown.question for shown in demonstrations]
+    asyncio.run(engine.run(questions, lambda episode: episodes.update({episode.question_id: episode})))
+    return [episodes[question.id] for question in questions]
+
+
+def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> npt.NDArray[np.int32]:
+    """Returns the ids of the monolithic agent's prompt, (T,) int32."""
+    fields = {"question": question.text, "instructions": form.protocol.instructions()}
+    return form.prompt_ids(agent.roles[ROLE].parts(fields, form.protocol.instructions()))
+
+
+def text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
+    """Returns the ids of a text alone: what an observation is with tags after a stop."""
+    return form.observation_ids(text, "stop")

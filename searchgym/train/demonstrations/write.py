@@ -1,0 +1,56 @@
+"""Writes demonstrations to a folder, which appears when it is complete.
+
+episodes.jsonl, episodes.tokens.bin   the demonstrations, as episodes
+card.yaml                             how they were made, what was left out and why, and the SHA-256 of every file
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.worlds.storage import check_free
+from searchgym.rollout.storage import EpisodeWriter, sidecar
+from searchgym.train.demonstrations.oracle import Shown, context_lengths
+
+EPISODES: Final = "episodes.jsonl"
+
+
+def write_demonstrations(shown: Shown, out: Path, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes demonstrations and their card.
+
+    Args:
+        shown: The demonstrations.
+        out: Folder to make.
+        made: How they were made, as plain data for the card.
+
+    Returns:
+        The card.
+
+    Raises:
+        RunExistsError: `out` exists and is not an empty folder.
+    """
+    check_free(out)
+    building = out.with_name(f".{out.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    episodes = building / EPISODES
+    with EpisodeWriter(episodes) as writer:
+        for episode in shown.episodes:
+            writer.write(episode)
+    tokens = [sum(context_lengths(episode)) for episode in shown.episodes]
+    trained = sum(call.end - call.start for episode in shown.episodes for call in episode.calls)
+    card: dict[str, Any] = {"format": "searchgym demonstrations", **made}
+    card |= {"episodes": len(tokens), "tokens": sum(tokens), "tokens_learnt": trained, "longest": max(tokens)}
+    card |= {"outcomes": dict(shown.counts.most_common())}
+    card["sha256"] = {path.name: sha256_file(path) for path in (episodes, sidecar(episodes))}
+    (building / "card.yaml").write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    if out.exists():
+        out.rmdir()  # it is empty, as was checked
+    building.rename(out)
+    return card
