@@ -48,6 +48,7 @@ FLOORS = [
     {"train.algorithms"},
     {"train.learner"},
     {"train.distributed"},
+    {"train.demonstrations"},
     {"train.run", "train.tiny"},
     {"train.inspect", "train.selfcheck"},
     {"cli.output"},

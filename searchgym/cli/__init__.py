@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from searchgym.cli import data, generated, index, models, run, serve, train
+from searchgym.cli.demonstrate import demonstrate
 from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
-from searchgym.cli.training.demonstrate import demonstrate
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
 

@@ -61,7 +61,7 @@ class RunOptions:
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once; does not affect scores.")] = 64
     samples: Annotated[int, typer.Option(min=1, help="Episodes per question: scores are means, and pass@k.")] = 1
     ceilings: Annotated[
-        bool, typer.Option("--ceilings", help="Run it with the gold pages given as well, and the evidence oracle.")
+        bool, typer.Option("--ceilings", help="Run it with the gold pages, and with another question's hits, too.")
     ] = False
     trained_on: Annotated[
         list[str] | None, typer.Option(help="Question file that the model was trained on, to look for copies.")

@@ -14,12 +14,13 @@ import typer
 
 from searchgym.cards import AgentCard, CorpusCard, EncoderCard, EnvCard, ModelCard, PretrainedCard, load_card
 from searchgym.cards import list_cards as cards_of
-from searchgym.cli.options import MaxTurns, Source, TopK, takes_records
+from searchgym.cli.options import MaxTurns, Source, TaskChoice, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task, TaskOptions
+    from searchgym.records import Question
 
 OwnEnv = Annotated[
     str | None,
@@ -73,6 +74,31 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
             raise UsageError("--wait needs a retrieval server: give its URL as --retriever")
         task.retriever.wait(wait)
     return task
+
+
+def chosen_task(env: str | None, choice: TaskChoice) -> Task:
+    """Returns the task of an environment, with the user's options and number of questions."""
+    options = task_options(choice)
+    if choice.skip_bad and choice.questions is not None:
+        options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
+    return limited(load(env, options, choice.wait), choice.limit)
+
+
+def limited(task: Task, most: int | None) -> Task:
+    """Returns a task with its first questions only; with all of them if `most` is None."""
+    return task if most is None else task.asking(task.questions[:most])
+
+
+def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
+    """Reads questions, skipping and reporting bad rows."""
+    from searchgym.cli.data import report
+    from searchgym.corpora.files import BadLines
+    from searchgym.corpora.hub import open_questions
+
+    bad = BadLines(skip_bad)
+    questions = open_questions(source, bad, aliases)
+    report(bad)
+    return questions
 
 
 def _own_questions(options: TaskOptions) -> str:

@@ -1,18 +1,23 @@
-"""Ceilings of a run: what the agent would score with perfect retrieval, and what a perfect reader would.
+"""Ceilings of a run: what the agent would score with perfect retrieval, and what a perfect reader would; and its floor.
 
 The agent's own score is at most about that with its questions' gold pages given (reading), and what its retriever finds
-when asked for the gold titles bounds every reader over it (retrieval). The gaps tell which of the two to work on.
+when asked for the gold titles bounds every reader over it (retrieval). The gaps tell which of the two to work on. The
+floor is what it scores if each search returns pages about another question: more than that, the agent owes to the hits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import random
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.corpora.retrieval.index.distractors import passages_of
+from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.eval.runner import SCORES, EvalOptions, evaluate, write_json
@@ -24,6 +29,50 @@ READING: Final = "gold_pages"
 """Folder of the run in which every search returns the question's gold pages."""
 RETRIEVAL: Final = "evidence_oracle"
 """Folder of the run of the scripted agent that searches for the gold titles and then knows the answer."""
+
+
+FLOOR: Final = "other_hits"
+"""Folder of the run in which every search returns what is found for another question."""
+
+
+class OtherHits:
+    """Retriever that finds pages for another question, always the same one, whatever the query.
+
+    What it returns is found by a search for the title of one of that question's gold pages, which the query decides:
+    pages of the usual number, form and quality, that do not help.
+
+    Args:
+        inner: Retriever of the task.
+        questions: Questions of the task; those without gold titles get no hits.
+
+    Raises:
+        UsageError: No two questions have gold titles of their own.
+    """
+
+    def __init__(self, inner: Retriever, questions: Iterable[Question]) -> None:
+        self.inner, self.corpus_sha256 = inner, getattr(inner, "corpus_sha256", None)
+        self.in_process = bool(getattr(inner, "in_process", False))
+        titles = {q.id: tuple(dict.fromkeys(q.gold_titles)) for q in questions if q.gold_titles}
+        order = random.Random(0).sample(sorted(titles), len(titles))
+        self.titles: dict[str, tuple[str, ...]] = {}
+        """Question id to the titles that are searched for instead of its queries."""
+        for place, id in enumerate(order):
+            own = {title_key(title) for title in titles[id]}
+            turned = [*order[place + 1 :], *order[:place]]
+            other = next((o for o in turned if own.isdisjoint(map(title_key, titles[o]))), None)
+            if other is None:
+                raise UsageError("the floor needs questions with different gold titles")
+            self.titles[id] = titles[other]
+
+    def search_for(self, question_ids: Sequence[str], queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns hits for another question in place of each query's, at most k."""
+        asked = [self._instead(id, query) for id, query in zip(question_ids, queries, strict=True)]
+        found = iter(self.inner.search([title for title in asked if title], k))
+        return [list(next(found)) if title else [] for title in asked]
+
+    def _instead(self, question_id: str, query: str) -> str:
+        titles = self.titles.get(question_id, ())
+        return titles[zlib.crc32(query.encode("utf-8", "replace")) % len(titles)] if titles else ""
 
 
 class GoldRetriever:
@@ -93,27 +142,35 @@ def add_ceilings(
     Args:
         task: Environment and questions of the run.
         agent: Agent of the run.
-        out: Folder of the run; the two runs go into folders in it.
+        out: Folder of the run; the others go into folders in it.
         scores: Scores of the run.
         models: The model behind each role.
         options: How the run was made.
         progress: Called with (episodes done, episodes in all) of the longer run.
 
     Returns:
-        The scores with ``ceilings``: ``gold_pages`` and ``evidence_oracle`` (EM and F1 of the two runs), and the gaps
-        ``reading_gap`` and ``retrieval_gap``: their EM less that of the run.
+        The scores with ``ceilings``: EM and F1 of ``gold_pages``, of ``evidence_oracle`` and, where questions differ in
+        their gold pages and search one corpus, of ``other_hits``; the gaps ``reading_gap`` and ``retrieval_gap`` (EM of
+        the first two less that of the run); and ``hits_gain`` (EM of the run less that of ``other_hits``).
     """
     options = options or EvalOptions()
     named = task.asking(question for question in task.questions if question.gold_titles)
     found: dict[str, dict[str, Any]] = {}
-    for folder, own_task, own_agent, own_models in (
+    runs = [
         (READING, with_gold_pages(named), agent, models),
         (RETRIEVAL, named, load_agent("evidence-oracle"), None),
-    ):
+    ]
+    if not hasattr(named.retriever, "search_for") and len({q.gold_titles for q in named.questions}) > 1:
+        with contextlib.suppress(UsageError):  # questions about the same pages have no such floor
+            floor = dataclasses.replace(named, retriever=OtherHits(named.retriever, named.questions))
+            runs.append((FLOOR, floor, agent, models))
+    for folder, own_task, own_agent, own_models in runs:
         resume = dataclasses.replace(options, resume=not options.overwrite and (out / folder / "run.json").exists())
         reached = evaluate(own_task, own_agent, out / folder, own_models, resume, progress=progress)
         found[folder] = {"n": reached["n"], "em": reached["em"], "f1": reached["f1"]}
     gaps = {"reading_gap": found[READING]["em"] - scores["em"], "retrieval_gap": found[RETRIEVAL]["em"] - scores["em"]}
+    if FLOOR in found:
+        gaps["hits_gain"] = scores["em"] - found[FLOOR]["em"]
     scores = scores | {"ceilings": {**found, **gaps}}
     write_json(out / SCORES, scores)
     return scores

@@ -1,6 +1,7 @@
 """Gold evidence by title and by passage, and what an episode made of it, on cases worked by hand."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
@@ -8,12 +9,13 @@ from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.task import load_task
-from searchgym.eval.ceilings import add_ceilings, gold_pages
+from searchgym.errors import UsageError
+from searchgym.eval.ceilings import OtherHits, add_ceilings, gold_pages
 from searchgym.eval.evidence import find_golds, found_at, recall_by_turn
 from searchgym.eval.retrieval import evaluate_run, qrels_from_questions
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes
-from searchgym.records import Answer, Episode, Hit, Paragraph, Passage, Question, Search, Searched
+from searchgym.records import Answer, Episode, Hit, Paragraph, Passage, Question, Search, Searched, title_key
 from searchgym.rollout.engine import Engine
 
 PAGES = {
@@ -143,6 +145,22 @@ def test_ceilings_give_the_gold_pages_and_ask_for_their_titles(tmp_path):
     assert found["reading_gap"] == pytest.approx(2 / 3 - scores["em"])
     assert found["retrieval_gap"] == pytest.approx(1 - scores["em"])
     assert (tmp_path / "run" / "gold_pages" / "scores.json").exists()
+    assert found["hits_gain"] == pytest.approx(scores["em"] - found["other_hits"]["em"])
+
+
+def test_the_floor_returns_what_is_found_for_another_question():
+    inner = build_in_memory([*PASSAGES, *PAGES.values()])
+    questions = [*QUESTIONS, REPEATED]
+    other = OtherHits(inner, questions)
+    own = {q.id: {title_key(title) for title in q.gold_titles} for q in questions}
+    assert other.titles.keys() == own.keys()
+    for id, titles in other.titles.items():
+        assert own[id].isdisjoint(map(title_key, titles))
+        (hits,) = other.search_for([id], ["any query"], 2)
+        assert hits in inner.search(titles, 2)  # the hits of one of that question's titles, whole
+        assert other.search_for(["nobody's", id], ["any query", "any query"], 2) == [[], hits]
+    with pytest.raises(UsageError, match="different gold titles"):
+        OtherHits(inner, [REPEATED, dataclasses.replace(REPEATED, id="again")])
 
 
 def test_gold_pages_are_the_questions_own_paragraphs_or_the_corpuss_pages():

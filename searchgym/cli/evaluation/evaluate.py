@@ -15,7 +15,7 @@ import typer
 from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, stages
-from searchgym.cli.run import OwnEnv, load, task_options
+from searchgym.cli.run import OwnEnv, chosen_task, limited, task_options
 from searchgym.errors import SearchGymError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from searchgym.envs.task import Task
     from searchgym.eval.runner import EvalOptions
     from searchgym.eval.scores import Scores
-    from searchgym.records import Question
     from searchgym.rollout.models import Loading, Model
 
 
@@ -160,31 +159,6 @@ def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
     roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
     source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
     return dataclasses.replace(agent, roles=roles, source=source)
-
-
-def chosen_task(env: str | None, choice: TaskChoice) -> Task:
-    """Returns the task of an environment, with the user's options and number of questions."""
-    options = task_options(choice)
-    if choice.skip_bad and choice.questions is not None:
-        options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
-    return limited(load(env, options, choice.wait), choice.limit)
-
-
-def limited(task: Task, most: int | None) -> Task:
-    """Returns a task with its first questions only; with all of them if `most` is None."""
-    return task if most is None else task.asking(task.questions[:most])
-
-
-def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
-    """Reads questions, skipping and reporting bad rows."""
-    from searchgym.cli.data import report
-    from searchgym.corpora.files import BadLines
-    from searchgym.corpora.hub import open_questions
-
-    bad = BadLines(skip_bad)
-    questions = open_questions(source, bad, aliases)
-    report(bad)
-    return questions
 
 
 def new_folder(name: str, agent: str) -> Path:

@@ -94,6 +94,11 @@ def _above(scores: Mapping[str, Any]) -> Iterator[str]:
             f"{show(retrieval['em'])} for a perfect reader that searches for the gold titles (gap "
             f"{show(found['retrieval_gap'])})"
         )
+        if "other_hits" in found:
+            yield (
+                f"floor: EM {show(found['other_hits']['em'])} with the hits of another question: "
+                f"{show(found['hits_gain'])} is owed to what is found"
+            )
 
 
 def _copies(scores: Mapping[str, Any]) -> Iterator[str]:

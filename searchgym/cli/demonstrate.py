@@ -11,7 +11,7 @@ import typer
 
 from searchgym.cli.options import Seed, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, say
-from searchgym.cli.run import OwnEnv
+from searchgym.cli.run import OwnEnv, chosen_task
 
 
 @takes_records
@@ -38,7 +38,6 @@ def demonstrate(
     json: Json = False,
 ) -> None:
     """Write demonstrations from questions that name their gold pages: searches and an answer, or reading practice."""
-    from searchgym.cli.evaluation.evaluate import chosen_task
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.errors import UsageError
     from searchgym.eval.runner import questions_sha256
