@@ -55,10 +55,12 @@ def test_there_are_artefacts():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_training_goes_on_to_the_same_bits(expected, name):
+def test_a_training_goes_on_to_the_same_bits(expected, monkeypatch, name):
     """On the processor and the torch that the artefacts were written with; elsewhere to the same numbers, rounded."""
     from same_bits import digests, parts_of
 
+    # the versions that wrote the artefacts probed vLLM alone: without the probe, rows have the same metrics
+    monkeypatch.setattr("searchgym.train.run.assembly.probe", lambda *given, **options: {})
     run, recipe = Path(f"run-{name}"), load_recipe(f"{name}.yaml")
     assert read_recipe(run / "recipe.yaml") == recipe
     result = train(recipe, run, resume=True)

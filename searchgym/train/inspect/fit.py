@@ -149,7 +149,9 @@ def _levers(recipe: Recipe, gpus: int) -> Iterator[Values]:
     if not recipe.lora.rank:
         whole = {"learner.backend": "torch", "learner.ranks": 1, "learner.gpus": None, "learner.zero": 0}
         whole |= {"learner.offload_optimizer": False, "learner.offload_parameters": False}
-        asleep = {"rollout.vllm.sleep": 1} if vllm.sleep == 2 else {}
+        asleep: Values = {"rollout.vllm.sleep": 1} if vllm.sleep == 2 else {}
+        if recipe.rollout.sampler == "transformers":  # which would merge the adapter into rounded weights
+            asleep = {"rollout.sampler": "vllm", "rollout.vllm.sleep": 1, "rollout.vllm.gpu_share": 0.3}
         yield whole | asleep | {"lora.rank": RANK, "learner.dtype": "bfloat16"}
 
 
