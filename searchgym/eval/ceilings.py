@@ -160,7 +160,7 @@ def add_ceilings(
         (READING, with_gold_pages(named), agent, models),
         (RETRIEVAL, named, load_agent("evidence-oracle"), None),
     ]
-    if not hasattr(named.retriever, "search_for") and len({q.gold_titles for q in named.questions}) > 1:
+    if isinstance(named.retriever, Retriever) and len({q.gold_titles for q in named.questions}) > 1:
         with contextlib.suppress(UsageError):  # questions about the same pages have no such floor
             floor = dataclasses.replace(named, retriever=OtherHits(named.retriever, named.questions))
             runs.append((FLOOR, floor, agent, models))
