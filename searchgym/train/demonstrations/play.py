@@ -114,3 +114,8 @@ def first_prompt(agent: LoadedAgent, form: TokenFormat, question: Question) -> n
 def text_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
     """Returns the ids of a text alone: what an observation is with tags after a stop."""
     return form.observation_ids(text, "stop")
+
+
+def turn_ids(text: str, form: TokenFormat) -> npt.NDArray[np.int32]:
+    """Returns the ids of a text and of the end of the model's turn, (T,) int32."""
+    return np.concatenate([text_ids(text, form), np.array(form.end_ids[-1:], np.int32)])

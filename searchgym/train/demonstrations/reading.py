@@ -25,7 +25,7 @@ from searchgym.protocol import Parts
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.oracle import Shown, context_lengths
-from searchgym.train.demonstrations.play import MODEL_KEY
+from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 
 MOST_PAGES: Final = 3
 MOST_QUESTIONS: Final = 4
@@ -162,8 +162,7 @@ def _episode(
         else:
             start = add("observation", form.observation_ids(question, "eos"))
         text = answered.format(answer=own.answer)
-        end_of_turn = np.array(form.end_ids[-1:], np.int32)
-        end = add("model", np.concatenate([form.observation_ids([(text, True)], "stop"), end_of_turn]))
+        end = add("model", turn_ids(text, form))
         calls.append(Call(0, start, end, "reader", MODEL_KEY, place + 1, text=text, answer=own.answer))
     last = questions[-1]
     return Episode(

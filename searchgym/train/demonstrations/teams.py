@@ -20,7 +20,7 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations.play import MODEL_KEY
+from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
 
 TEAMS: Final = ("m-ask", "m-ask-no-knowledge", "jade", "rag", "ircot")
 """Shipped agents whose roles the oracle speaks for."""
@@ -74,11 +74,8 @@ class _Told:
 
     def tell(self, oracle: OracleRoles, role: str, fields: Mapping[str, str]) -> None:
         """Puts the oracle's reply behind the prompt that a role is about to get."""
-        text = self._form.observation_ids(oracle.reply(role, fields), "stop")
-        ids = np.concatenate([text, np.array(self._form.end_ids[-1:], np.int32)])
-        self._sampler.put(
-            self._form.prompt_ids(self._agent.roles[role].parts(fields, self._form.protocol.instructions())), ids
-        )
+        parts = self._agent.roles[role].parts(fields, self._form.protocol.instructions())
+        self._sampler.put(self._form.prompt_ids(parts), turn_ids(oracle.reply(role, fields), self._form))
 
 
 class _ToldIO:

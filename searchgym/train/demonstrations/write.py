@@ -43,11 +43,11 @@ def write_demonstrations(shown: Shown, out: Path, made: Mapping[str, Any]) -> di
     with EpisodeWriter(episodes) as writer:
         for episode in shown.episodes:
             writer.write(episode)
-    tokens = [sum(context_lengths(episode)) for episode in shown.episodes]
+    lengths = [length for episode in shown.episodes for length in context_lengths(episode)]
     trained = sum(call.end - call.start for episode in shown.episodes for call in episode.calls)
     card: dict[str, Any] = {"format": "searchgym demonstrations", **made}
-    card |= {"episodes": len(tokens), "tokens": sum(tokens), "tokens_learnt": trained, "longest": max(tokens)}
-    card |= {"outcomes": dict(shown.counts.most_common())}
+    card |= {"episodes": len(shown.episodes), "tokens": sum(lengths), "tokens_learnt": trained}
+    card |= {"longest": max(lengths), "outcomes": dict(shown.counts.most_common())}
     card["sha256"] = {path.name: sha256_file(path) for path in (episodes, sidecar(episodes))}
     (building / "card.yaml").write_text(yaml.safe_dump(card, sort_keys=False, allow_unicode=True), encoding="utf-8")
     if out.exists():
