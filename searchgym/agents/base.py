@@ -67,8 +67,13 @@ class Chat(Protocol):
         """
         ...
 
-    def observe(self, text: str) -> None:
-        """Appends text of the environment to the context, as tokens that are never trained on."""
+    def observe(self, text: str, own: bool = False) -> None:
+        """Appends text to the context, as tokens that are never trained on.
+
+        Args:
+            text: Text of the environment.
+            own: Whether the workflow wrote all of it, so that tags in it are tags; text of others never is.
+        """
         ...
 
     def fork(self, role: str, **fields: str) -> Chat:

@@ -67,7 +67,9 @@ def questions_generate(
     n: Annotated[int, typer.Option("--n", min=1, help="Number of questions over all splits.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same questions.")] = 0,
     pack: Annotated[str, typer.Option(help="Pack of patterns and wordings: a name or a file.")] = "people-and-works",
-    shapes: Annotated[str, typer.Option(help="Shapes of questions, such as chain,comparison; all if empty.")] = "",
+    shapes: Annotated[
+        str, typer.Option(help="Shapes of questions, such as chain,comparison; empty: all but sentence.")
+    ] = "",
     top_k: Annotated[int, typer.Option(min=1, help="Hits per search in the environment.")] = 3,
     hold_out: Annotated[
         list[Path] | None, typer.Option(help="Question file whose gold pages and answers are left out; repeatable.")
@@ -78,11 +80,11 @@ def questions_generate(
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus
-    from searchgym.questions.generate import SHAPES, Plan
+    from searchgym.questions.generate import USUAL, Plan
     from searchgym.questions.storage import held_out_by, write_set
 
     check_free(out)
-    plan = Plan(n=n, seed=seed, top_k=top_k, shapes=tuple(shapes.split(",")) if shapes else SHAPES)
+    plan = Plan(n=n, seed=seed, top_k=top_k, shapes=tuple(shapes.split(",")) if shapes else USUAL)
     passages = list(open_corpus(find_corpus(corpus)))
     held_out = held_out_by(passages, hold_out or ())
     started = time.perf_counter()

@@ -260,12 +260,12 @@ def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) ->
     """Returns the options with questions generated from the user's corpus: at first use, then from the cache."""
     if "corpus" not in options:
         raise UsageError(f"{card.id} asks about a corpus of yours: pass corpus=PATH (a file or a folder of documents)")
-    from searchgym.questions.generate import SHAPES, Plan
+    from searchgym.questions.generate import USUAL, Plan
     from searchgym.questions.storage import cached_set, read_split
 
     path = find_corpus(_path(card, options["corpus"]))
     corpus = load_corpus(path)
-    plan = Plan(n=spec.n, seed=spec.seed, top_k=card.top_k, shapes=tuple(spec.shapes) or SHAPES)
+    plan = Plan(n=spec.n, seed=spec.seed, top_k=card.top_k, shapes=tuple(spec.shapes) or USUAL)
     folder = cached_set(corpus, spec.pack, plan, home() / "questions", str(path), spec.hold_out)
     return {"retriever": corpus, **options, "questions": read_split(folder, spec.split)}
 

@@ -129,6 +129,16 @@ class Clues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A part of sentences that a question can ask for in its place: "He studied in what place?"."""
+
+    pattern: str
+    """Pattern whose group ``object`` is the part."""
+    ask: str
+    """Words that take its place: ``what year``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
     """Everything that turns pages of a kind into facts and questions."""
 
@@ -158,6 +168,8 @@ class Pack:
     """Pairs of relations that never follow each other."""
     bridges: list[Bridge] = field(default_factory=list)
     clues: list[Clues] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    """Parts of sentences that are asked for in their place; of two that overlap, the rule that stands first counts."""
     apart: list[list[str]] = field(default_factory=list)
     """Groups of objects that differ in spelling only or overlap (British, English): they are never compared."""
 
@@ -242,6 +254,8 @@ def _check(pack: Pack) -> None:
     for name, kind in pack.kinds.items():
         for number, pattern in enumerate(kind.signs):
             pack.compiled(pattern, f"kinds.{name}.signs[{number}]")
+    for number, span in enumerate(pack.spans):
+        _check_object(pack.compiled(span.pattern, f"spans[{number}]"), span.pattern, f"spans[{number}]")
     for name, relation in pack.relations.items():
         _check_relation(pack, name, relation)
     _check_rules(pack)
@@ -281,10 +295,16 @@ def _check_relation(pack: Pack, name: str, relation: Relation) -> None:
     for key in ("patterns", "unless", "unless_passage"):
         for number, pattern in enumerate(getattr(relation, key)):
             compiled = pack.compiled(pattern, f"{where}.{key}[{number}]")
-            if key == "patterns" and relation.object != "entity" and "object" not in compiled.groupindex:
-                raise CardError(f"{where}.{key}[{number}]: needs a group (?P<object>...), got {pattern!r:.120}")
+            if key == "patterns" and relation.object != "entity":
+                _check_object(compiled, pattern, f"{where}.{key}[{number}]")
     _check_wording(relation, ("ask", "noun"), ("s",), where)
     _check_wording(relation, ("least", "greatest", "same"), ("a", "b", "kind"), where)
+
+
+def _check_object(compiled: regex.Pattern[str], pattern: str, where: str) -> None:
+    """Checks that a pattern tells what it finds."""
+    if "object" not in compiled.groupindex:
+        raise CardError(f"{where}: needs a group (?P<object>...), got {pattern!r:.120}")
 
 
 def _check_wording(record: Any, keys: tuple[str, ...], names: tuple[str, ...], where: str) -> None:

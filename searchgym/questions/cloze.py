@@ -19,7 +19,7 @@ from searchgym.questions.draw import Draft
 from searchgym.questions.source import Source
 from searchgym.records import Hop
 
-_LEAST, _MOST = 6, 45
+LEAST, MOST = 6, 45
 """Number of words that a copied sentence may have."""
 _BEFORE, _AFTER = 6, 3
 """Number of words of a phrase before and behind the name that it hides."""
@@ -69,17 +69,21 @@ def _sentence(source: Source, link: Link, slot: str) -> str | None:
     text = source.passages[link.source].text
     start, end = sentence_at(sentences(text), link.start)
     sentence = tidy(unlinked(f"{text[start : link.start]}{slot}{text[link.end : end]}"))
-    if not _LEAST <= len(sentence.split()) <= _MOST or holds(sentence, base_title(source.passages[link.target].title)):
+    if not LEAST <= len(sentence.split()) <= MOST or holds(sentence, base_title(source.passages[link.target].title)):
         return None
-    name = source.name(link.source)
-    if holds(sentence, base_title(source.passages[link.source].title)):
+    return naming(source, link.source, sentence) or f"{source.name(link.source)}: {sentence}"
+
+
+def naming(source: Source, page: int, sentence: str) -> str | None:
+    """Returns a sentence that names its page, if need be in place of a first pronoun; None if it has neither."""
+    if holds(sentence, base_title(source.passages[page].title)):
         return sentence
-    pronoun = _PRONOUN.get(source.facts.kinds[link.source] or "")
+    pronoun = _PRONOUN.get(source.facts.kinds[page] or "")
     said = None if pronoun is None else pronoun.match(sentence)
     if said is None:
-        return f"{name}: {sentence}"
+        return None
     own = "'s" if said[1] in ("His", "Her", "Its") else ""
-    return f"{name}{own}{sentence[said.end() :]}"
+    return f"{source.name(page)}{own}{sentence[said.end() :]}"
 
 
 def _phrase(source: Source, link: Link) -> str | None:

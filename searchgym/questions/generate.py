@@ -25,6 +25,7 @@ from searchgym.graphs.text import base_title
 from searchgym.questions.cloze import draw_cloze
 from searchgym.questions.draw import Draft, draw
 from searchgym.questions.filters import CLOZE, Balance, Searched, Searches, Wording
+from searchgym.questions.in_place import SENTENCE, draw_sentences
 from searchgym.questions.source import SPLITS, HeldOut, Source, split_pages
 from searchgym.records import Passage, Question, SupportingFact, Triple
 
@@ -34,16 +35,20 @@ MIX: Final[Mapping[tuple[str, int], float]] = {
     ("chain", 4): 0.05,
     ("chain", 3): 0.05,
     ("chain", 2): 0.35,
+    (SENTENCE, 2): 0.2,
     ("cloze-chain", 2): 0.1,
     ("bridge-comparison", 4): 0.1,
     ("comparison", 2): 0.1,
     ("intersection", 1): 0.05,
     ("cloze", 1): 0.05,
+    (SENTENCE, 1): 0.3,
     ("chain", 1): 0.15,
 }
 """Shares of the questions by shape and hops. What a shape lacks is made up for by the shapes behind it: a corpus
 without facts is asked by cloze, and single facts do not take the place of questions that need several pages."""
 SHAPES: Final = tuple(dict.fromkeys(shape for shape, _ in MIX))
+USUAL: Final = tuple(shape for shape in SHAPES if shape != SENTENCE)
+"""Shapes that are drawn where none is named."""
 _BATCH: Final = 256
 """Number of drafts that are searched for at once."""
 _PATIENCE: Final = 40
@@ -61,7 +66,7 @@ class Plan:
     seed: int = 0
     top_k: int = 3
     """Number of hits per search in the environment that will ask the questions."""
-    shapes: tuple[str, ...] = SHAPES
+    shapes: tuple[str, ...] = USUAL
     """Shapes to draw."""
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Shares of pages and questions for train, validation and test."""
@@ -236,7 +241,9 @@ class _Maker:
     def _worded(self, stratum: Stratum, rejected: Counter[str], rng: random.Random) -> Iterator[Draft]:
         """Yields the drafts that pass the filters of wording, none with a text that another one has."""
         shape, hops, seen = stratum.shape, stratum.hops, set[str]()
-        for draft in draw_cloze(self._source, hops, rng) if shape in CLOZE else draw(self._source, shape, hops, rng):
+        drawn = {SENTENCE: draw_sentences} | dict.fromkeys(CLOZE, draw_cloze)
+        of_shape = drawn[shape](self._source, hops, rng) if shape in drawn else draw(self._source, shape, hops, rng)
+        for draft in of_shape:
             stratum.drawn += 1
             reason = self._wording.refusal(draft) or ("the same text" if draft.text in seen else None)
             if reason is None:

@@ -49,6 +49,8 @@ class Source:
                 self.of_page[fact.subject][fact.relation] = fact
         self.allowed = frozenset(single)
         """Numbers of the pages that may be asked about."""
+        self.forbidden: frozenset[str] = frozenset()
+        """Names, as `norm` writes them, that no question may have as answer or waypoint."""
 
     def within(self, allowed: Collection[int], forbidden: Iterable[str] = ()) -> Source:
         """Returns the source of questions about some pages; it shares all else with this one.
@@ -57,13 +59,14 @@ class Source:
             allowed: Numbers of the pages.
             forbidden: Names that no question may have as answer or waypoint, such as those of evaluation questions.
         """
-        part, banned = copy.copy(self), {norm(name) for name in forbidden}
+        part = copy.copy(self)
+        part.forbidden = frozenset(norm(name) for name in forbidden)
         part.allowed = self.allowed & set(allowed)
         part.of_page = defaultdict(dict)
         for page, facts in self.of_page.items():
             for relation, fact in facts.items() if page in part.allowed else ():
                 inside = fact.target is None or fact.target in part.allowed
-                if inside and norm(self.shown(fact)) not in banned:
+                if inside and norm(self.shown(fact)) not in part.forbidden:
                     part.of_page[page][relation] = fact
         return part
 

@@ -263,7 +263,7 @@ class _Chat:
     ) -> None:
         self._io, self._role, self._model = io, role, model
         self._number, self._context, self._inherited = len(io.contexts), context, inherited
-        self._finish: Finish = "eos"
+        self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
         io.contexts.append(context)
 
     def _ids(self) -> npt.NDArray[np.int32]:
@@ -305,8 +305,8 @@ class _Chat:
             raise io.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
         return Reply(text, call)
 
-    def observe(self, text: str) -> None:
-        self._observe(self._io.protocol.parts(text))
+    def observe(self, text: str, own: bool = False) -> None:
+        self._observe([(text, True)] if own else self._io.protocol.parts(text))
 
     def _observe(self, text: protocol.Parts) -> None:
         self._context.spans.append(Span("observation", self._model.format.observation_ids(text, self._finish)))

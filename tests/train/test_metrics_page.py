@@ -57,9 +57,9 @@ def runs(recipe, tmp_path):
     supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
     toy_trainer(tmp_path / "supervised", supervised, demonstrations=demonstrations).run()
     stale = toy_recipe(steps=2, rollout={"questions": 4, "attempts": 8, "staleness": 1}, loss={"importance_cap": 2.0})
-    toy_trainer(
-        tmp_path / "stale", stale, probe=lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}
-    ).run()
+    apart = BanditRollout(toy_model())  # a model of its own: it samples in a thread while the other one learns
+    probe = lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}  # noqa: E731
+    toy_trainer(tmp_path / "stale", stale, rollout=apart, publish=apart.publish, probe=probe).run()
     return {
         name: written(tmp_path / name) for name in ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale")
     }

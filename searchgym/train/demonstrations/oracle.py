@@ -6,9 +6,10 @@ some questions of several hops are answered after their first search by what it 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,7 +64,7 @@ def demonstrate_search(
         raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join(TEAMS)}")
     rng = random.Random(f"{seed} {agent} {early}")
     shown, seen, asked = Shown(), set[str](), list[Question]()
-    for question in rng.sample(task.questions, len(task.questions)):
+    for question in _by_turns(rng.sample(task.questions, len(task.questions))):
         if not question.gold_titles:
             shown.counts["no gold pages named"] += 1
         elif question.text in seen:
@@ -92,6 +93,15 @@ def demonstrate_search(
         why = ", ".join(f"{reason}: {number}" for reason, number in shown.counts.most_common())
         raise UsageError(f"{len(task.questions)} questions give no demonstration ({why or 'there is none'})")
     return shown
+
+
+def _by_turns(questions: Sequence[Question]) -> Iterator[Question]:
+    """Yields one question of each kind and number of pages in turn, so that none fills the demonstrations."""
+    kinds: dict[tuple[str | None, int], list[Question]] = {}
+    for question in questions:
+        kinds.setdefault((question.kind, len(question.gold_titles or ())), []).append(question)
+    for turn in itertools.zip_longest(*kinds.values()):
+        yield from (question for question in turn if question is not None)
 
 
 def demonstration_of(question: Question, early: bool, rng: random.Random) -> Demonstration:

@@ -22,6 +22,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.text import holds
 from searchgym.protocol import Parts
+from searchgym.questions.in_place import SENTENCE
 from searchgym.records import Answer, Call, Context, Episode, Passage, Question, Span, title_key
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.oracle import Shown, context_lengths
@@ -31,7 +32,9 @@ MOST_PAGES: Final = 3
 MOST_QUESTIONS: Final = 4
 TRIES: Final = 10
 """Contexts that are drawn for each one that is wanted, before giving up on those that are too long."""
-MOST_WORDS: Final = 60
+SENTENCES: Final = 0.5
+"""Share of the contexts about a question made of a sentence, the kind nearest to what people ask."""
+MOST_WORDS: Final = 80
 """Longest page that is shown, in words; longer ones are cut, and their questions kept only if the answer stays."""
 FORMS: Final[Sequence[tuple[str, str]]] = (
     ("\nAnswer in as few words as possible.", "{answer}"),
@@ -50,6 +53,8 @@ class Asked:
     answer: str
     titles: tuple[str, ...]
     """Keys of the pages that it needs."""
+    kind: str = ""
+    """Shape and relation; all kinds are asked alike often."""
 
 
 def demonstrate_reading(task: Task, form: TokenFormat, count: int, seed: int = 0, max_tokens: int = 2048) -> Shown:
@@ -112,11 +117,13 @@ def asked_by(question: Question, pages: Mapping[str, Passage]) -> Iterator[Asked
         return
     answer = question.answers[0]
     if len(titles) <= MOST_PAGES and (answer in ("yes", "no") or any(_says(pages[title], answer) for title in titles)):
-        yield Asked(question.id, question.text, answer, tuple(titles))
-    if question.hops and question.evidences:
+        relations = question.metadata.get("relations") or ()
+        yield Asked(question.id, question.text, answer, tuple(titles), " ".join([question.kind or "", *relations]))
+    if question.hops and question.evidences and len(question.hops) == len(question.evidences) == len(titles):
         for number, (step, title) in enumerate(zip(steps_of(question), titles, strict=False)):
             if len(titles) > 1 and _says(pages[title], step.found):
-                yield Asked(f"{question.id}/{number}", step.filled, step.found, (title,))
+                kind = f"step {question.evidences[number].relation}"
+                yield Asked(f"{question.id}/{number}", step.filled, step.found, (title,), kind)
 
 
 def _says(page: Passage, answer: str) -> bool:
@@ -125,14 +132,19 @@ def _says(page: Passage, answer: str) -> bool:
 
 
 def _endless(asked: Sequence[Asked], rng: random.Random) -> Iterator[Asked]:
-    """Yields questions without end: first one of yes or no for each nine others, so that both answers stay rare."""
-    groups = [[own for own in asked if (own.answer in ("yes", "no")) == short] for short in (True, False)]
+    """Yields questions without end, half of them sentences; of the others, each kind and yes and no alike often."""
+    sentences = [own for own in asked if own.kind.startswith(SENTENCE)]
+    kinds: dict[tuple[str, str], list[Asked]] = {}
+    for own in asked:
+        if not own.kind.startswith(SENTENCE):
+            said = own.answer if own.answer in ("yes", "no") else ""
+            kinds.setdefault((own.kind, said), []).append(own)
+    others = list(kinds.values())
     while True:
-        group = groups[0] if groups[0] and (not groups[1] or rng.random() < 0.1) else groups[1]
-        if group is groups[0]:
-            said = rng.choice(("yes", "no"))
-            group = [own for own in group if own.answer == said] or group
-        yield rng.choice(group)
+        if sentences and (not others or rng.random() < SENTENCES):
+            yield rng.choice(sentences)
+        else:
+            yield rng.choice(rng.choice(others))
 
 
 def _episode(

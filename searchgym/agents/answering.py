@@ -1,0 +1,74 @@
+"""Workflows that measure one part of an agent alone: reading, knowing without searching, and answering after searches.
+
+None is meant to be trained. Each asks its model once, so that the gap between two of them has one cause.
+"""
+
+from __future__ import annotations
+
+from searchgym.agents.base import Chat, EpisodeIO, Reply, documents
+from searchgym.agents.parsing import first_line
+from searchgym.errors import UsageError
+from searchgym.graphs.text import base_title
+from searchgym.records import Answer, Hit, Question, Search
+
+ANSWER = "<answer>"
+"""Beginning of an answer with tags."""
+
+
+class Reader:
+    """Agent that answers by the first line of its model's reply, from the pages of one search for the question.
+
+    Where searches return the gold pages (`searchgym.eval.ceilings`), this is reading alone.
+
+    Args:
+        searches: Whether it searches; without pages its model must know the answer (closed book).
+        passage_words: Maximum number of words shown of each page.
+    """
+
+    def __init__(self, searches: bool = True, passage_words: int = 100) -> None:
+        self.searches, self.passage_words = searches, passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        fields = {"question": question.text}
+        if self.searches:
+            hits: tuple[Hit, ...] = ()
+            if io.turns_left > 1:
+                hits = (await io.step(Search((question.text,)))).hits
+            fields["documents"] = documents(hits, self.passage_words) or "none"
+        await _answer(await io.generate("reader", **fields), io)
+
+
+class OracleQueries:
+    """Agent for which an oracle searches: its model sees the gold titles as its own searches, and gives the answer.
+
+    The context is the monolithic agent's, so that the gap to that agent is what its own searches cost.
+    """
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode.
+
+        Raises:
+            UsageError: The question names no gold pages.
+        """
+        if question.gold_titles is None:
+            raise UsageError(f"oracle-queries needs gold titles, question {question.id!r} names none")
+        chat: Chat = io.open("searcher", question=question.text, instructions=io.protocol.instructions())
+        for title in question.gold_titles:
+            if io.turns_left <= 1:
+                break
+            action = Search((base_title(title),))
+            seen = await io.step(action)
+            tags = io.protocol.name == "tags"
+            chat.observe(f"<search> {action.queries[0]}</search>" if tags else io.protocol.write(action), own=True)
+            chat.observe(seen.text)
+        chat.observe(ANSWER, own=True)
+        await _answer(await chat.generate(), io)
+
+
+async def _answer(reply: Reply, io: EpisodeIO) -> None:
+    """Gives the first line of a reply as the answer, without tags; a reply without one is not legal."""
+    text = reply.text.split("</answer>")[0]
+    answer = first_line(text)
+    reply.call.legal, reply.call.answer = bool(answer), answer
+    await io.step(Answer(answer))
