@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval leaderboard tiny smol train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
+.PHONY: help setup demo eval leaderboard tiny smol real train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -61,13 +61,19 @@ HOLD_OUT = $(addprefix --hold-out ,$(wildcard $(SEARCHGYM_DATA)/*/questions.json
 SMOL := runs/smol
 SHOW = $(VENV)/bin/searchgym demonstrate --questions $(SMOL)/set/questions/train.jsonl --corpus $(CORPUS) $(HOLD_OUT) \
 	--model smollm2
+SHAPES := chain,comparison,bridge-comparison,intersection,sentence
 smol: setup  ## teach SmolLM2-135M to read and to search, by questions made from CORPUS= (half an hour on two cores)
 	@test -e '$(CORPUS)' || { echo 'name a corpus: make smol CORPUS=FILE (or set SEARCHGYM_DATA)' >&2; exit 1; }
-	test -e $(SMOL)/set || $(VENV)/bin/searchgym questions generate $(CORPUS) --n 20000 $(HOLD_OUT) --out $(SMOL)/set
-	test -e $(SMOL)/read || $(SHOW) --reading --n 1000 --out $(SMOL)/read
-	test -e $(SMOL)/natural || $(SHOW) --n 240 --max-turns 6 --max-observation-words 120 --out $(SMOL)/natural
+	test -e $(SMOL)/set || $(VENV)/bin/searchgym questions generate $(CORPUS) --n 20000 --shapes $(SHAPES) $(HOLD_OUT) \
+		--out $(SMOL)/set
+	test -e $(SMOL)/read || $(SHOW) --reading --n 800 --out $(SMOL)/read
+	test -e $(SMOL)/natural || $(SHOW) --n 240 --max-turns 6 --max-observation-words 250 --out $(SMOL)/natural
 	test -e $(SMOL)/reader/checkpoints/last || $(VENV)/bin/searchgym train smol-read --out $(SMOL)/reader
 	test -e $(SMOL)/searcher/checkpoints/last || $(VENV)/bin/searchgym train smol-search --out $(SMOL)/searcher
+
+WARM ?= smollm2-searcher
+real: setup  ## 40 real questions: a small model before and after practice, and controls (needs SEARCHGYM_DATA; 20 minutes)
+	$(PY) benchmarks/real_questions.py --warm $(WARM) --limit 20 --out $(or $(OUT),runs/made-by-make/real) $(ARGS)
 
 train-monolithic: DEFAULT := tiny-monolithic
 train-monolithic: setup  ## train the monolithic agent (MODEL= ENV= RECIPE= OUT= ARGS=; minutes on a CPU by default)

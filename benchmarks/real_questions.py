@@ -37,23 +37,27 @@ class Row(NamedTuple):
     agent: str
     hits: str = "own"
     """``own`` searches, the question's ``gold`` pages, or hits of an ``other`` question."""
-    max_tokens: int | None = None
-    """Most tokens of an output; None: what the agent's card says."""
+    chat: bool = True
+    """Whether prompts are chat messages; worked examples serve a small model better as plain text."""
+    limit: int | None = None
+    """Most questions of a set; None: all."""
 
 
+MAX_TOKENS = 64
+"""Most tokens of an output."""
 AGENT, FLOOR, BOOK = "agent", "agent, hits of another question", "base, closed book, few-shot"
 ROWS = {
     "base, closed book": Row("base", "direct"),
-    BOOK: Row("base", "direct-few-shot"),
+    BOOK: Row("base", "direct-few-shot", chat=False),
     "base, gold pages": Row("base", "reader", "gold"),
-    "base, gold pages, few-shot": Row("base", "reader-few-shot", "gold"),
-    "base, agent": Row("base", "search-r1", max_tokens=64),
+    "base, gold pages, few-shot": Row("base", "reader-few-shot", "gold", chat=False),
+    "base, agent": Row("base", "search-r1", limit=20),  # it makes hardly a legal action, and takes long over it
     "closed book": Row("warm", "direct"),
     "gold pages": Row("warm", "reader", "gold"),
-    "gold pages, few-shot": Row("warm", "reader-few-shot", "gold"),
+    "gold pages, few-shot": Row("warm", "reader-few-shot", "gold", chat=False),
     "oracle queries": Row("warm", "oracle-queries"),
-    AGENT: Row("warm", "search-r1", max_tokens=64),
-    FLOOR: Row("warm", "search-r1", "other", max_tokens=64),
+    AGENT: Row("warm", "search-r1"),
+    FLOOR: Row("warm", "search-r1", "other"),
 }
 REAL = {"HotpotQA": "hotpotqa", "2WikiMultihopQA": "2wikimultihopqa"}
 
@@ -88,10 +92,10 @@ def with_hits(task: Task, hits: str) -> Task:
 def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: Path) -> Iterator[dict[str, Any]]:
     """Yields the cells of a row, one dictionary for each question set."""
     agent = load_agent(row.agent)
-    if row.max_tokens is not None:
-        roles = {role: dataclasses.replace(own, max_tokens=row.max_tokens) for role, own in agent.roles.items()}
-        agent = dataclasses.replace(agent, roles=roles)
-    for set_name, task in tasks.items():
+    roles = {r: dataclasses.replace(own, max_tokens=min(own.max_tokens, MAX_TOKENS)) for r, own in agent.roles.items()}
+    agent = dataclasses.replace(agent, roles=roles, source=f"{agent.source}, at most {MAX_TOKENS} tokens")
+    for set_name, whole in tasks.items():
+        task = whole.asking(whole.questions[: row.limit])
         folder = out / name.replace(", ", "_").replace(" ", "-") / set_name
         options = EvalOptions(resume=(folder / "run.json").exists())
         started = time.perf_counter()
@@ -150,14 +154,15 @@ def main() -> None:
     given = parser.parse_args()
     wanted = tuple(given.rows.split(",")) if given.rows else ("",)
     rows = {name: row for name, row in ROWS.items() if name.startswith(wanted)}
-    tasks, found, models = tasks_of(given), list[dict[str, Any]](), dict[str, Model]()
+    tasks, found, models = tasks_of(given), list[dict[str, Any]](), dict[tuple[str, bool], Model]()
     for number, (name, row) in enumerate(rows.items(), start=1):
         say(f"{number} of {len(rows)}: {name} ...")
-        if row.model not in models:
-            how = Loading(given.sampler, given.dtype)
+        key = row.model, row.chat
+        if key not in models:
+            how = Loading(given.sampler, given.dtype, chat=row.chat)
             rules = next(iter(tasks.values())).rules
-            models[row.model] = load_models({"model": getattr(given, row.model)}, rules.protocol, how)["model"]
-        for cells in run_row(name, row, tasks, models[row.model], given.out):
+            models[key] = load_models({"model": getattr(given, row.model)}, rules.protocol, how)["model"]
+        for cells in run_row(name, row, tasks, models[key], given.out):
             found.append(cells)
             say(f"  {cells['set']}: EM {cells['em']:.3f} in {cells['seconds']:.0f} s")
     gains = [gain(a, b, list(tasks), given.out) for a, b in ((AGENT, FLOOR), (AGENT, BOOK)) if {a, b} <= rows.keys()]

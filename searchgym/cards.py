@@ -263,6 +263,36 @@ class PretrainedCard:
     """Maximum context length, in tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCard:
+    """Card of one LoRA adapter of this project, kept in its folder: how it was trained, on what, and how it scores."""
+
+    name: str
+    summary: str
+    licence: str
+    base: str
+    """Name of the model that it is an adapter of."""
+    commands: list[str]
+    """Shell commands that make the practice and train the adapter again."""
+    commit: str
+    """Commit at which they were run."""
+    rank: int
+    parameters: int
+    """Number of weights of the adapter."""
+    seconds: int
+    """Wall-clock seconds of training."""
+    tokens: int
+    """Number of tokens read in training."""
+    sha256: str
+    """SHA-256 of ``adapter_model.safetensors``."""
+    trained_on: dict[str, str]
+    """Every file of practice to its SHA-256."""
+    held_out: dict[str, str]
+    """Evaluation questions that are in none of them, by file, with its SHA-256."""
+    scores: dict[str, Any]
+    """Scores by question set, then by row of ``benchmarks/real_questions.py``."""
+
+
 CARD_KINDS: dict[str, type[Any]] = {
     "envs": EnvCard,
     "agents": AgentCard,
@@ -355,6 +385,15 @@ def load_card(cls: type[T], path: Path) -> T:
         CardError: The file cannot be read, is not YAML, or does not fit `cls`.
     """
     return build(cls, read_yaml(path), str(path))
+
+
+def load_model_card(path: Path) -> ModelCard | AdapterCard:
+    """Reads the card in the folder of a model that ships: a whole model, or an adapter.
+
+    Raises:
+        CardError: See `load_card`.
+    """
+    return load_card(AdapterCard if (path.parent / "adapter_config.json").is_file() else ModelCard, path)
 
 
 def build(cls: type[T], data: object, where: str) -> T:

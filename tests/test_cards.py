@@ -1,11 +1,22 @@
 import dataclasses
 import math
 import typing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from searchgym.cards import CARD_KINDS, CorpusCard, EncoderCard, EnvCard, build, find_card, list_cards, load_card
+from searchgym.cards import (
+    CARD_KINDS,
+    CorpusCard,
+    EncoderCard,
+    EnvCard,
+    build,
+    find_card,
+    list_cards,
+    load_card,
+    load_model_card,
+)
 from searchgym.corpora.retrieval import cards as retrievers
 from searchgym.corpora.retrieval.cards import (
     KINDS,
@@ -29,7 +40,8 @@ GOOD = {
 
 @pytest.mark.parametrize("kind", CARD_KINDS)
 def test_every_shipped_card_loads(kind):
-    cards = {name: load_card(CARD_KINDS[kind], path) for name, path in list_cards(kind).items()}
+    read = load_model_card if kind == "models" else partial(load_card, CARD_KINDS[kind])
+    cards = {name: read(path) for name, path in list_cards(kind).items()}
     assert cards
     if kind != "envs":
         assert all(card.name == name for name, card in cards.items())

@@ -77,6 +77,9 @@ class LoadOptions:
     max_context: Annotated[
         int | None, typer.Option(help="With vLLM: maximum tokens of request and response; default: the model's limit.")
     ] = None
+    chat: Annotated[
+        bool, typer.Option("--chat/--no-chat", help="Whether prompts use the model's chat template, if it has one.")
+    ] = True
 
 
 def takes_records(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from searchgym.cards import AgentCard, CorpusCard, EncoderCard, EnvCard, ModelCard, PretrainedCard, load_card
+from searchgym.cards import (
+    AdapterCard,
+    AgentCard,
+    CorpusCard,
+    EncoderCard,
+    EnvCard,
+    ModelCard,
+    PretrainedCard,
+    load_card,
+    load_model_card,
+)
 from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TaskChoice, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
@@ -189,9 +199,8 @@ def _recipes() -> Rows:
 
 
 def _models() -> Rows:
-    own = [load_card(ModelCard, path) for path in cards_of("models").values()]
-    others = [load_card(PretrainedCard, path) for path in cards_of("pretrained").values()]
-    cards: list[ModelCard | PretrainedCard] = [*own, *others]
+    cards: list[ModelCard | AdapterCard | PretrainedCard] = list(map(load_model_card, cards_of("models").values()))
+    cards += [load_card(PretrainedCard, path) for path in cards_of("pretrained").values()]
     return [{"name": c.name, "parameters": c.parameters, "licence": c.licence, "summary": c.summary} for c in cards]
 
 

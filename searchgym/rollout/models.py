@@ -127,6 +127,8 @@ class Loading:
     """Maximum number of concurrent requests."""
     max_context: int | None = None
     """Maximum tokens of request and response with vLLM, whose cache must hold them. Default: the model's limit."""
+    chat: bool = True
+    """Whether prompts are written in the chat template of a model that has one; otherwise they are plain text."""
 
 
 def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()) -> dict[str, Model]:
@@ -207,6 +209,7 @@ def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dic
     folders = list(dict.fromkeys(models.values()))
     by_vllm = samples_by_vllm(how.by)
     engine = f"vllm {vllm_version()} {how.dtype}" if by_vllm else "" if how.dtype == "float32" else how.dtype
+    engine = engine if how.chat else f"{engine} plain".strip()  # of the run's record: other prompts, other answers
     loaded: dict[Path, Model] = {}
     sampler: Sampler
     with ExitStack() as opened:
@@ -217,7 +220,7 @@ def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dic
             else:
                 sampler, tokenizer = load_sampler(path, cast("Dtype", how.dtype), device=device_of("auto"))
             opened.callback(sampler.close)
-            form = TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template))
+            form = TokenFormat(tokenizer, protocol, chat=how.chat and bool(tokenizer.chat_template))
             loaded[path] = Model.over(path.name, sampler, form, sha256=weights_sha256(path), engine=engine)
         opened.pop_all()
     return {role: loaded[path] for role, path in models.items()}

@@ -148,6 +148,18 @@ def test_models_are_loaded_once_per_folder(tmp_path):
     assert load_models({}, get_protocol("tags")) == {}
 
 
+def test_a_chat_model_can_be_asked_in_plain_text():
+    from searchgym.protocol import get_protocol
+    from searchgym.rollout.models import Loading
+
+    chat, plain = (load_models({"r": "tiny"}, get_protocol("tags"), Loading(chat=chat))["r"] for chat in (True, False))
+    assert (chat.format.chat, plain.format.chat) == (True, False)
+    assert chat.engine == "" and plain.engine == "plain"  # a run's record tells them apart
+    text = plain.format.decode(plain.format.prompt_ids("Question: who?"))
+    assert text.endswith("Question: who?") and "user" not in text
+    assert "user" in chat.format.decode(chat.format.prompt_ids("Question: who?"))
+
+
 @pytest.mark.parametrize(
     ("specs", "error", "message"),
     [

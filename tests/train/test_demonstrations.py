@@ -50,7 +50,7 @@ OWN = [
     asked("one", "When was Farrowend made?", "1950", "Farrowend"),
     asked("older", "Which is older, Bellowick or Farrowend?", "Bellowick", "Bellowick (film)", "Farrowend",
           kind="comparison"),
-    asked("both", "Are both films?", "yes", "Bellowick (film)", "Farrowend", kind="comparison"),
+    asked("both", "Are Bellowick and Farrowend both films?", "yes", "Bellowick (film)", "Farrowend", kind="comparison"),
     asked("gone", "What is lost?", "it", "Nowhere"),
     asked("untold", "What is known?", "nothing"),
 ]  # fmt: skip
@@ -80,6 +80,29 @@ def test_a_users_questions_with_titles_alone(form):
         "kept": 4, "early": 0, "a gold page is not among the hits": 1, "no gold pages named": 1,
     }  # fmt: skip
     assert all(episode.scores["em"] == 1 for episode in shown.episodes)
+
+
+def test_what_nothing_leads_to_is_not_shown(form):
+    """Guesses: a page that neither the question nor a page names; an answer behind the last word that is shown."""
+    unnamed = asked("a", "Are both films?", "yes", "Bellowick (film)", "Farrowend", kind="comparison")
+    behind = asked("b", "Who directed Farrowend?", "Ada Orm", "Farrowend")
+    kept = asked("c", "When was Farrowend made?", "1950", "Farrowend")
+    shown = demonstrate_search(task_of([unnamed, behind, kept], max_observation_words=12), form, 10)
+    assert [episode.question_id for episode in shown.episodes] == ["c"]
+    assert shown.counts["a query names what was not shown before"] == shown.counts["the answer was not shown"] == 1
+
+
+def test_kinds_take_turns_and_comparisons_count_as_one(form):
+    films = [Passage(str(n), f"Film{n}", f"Film{n} is a film of {1900 + n}.") for n in range(30)]
+    facts = [asked(f"f{n}", f"When was Film{n} made?", str(1900 + n), f"Film{n}", kind="chain") for n in range(30)]
+    pairs = [
+        asked(f"{kind}{n}", f"Which {kind} is older, Film{n} or Film{n + 1}?", f"Film{n}", f"Film{n}", f"Film{n + 1}",
+              kind=kind)
+        for kind in ("comparison", "bridge-comparison") for n in range(20)
+    ]  # fmt: skip
+    shown = demonstrate_search(task_of(pairs + facts, films), form, 12)
+    kinds = [episode.question_id.rstrip("0123456789") for episode in shown.episodes]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {"f": 6, "comparison": 3, "bridge-comparison": 3}
 
 
 def test_only_what_the_model_says_is_learnt(form):

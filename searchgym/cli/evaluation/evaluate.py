@@ -52,7 +52,7 @@ def evaluate(
         raise UsageError("--resume and --overwrite need --out: the folder of the run")
     if run.samples > 1 and loaded.roles and not run.temperature:
         raise UsageError(f"{run.samples} samples of greedy decoding are the same answer: give --temperature as well")
-    how = Loading(loading.sampler, loading.dtype, run.concurrency, loading.max_context)
+    how = Loading(loading.sampler, loading.dtype, run.concurrency, loading.max_context, loading.chat)
     if env is not None and find_suite(env) is not None:
         scores = _on_suite(env, loaded, model or [], choice, run, how)
         if not json:

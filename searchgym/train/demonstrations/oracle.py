@@ -15,9 +15,10 @@ from typing import Final
 
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, steps_of
 from searchgym.corpora.retrieval.index.distractors import passages_of
+from searchgym.envs.core import Rules
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
-from searchgym.graphs.text import base_title, sentences
+from searchgym.graphs.text import base_title, holds, sentences
 from searchgym.records import Episode, Passage, Question, title_key
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
@@ -84,7 +85,7 @@ def demonstrate_search(
         for question, episode in zip(batch, episodes, strict=True):
             if len(shown.episodes) == count:
                 return shown
-            reason = _refusal(question, episode, question.id in stops, max_tokens)
+            reason = _refusal(question, episode, question.id in stops, max_tokens, task.rules)
             shown.counts[reason or "kept"] += 1
             if reason is None:
                 shown.counts["early"] += question.id in stops
@@ -96,11 +97,22 @@ def demonstrate_search(
 
 
 def _by_turns(questions: Sequence[Question]) -> Iterator[Question]:
-    """Yields one question of each kind and number of pages in turn, so that none fills the demonstrations."""
-    kinds: dict[tuple[str | None, int], list[Question]] = {}
+    """Yields one question of each kind and number of pages in turn, so that none fills the demonstrations.
+
+    Those that name their answer (comparisons) take turns as one kind: who practises much of these answers by names of
+    the question.
+    """
+    kinds: dict[tuple[bool, str | None, int], list[Question]] = {}
     for question in questions:
-        kinds.setdefault((question.kind, len(question.gold_titles or ())), []).append(question)
-    for turn in itertools.zip_longest(*kinds.values()):
+        kind = bool(choices_of(question)), question.kind, len(question.gold_titles or ())
+        kinds.setdefault(kind, []).append(question)
+    named = _turns([own for kind, own in kinds.items() if kind[0]])
+    yield from _turns([list(named), *(own for kind, own in kinds.items() if not kind[0])])
+
+
+def _turns(groups: Sequence[Sequence[Question]]) -> Iterator[Question]:
+    """Yields one item of each group in turn until all are spent."""
+    for turn in itertools.zip_longest(*groups):
         yield from (question for question in turn if question is not None)
 
 
@@ -156,8 +168,11 @@ def quotes_of(question: Question, pages: Mapping[str, Passage]) -> list[str]:
     return quotes
 
 
-def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int) -> str | None:
-    """Returns why an episode is no demonstration, None if it is one."""
+def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int, rules: Rules) -> str | None:
+    """Returns why an episode is no demonstration, None if it is one.
+
+    A query or an answer that nothing shown leads to would teach to guess.
+    """
     hit = {title_key(found.passage.title) for searched in episode.searches for found in searched.hits}
     gold = list(question.gold_titles or ())[: 1 if early else None]
     if not all(title_key(title) in hit for title in gold):
@@ -166,6 +181,14 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int)
         return f"the episode ends otherwise: {episode.stop_reason}"
     if max(context_lengths(episode)) > max_tokens:
         return f"longer than {max_tokens} tokens"
+    seen = question.text
+    for _, searches in itertools.groupby(episode.searches, key=lambda searched: searched.turn):
+        made = list(searches)
+        if episode.agent == AGENT and not all(holds(seen, searched.query) for searched in made):
+            return "a query names what was not shown before"
+        seen += rules.protocol.observation([searched.hits for searched in made], rules.max_observation_words)
+    if not early and not choices_of(question) and not any(holds(seen, answer) for answer in question.golds):
+        return "the answer was not shown"
     return None
 
 

@@ -1,0 +1,58 @@
+"""The adapter that ships: its card, its size, that its model loads, and what its practice holds."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from support import command_line
+
+from searchgym.cards import AdapterCard, list_cards, load_model_card
+from searchgym.corpora.files import sha256_file
+from searchgym.corpora.questions import read_questions
+from searchgym.protocol import get_protocol
+from searchgym.rollout.folders import adapter_base, is_adapter
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.storage import read_episodes
+from searchgym.rollout.tokens import TokenFormat
+
+CARD = list_cards("models")["smollm2-searcher"]
+FOLDER = CARD.parent
+DATA = os.environ.get("SEARCHGYM_DATA")
+
+
+def test_the_card_is_of_these_files():
+    card = load_model_card(CARD)
+    assert isinstance(card, AdapterCard) and is_adapter(FOLDER)
+    weights = FOLDER / "adapter_model.safetensors"
+    assert card.sha256 == sha256_file(weights)
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 25_000_000
+    assert adapter_base(FOLDER) == card.base == "smollm2"
+    assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in [*card.trained_on.values(), *card.held_out.values()])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA names no folder with the real questions")
+def test_practice_is_made_again_and_holds_nothing_of_the_evaluation(tmp_path, monkeypatch, capsys):
+    """The files with the hashes of the card: no evaluation question, gold page, or pair of gold page and answer."""
+    card, run, data = load_model_card(CARD), command_line(monkeypatch, capsys), Path(DATA)
+    assert isinstance(card, AdapterCard)
+    monkeypatch.chdir(tmp_path)
+    assert card.held_out == {name: sha256_file(data / name) for name in card.held_out}
+    for command in card.commands:
+        program, *arguments = command.replace("$SEARCHGYM_DATA", str(data)).split()
+        if arguments[0] != "train":
+            assert program == "searchgym" and run(*arguments)[0] == 0, command
+    assert {name: sha256_file(tmp_path / name) for name in card.trained_on} == card.trained_on
+    kept = [question for name in card.held_out for question in read_questions(data / name)]
+    gold = {title.casefold().strip() for question in kept for title in question.gold_titles}
+    form = TokenFormat(load_tokenizer(card.base), get_protocol("tags"), chat=True)
+    texts = [
+        form.decode([i for span in episode.contexts[0].spans for i in span.ids])
+        for name in card.trained_on
+        if name.endswith("episodes.jsonl")
+        for episode in read_episodes(tmp_path / name)
+    ]
+    titles = {title.casefold().strip() for text in texts for title in re.findall(r"Doc \d+\(Title: (.*?)\) ", text)}
+    assert len(titles) > 500 and not titles & gold
+    assert not [question.text for question in kept for text in texts if question.text in text]
