@@ -67,7 +67,7 @@ smol: setup  ## teach SmolLM2-135M to read and to search, by questions made from
 	test -e $(SMOL)/set || $(VENV)/bin/searchgym questions generate $(CORPUS) --n 20000 --shapes $(SHAPES) $(HOLD_OUT) \
 		--out $(SMOL)/set
 	test -e $(SMOL)/read || $(SHOW) --reading --n 800 --out $(SMOL)/read
-	test -e $(SMOL)/natural || $(SHOW) --n 240 --max-turns 6 --max-observation-words 250 --out $(SMOL)/natural
+	test -e $(SMOL)/natural || $(SHOW) --n 320 --max-turns 6 --max-observation-words 250 --out $(SMOL)/natural
 	test -e $(SMOL)/reader/checkpoints/last || $(VENV)/bin/searchgym train smol-read --out $(SMOL)/reader
 	test -e $(SMOL)/searcher/checkpoints/last || $(VENV)/bin/searchgym train smol-search --out $(SMOL)/searcher
 

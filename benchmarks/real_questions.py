@@ -11,6 +11,7 @@ question is what the pages are worth to it; it is paired by question, over all s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import time
@@ -137,6 +138,25 @@ def gain(first: str, second: str, sets: Sequence[str], out: Path) -> dict[str, A
     }
 
 
+def run_rows(
+    rows: Mapping[str, Row], tasks: Mapping[str, Task], given: argparse.Namespace, opened: contextlib.ExitStack
+) -> list[dict[str, Any]]:
+    """Runs the rows one after the other; models are loaded when they are first needed."""
+    found, models = list[dict[str, Any]](), dict[tuple[str, bool], Model]()
+    for number, (name, row) in enumerate(rows.items(), start=1):
+        say(f"{number} of {len(rows)}: {name} ...")
+        key = row.model, row.chat
+        if key not in models:
+            how = Loading(given.sampler, given.dtype, chat=row.chat)
+            rules = next(iter(tasks.values())).rules
+            models[key] = load_models({"model": getattr(given, row.model)}, rules.protocol, how)["model"]
+            opened.callback(models[key].sampler.close)
+        for cells in run_row(name, row, tasks, models[key], given.out):
+            found.append(cells)
+            say(f"  {cells['set']}: EM {cells['em']:.3f} in {cells['seconds']:.0f} s")
+    return found
+
+
 def main() -> None:
     """Runs the rows and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,17 +174,9 @@ def main() -> None:
     given = parser.parse_args()
     wanted = tuple(given.rows.split(",")) if given.rows else ("",)
     rows = {name: row for name, row in ROWS.items() if name.startswith(wanted)}
-    tasks, found, models = tasks_of(given), list[dict[str, Any]](), dict[tuple[str, bool], Model]()
-    for number, (name, row) in enumerate(rows.items(), start=1):
-        say(f"{number} of {len(rows)}: {name} ...")
-        key = row.model, row.chat
-        if key not in models:
-            how = Loading(given.sampler, given.dtype, chat=row.chat)
-            rules = next(iter(tasks.values())).rules
-            models[key] = load_models({"model": getattr(given, row.model)}, rules.protocol, how)["model"]
-        for cells in run_row(name, row, tasks, models[key], given.out):
-            found.append(cells)
-            say(f"  {cells['set']}: EM {cells['em']:.3f} in {cells['seconds']:.0f} s")
+    tasks = tasks_of(given)
+    with contextlib.ExitStack() as opened:
+        found = run_rows(rows, tasks, given, opened)
     gains = [gain(a, b, list(tasks), given.out) for a, b in ((AGENT, FLOOR), (AGENT, BOOK)) if {a, b} <= rows.keys()]
     if given.json:
         emit({"results": found + gains}, True)

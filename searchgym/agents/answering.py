@@ -35,7 +35,7 @@ class Reader:
             hits: tuple[Hit, ...] = ()
             if io.turns_left > 1:
                 hits = (await io.step(Search((question.text,)))).hits
-            fields["documents"] = documents(hits, self.passage_words) or "none"
+            fields["documents"] = documents(hits, self.passage_words, "Doc ") or "none"
         await _answer(await io.generate("reader", **fields), io)
 
 

@@ -20,6 +20,7 @@ from searchgym.errors import DataError, DataMissingError, UnknownNameError, Usag
 from searchgym.rollout.folders import (
     ADAPTER,
     ADAPTER_WEIGHTS,
+    TOKENIZERS,
     adapter_base,
     check_config,
     check_tokenizer,
@@ -43,7 +44,7 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
     """Loads the tokenizer of a model.
 
     Args:
-        path: A folder, or the name of a model.
+        path: A folder, or the name of a model. An adapter without a tokenizer of its own has that of its base.
         chat: Whether to refuse a tokenizer without a chat template.
 
     Raises:
@@ -51,6 +52,8 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
         DataError: The tokenizer cannot be read.
     """
     folder = model_folder(path)
+    if is_adapter(folder) and not any((folder / name).is_file() for name in TOKENIZERS):
+        return load_tokenizer(adapter_base(folder), chat=chat)
     check_tokenizer(folder)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -187,11 +190,10 @@ def _load_adapted(
 
     base = adapter_base(folder)
     try:
-        model, tokenizer = load_model(base, dtype, device=device)
+        model, _ = load_model(base, dtype, device=device)
     except (DataMissingError, UsageError) as error:
         raise DataMissingError(f"its base {base!r} cannot be loaded: {error}", folder / ADAPTER) from error
-    if (folder / "tokenizer_config.json").is_file():
-        tokenizer = load_tokenizer(folder, chat=chat)
+    tokenizer = load_tokenizer(folder, chat=chat)
     try:
         adapted: Any = PeftModel.from_pretrained(cast(Any, model), str(folder))
     except Exception as error:  # peft and torch raise many kinds on files that do not fit

@@ -68,7 +68,7 @@ def test_the_first_line_is_the_answer(name, form):
     assert (episode.answer.text, episode.calls[0].legal, episode.scores["em"]) == ("Quessim.", True, 1)
     assert len(episode.searches) == name.startswith("reader") and len(shown) == 1
     prompt = form.decode(shown[0])
-    assert QUESTION.text in prompt and ("Doc1(Title: " in prompt) == name.startswith("reader")
+    assert QUESTION.text in prompt and ("Doc 1(Title: " in prompt) == name.startswith("reader")
     assert not run(name, form, "  \n")[0].calls[0].legal
 
 
