@@ -1,5 +1,6 @@
 """Models by name: of the hub's cache, with a hub that does not answer."""
 
+import json
 import time
 
 import huggingface_hub
@@ -9,7 +10,7 @@ from made_models import save_tiny
 
 from searchgym.errors import DataMissingError
 from searchgym.rollout.folders import model_folder
-from searchgym.rollout.loading import load_model
+from searchgym.rollout.loading import load_model, load_tokenizer
 
 
 @pytest.fixture
@@ -54,5 +55,13 @@ def test_a_model_that_is_nowhere_is_told_within_seconds(name):
 
 
 def test_a_name_that_is_neither_is_told(tmp_path):
-    with pytest.raises(DataMissingError, match=r"no such folder; .*a model of the hub \(OWNER/NAME\).*: tiny"):
+    with pytest.raises(DataMissingError, match=r"no such folder; .*a model of the hub \(OWNER/NAME\).*: .*tiny"):
         model_folder(tmp_path / "nowhere")
+
+
+def test_an_adapter_without_a_tokenizer_has_that_of_its_base(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "tiny"}')
+    assert load_tokenizer(tmp_path).get_vocab() == load_tokenizer("tiny").get_vocab()
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "gone")}))
+    with pytest.raises(DataMissingError, match="gone"):
+        load_tokenizer(tmp_path)
