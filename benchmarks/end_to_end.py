@@ -32,10 +32,10 @@ import yaml
 
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows
-from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.envs import SearchEnv, find_env, load_task
 from searchgym.protocol import get_protocol
-from searchgym.rollout.folders import adapter_base, is_adapter, model_folder
+from searchgym.rollout.folders import ADAPTER, adapter_base, is_adapter, model_folder
 from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
 
@@ -57,6 +57,13 @@ def matrix_speed(rows: int = 2048, inner: int = 576, columns: int = 1536) -> flo
     return 2 * rows * inner * columns / statistics.median(seconds)
 
 
+def frozen_layers(model: str) -> int:
+    """Returns the number of lowest layers that an adapter leaves as they are; 0 for a whole model."""
+    folder = model_folder(model)
+    layers = read_json(folder / ADAPTER).get("layers_to_transform") if is_adapter(folder) else None
+    return min(layers) if layers else 0
+
+
 def own(given: argparse.Namespace) -> dict[str, Any]:
     """Trains by this library; returns what the table needs."""
     from searchgym.train import load_recipe, train
@@ -68,6 +75,7 @@ def own(given: argparse.Namespace) -> dict[str, Any]:
         "rollout": {"questions": given.questions_per_step, "attempts": given.attempts},
         "advantage": {"drop_zero_variance": False}, "loss": {"importance_cap": 2.0},
         "optimizer": {"lr": RATE, "autocast": "bfloat16", "micro_batch_tokens": 2048},
+        "learner": {"frozen_layers": frozen_layers(given.model)},
         "lora": {"rank": RANK, "alpha": 32}, "validation": {"every": 0}, "checkpoint": {"every": 0},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
