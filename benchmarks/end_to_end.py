@@ -110,7 +110,12 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
     task = load_task(find_env(ENV), questions=given.questions, corpus=given.corpus, **RULES)
     form = TokenFormat(tokenizer, get_protocol("tags"), chat=True)
     role = load_agent("search-r1").roles["searcher"]
-    clock = {"sampling": list[float](), "read": list[int](), "written": list[int](), "step": list[float]()}
+    clock: dict[str, Any] = {
+        "sampling": list[float](),
+        "read": list[int](),
+        "written": list[int](),
+        "step": list[float](),
+    }
 
     def roll(prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         began = time.perf_counter()

@@ -87,7 +87,7 @@ def main() -> None:
         for sampler in ("transformers", "vllm"):
             print(f"{sampler}: {given.episodes} episodes ...", file=sys.stderr)
             runs[sampler] = played(given, sampler, Path(scratch) / sampler)
-    model: Any = load_model(given.model)[0].eval()
+    model: Any = load_model(given.model)[0]
     found, tokens = [], 0
     for id, one in runs["transformers"].items():
         a, b = parts_of(one), parts_of(runs["vllm"][id])

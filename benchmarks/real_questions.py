@@ -74,7 +74,9 @@ def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
             raise SystemExit("set SEARCHGYM_DATA to a folder with hotpotqa/ and 2wikimultihopqa/, or give --questions")
         tasks = {}
         for name, folder in REAL.items():
-            files = {kind: str(Path(data) / folder / f"{kind}.json") for kind in ("questions", "corpus")}
+            files: dict[str, Any] = {
+                kind: str(Path(data) / folder / f"{kind}.json") for kind in ("questions", "corpus")
+            }
             if (aliases := Path(data) / folder / "id_aliases.json").is_file():
                 files["aliases"] = str(aliases)
             tasks[name] = load_task(find_env(f"searchgym/{name}-v0"), **files, **rules)

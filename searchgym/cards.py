@@ -393,7 +393,9 @@ def load_model_card(path: Path) -> ModelCard | AdapterCard:
     Raises:
         CardError: See `load_card`.
     """
-    return load_card(AdapterCard if (path.parent / "adapter_config.json").is_file() else ModelCard, path)
+    if (path.parent / "adapter_config.json").is_file():
+        return load_card(AdapterCard, path)
+    return load_card(ModelCard, path)
 
 
 def build(cls: type[T], data: object, where: str) -> T:

@@ -289,6 +289,7 @@ def test_a_keys_own_rate_that_is_not_handed_on(monkeypatch, tmp_path, no_bandit,
     assert failed(tmp_path, *least, "models={only: {roles: [searcher], lr: 0.002}}")[-1] == UPDATE
 
 
+@pytest.mark.slow
 def test_a_critic_that_learns_the_opposite(monkeypatch, tmp_path, no_bandit, least):
     def opposite(values, old, returns, *given):
         return losses.value_sums(values, old, -returns, *given)
