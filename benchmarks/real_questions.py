@@ -77,7 +77,7 @@ def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
             files: dict[str, Any] = {
                 kind: str(Path(data) / folder / f"{kind}.json") for kind in ("questions", "corpus")
             }
-            if (aliases := Path(data) / folder / "id_aliases.json").is_file():
+            if (aliases := place / "id_aliases.json").is_file():
                 files["aliases"] = str(aliases)
             tasks[name] = load_task(find_env(f"searchgym/{name}-v0"), **files, **rules)
     return {name: task.asking(task.questions[: given.limit]) for name, task in tasks.items()}
