@@ -4,7 +4,7 @@
     python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json [--rows agent,oracle,gold]
 
 Without --questions: HotpotQA's and 2WikiMultihopQA's questions below SEARCHGYM_DATA. Each row is a run of its own,
-greedy, kept below --out and gone on with after a stop. The gain of the agent over the same agent with hits of another
+greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits of another
 question is what the pages are worth to it; it is paired by question, over all sets together.
 """
 
@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,9 +75,8 @@ def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
             raise SystemExit("set SEARCHGYM_DATA to a folder with hotpotqa/ and 2wikimultihopqa/, or give --questions")
         tasks = {}
         for name, folder in REAL.items():
-            files: dict[str, Any] = {
-                kind: str(Path(data) / folder / f"{kind}.json") for kind in ("questions", "corpus")
-            }
+            place = Path(data) / folder
+            files: dict[str, Any] = {kind: str(place / f"{kind}.json") for kind in ("questions", "corpus")}
             if (aliases := place / "id_aliases.json").is_file():
                 files["aliases"] = str(aliases)
             tasks[name] = load_task(find_env(f"searchgym/{name}-v0"), **files, **rules)
@@ -171,15 +171,18 @@ def main() -> None:
     parser.add_argument("--max-observation-words", type=int, default=250)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--sampler", default="transformers")
-    parser.add_argument("--out", type=Path, default=Path("runs/real"))
+    parser.add_argument("--out", type=Path, help="folder of the runs, which a later call goes on with; default: none")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     wanted = tuple(given.rows.split(",")) if given.rows else ("",)
     rows = {name: row for name, row in ROWS.items() if name.startswith(wanted)}
     tasks = tasks_of(given)
+    pairs = [(a, b) for a, b in ((AGENT, FLOOR), (AGENT, BOOK)) if {a, b} <= rows.keys()]
     with contextlib.ExitStack() as opened:
+        if given.out is None:
+            given.out = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         found = run_rows(rows, tasks, given, opened)
-    gains = [gain(a, b, list(tasks), given.out) for a, b in ((AGENT, FLOOR), (AGENT, BOOK)) if {a, b} <= rows.keys()]
+        gains = [gain(a, b, list(tasks), given.out) for a, b in pairs]
     if given.json:
         emit({"results": found + gains}, True)
     else:

@@ -16,6 +16,13 @@ QUICK = {  # arguments, and rows at least
     ),
     "evaluation.py": (["--questions", "8", "--runs", "1"], 6),
     "precision.py": (["--corpus", "searchgym/demo/corpus.jsonl", "--prompts", "4"], 5),
+    "real_questions.py": (
+        [
+            *("--base", "tiny", "--warm", "tiny", "--limit", "3", "--dtype", "float32"),
+            *("--questions", "searchgym/demo/questions.json", "--corpus", "searchgym/demo/corpus.jsonl"),
+        ],
+        13,
+    ),
     "docstrings.py": (["--number", "3"], 3),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),
