@@ -92,6 +92,11 @@ def with_hits(task: Task, hits: str) -> Task:
     return task
 
 
+def folder_of(name: str, out: Path) -> Path:
+    """Returns the folder of a row's runs."""
+    return out / name.replace(", ", "_").replace(" ", "-")
+
+
 def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: Path) -> Iterator[dict[str, Any]]:
     """Yields the cells of a row, one dictionary for each question set."""
     agent = load_agent(row.agent)
@@ -99,7 +104,7 @@ def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: P
     agent = dataclasses.replace(agent, roles=roles, source=f"{agent.source}, at most {MAX_TOKENS} tokens")
     for set_name, whole in tasks.items():
         task = whole.asking(whole.questions[: row.limit])
-        folder = out / name.replace(", ", "_").replace(" ", "-") / set_name
+        folder = folder_of(name, out) / set_name
         options = EvalOptions(resume=(folder / "run.json").exists())
         started = time.perf_counter()
         scores = evaluate(with_hits(task, row.hits), agent, folder, dict.fromkeys(agent.roles, model), options)
@@ -124,7 +129,7 @@ def gain(first: str, second: str, sets: Sequence[str], out: Path) -> dict[str, A
     """Returns the paired difference of two rows in EM over all questions."""
 
     def rows_of(name: str) -> Rows:
-        folder = out / name.replace(", ", "_").replace(" ", "-")
+        folder = folder_of(name, out)
         return {f"{own}/{id}": row for own in sets for id, row in read_run(folder / own).rows.items()}
 
     found = difference(rows_of(first), rows_of(second))

@@ -58,7 +58,7 @@ def draw_sentences(source: Source, hops: int, rng: random.Random) -> Iterator[Dr
     spans = [(source.pack.compiled(s.pattern, f"spans[{n}]"), s.ask) for n, s in enumerate(source.pack.spans)]
     if not spans:
         return
-    pages = sorted(page for page in source.allowed if hops > 1 or source.passages[page].title.strip())
+    pages = sorted(source.allowed)
     rng.shuffle(pages)
     for page in pages:
         if hops == 1:

@@ -41,9 +41,14 @@ def check_weights(folder: Path) -> None:
         raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Returns whether a folder has a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZERS)
+
+
 def check_tokenizer(folder: Path) -> None:
     """Raises a DataMissingError if a folder has no tokenizer."""
-    if not any((folder / name).is_file() for name in TOKENIZERS):
+    if not has_tokenizer(folder):
         raise DataMissingError(f"no tokenizer: none of {', '.join(TOKENIZERS)}; save one with save_pretrained", folder)
 
 

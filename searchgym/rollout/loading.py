@@ -20,11 +20,11 @@ from searchgym.errors import DataError, DataMissingError, UnknownNameError, Usag
 from searchgym.rollout.folders import (
     ADAPTER,
     ADAPTER_WEIGHTS,
-    TOKENIZERS,
     adapter_base,
     check_config,
     check_tokenizer,
     check_weights,
+    has_tokenizer,
     is_adapter,
     model_folder,
 )
@@ -52,7 +52,7 @@ def load_tokenizer(path: str | Path, *, chat: bool = False) -> PreTrainedTokeniz
         DataError: The tokenizer cannot be read.
     """
     folder = model_folder(path)
-    if is_adapter(folder) and not any((folder / name).is_file() for name in TOKENIZERS):
+    if is_adapter(folder) and not has_tokenizer(folder):
         return load_tokenizer(adapter_base(folder), chat=chat)
     check_tokenizer(folder)
     try:

@@ -55,7 +55,9 @@ def test_a_model_that_is_nowhere_is_told_within_seconds(name):
 
 
 def test_a_name_that_is_neither_is_told(tmp_path):
-    with pytest.raises(DataMissingError, match=r"no such folder; .*a model of the hub \(OWNER/NAME\).*: .*tiny"):
+    with pytest.raises(
+        DataMissingError, match=r"no such folder; .*a model of the hub \(OWNER/NAME\).*: smollm2-searcher, tiny"
+    ):
         model_folder(tmp_path / "nowhere")
 
 
