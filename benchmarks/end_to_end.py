@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import resource
 import statistics
@@ -37,6 +38,7 @@ from searchgym.envs import SearchEnv, find_env, load_task
 from searchgym.protocol import get_protocol
 from searchgym.rollout.folders import ADAPTER, adapter_base, is_adapter, model_folder
 from searchgym.rollout.loading import load_model, load_tokenizer
+from searchgym.rollout.sampler import Finish
 from searchgym.rollout.tokens import TokenFormat
 
 RULES: dict[str, Any] = {"top_k": 3, "max_turns": 5, "max_observation_words": 150, "reward": "f1"}
@@ -89,6 +91,7 @@ def own(given: argparse.Namespace) -> dict[str, Any]:
         "learning": [row["time/learn"] for row in rows],
         "read": [row["learner/tokens_read"] for row in rows],
         "written": [row["rollout/tokens"] for row in rows],
+        "reward": [row["rollout/reward"] for row in rows],
         "sampler_difference": [row["learner/sampler_difference"] for row in rows],
     }
 
@@ -114,6 +117,7 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
         "sampling": list[float](),
         "read": list[int](),
         "written": list[int](),
+        "reward": list[float](),
         "step": list[float](),
     }
 
@@ -125,6 +129,8 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
         clock["sampling"].append(time.perf_counter() - began)
         clock["read"].append(sum(len(e.prompt) + len(e.ids) for e in episodes))
         clock["written"].append(sum(sum(e.mask) for e in episodes))
+        clock["reward"].append(statistics.mean(e.reward for e in episodes))
+        print(f"step {len(clock['sampling'])}: sampled in {clock['sampling'][-1]:.0f} s ...", file=sys.stderr)
         return {
             "prompt_ids": [e.prompt for e in episodes], "completion_ids": [e.ids for e in episodes],
             "env_mask": [e.mask for e in episodes], "score": [e.reward for e in episodes], "logprobs": None,
@@ -160,7 +166,7 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
         clock["step"].append(time.perf_counter())
     whole = np.diff(clock["step"]).tolist()
     learning = [step - sampling for step, sampling in zip(whole, clock["sampling"], strict=True)]
-    return {name: clock[name] for name in ("sampling", "read", "written")} | {"learning": learning}
+    return {name: clock[name] for name in ("sampling", "read", "written", "reward")} | {"learning": learning}
 
 
 class Played:
@@ -175,13 +181,13 @@ class Played:
         self.mask: list[int] = []
         self.reward, self.done = 0.0, False
 
-    def take(self, ids: list[int]) -> None:
+    def take(self, ids: list[int], finish: Finish) -> None:
         """Appends a turn of the model and what the environment replies."""
         text, self.reward, terminated, truncated, _ = self.env.step(self.form.response_text(ids))
         self.ids, self.mask = self.ids + ids, self.mask + [1] * len(ids)
         self.done = terminated or truncated
         if not self.done:
-            seen = self.form.observation_ids(text, "stop").tolist()
+            seen = self.form.observation_ids(text, finish).tolist()
             self.ids, self.mask = self.ids + seen, self.mask + [0] * len(seen)
 
 
@@ -198,10 +204,14 @@ def generate(model: Any, tokenizer: Any, episodes: Sequence[Played], most: int) 
             max_new_tokens=most, stop_strings=STOPS, tokenizer=tokenizer, pad_token_id=pad,
         )  # fmt: skip
     for episode, row in zip(episodes, made[:, width:].tolist(), strict=True):
-        while row and row[-1] == pad and pad != tokenizer.eos_token_id:
-            row.pop()
-        ends = [at for at, id in enumerate(row) if id == tokenizer.eos_token_id]
-        episode.take(row[: ends[0] + 1] if ends else row)
+        # Rows that have ended are filled with the padding token, which is SmolLM2's end of a turn too.
+        ids = list(itertools.takewhile(lambda id: id not in (pad, tokenizer.eos_token_id), row))
+        if any(stop in tokenizer.decode(ids) for stop in STOPS):
+            episode.take(ids, "stop")
+        elif len(ids) < len(row):
+            episode.take([*ids, tokenizer.eos_token_id], "eos")
+        else:
+            episode.take(ids, "length")
 
 
 def row_of(name: str, found: dict[str, Any], speed: float, parameters: int, skip: int) -> list[dict[str, Any]]:
@@ -222,6 +232,7 @@ def row_of(name: str, found: dict[str, Any], speed: float, parameters: int, skip
                 "written": round(statistics.median(found["written"][skip:])),
                 "tokens/s": round(sum(found["read"][skip:]) / sum(seconds)),
                 "share of limit": round(sum(limits) / sum(seconds), 3),
+                "reward": round(statistics.mean(found["reward"]), 3),
                 "peak GiB": found["peak"],
             }
         )
@@ -249,9 +260,9 @@ def main() -> None:
     rows, speed = [], matrix_speed()
     for side in ("own", "trl"):
         print(f"{side}: {given.steps} steps ...", file=sys.stderr)
-        done = subprocess.run([sys.executable, *sys.argv, "--side", side], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, *sys.argv, "--side", side], stdout=subprocess.PIPE, text=True)
         if done.returncode:
-            raise SystemExit(f"{side} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            raise SystemExit(f"{side} ended with {done.returncode}")
         found = json.loads(done.stdout.splitlines()[-1])
         print(json.dumps(found), file=sys.stderr)
         rows += row_of(side, found, speed, given.parameters, 1)

@@ -1,7 +1,7 @@
 """What a small model gains on questions by practice and by searching: base and warm model, and the controls.
 
     python benchmarks/real_questions.py --warm smollm2-searcher [--limit 20] [--out runs/real] [--json]
-    python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json [--rows agent,oracle,gold]
+    python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json [--rows "agent,oracle queries,gold pages"]
 
 Without --questions: HotpotQA's and 2WikiMultihopQA's questions below SEARCHGYM_DATA. Each row is a run of its own,
 greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits of another
@@ -164,6 +164,11 @@ def run_rows(
     return found
 
 
+def asked(row: str, wanted: str) -> bool:
+    """Returns whether --rows asks for a row: by its name, or by the first words of no row's whole name."""
+    return row == wanted if wanted in ROWS else row.startswith(wanted)
+
+
 def main() -> None:
     """Runs the rows and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -171,7 +176,7 @@ def main() -> None:
     parser.add_argument("--warm", default="smollm2-searcher")
     parser.add_argument("--questions", help="your own question file, with --corpus")
     parser.add_argument("--corpus")
-    parser.add_argument("--rows", help="first words of the rows to run, such as agent,oracle,gold; default: all")
+    parser.add_argument("--rows", help="rows to run, by name or first words, such as agent,oracle,base; default: all")
     parser.add_argument("--limit", type=int, help="questions of each set; default: all")
     parser.add_argument("--max-observation-words", type=int, default=250)
     parser.add_argument("--dtype", default="bfloat16")
@@ -179,8 +184,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the runs, which a later call goes on with; default: none")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    wanted = tuple(given.rows.split(",")) if given.rows else ("",)
-    rows = {name: row for name, row in ROWS.items() if name.startswith(wanted)}
+    wanted = given.rows.split(",") if given.rows else [""]
+    rows = {name: row for name, row in ROWS.items() if any(asked(name, own) for own in wanted)}
     tasks = tasks_of(given)
     pairs = [(a, b) for a, b in ((AGENT, FLOOR), (AGENT, BOOK)) if {a, b} <= rows.keys()]
     with contextlib.ExitStack() as opened:

@@ -108,17 +108,31 @@ def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
     assert all(episode.stop_reason == "answer" for episode in episodes)
 
 
-def test_the_team_of_the_docs_trains(tmp_path, monkeypatch):
+@pytest.fixture
+def team_of_the_docs(tmp_path, monkeypatch):
+    """The files of docs/agents.md in the working folder, by name."""
     page = (ROOT / "docs/agents.md").read_text()
     files = dict(re.findall(r"`([\w./]+)`:\n\n```\w+\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
-    assert sorted(files) == ["checked.yaml", "checked/card.yaml", "checked/reader.md", "checked/verifier.md", "team.py"]
-    lines = [line for text in files.values() for line in text.splitlines() if line.strip()]
-    assert len(lines) < 60
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    return files
+
+
+def test_the_team_of_the_docs_is_short_and_loads(team_of_the_docs):
+    files = team_of_the_docs
+    assert sorted(files) == ["checked.yaml", "checked/card.yaml", "checked/reader.md", "checked/verifier.md", "team.py"]
+    lines = [line for text in files.values() for line in text.splitlines() if line.strip()]
+    assert len(lines) < 60
+    recipe = load_recipe("checked.yaml")
+    assert sorted(load_agent(recipe.agent).roles) == ["reader", "verifier"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("team_of_the_docs")
+def test_the_team_of_the_docs_trains(tmp_path):
     recipe = load_recipe("checked.yaml", ["log.tensorboard=false"])
     result = train(recipe, tmp_path / "run")
     row = result.rows[1]

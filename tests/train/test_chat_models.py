@@ -155,7 +155,9 @@ def test_the_template_is_the_trap_that_it_is_meant_to_be(folder):
     assert not set(ids) & set(tokenizer.all_special_ids)
 
 
-@pytest.mark.parametrize(("protocol", "own"), [("tags", False), ("tool_calls", False), ("tags", True)])
+@pytest.mark.parametrize(
+    ("protocol", "own"), [pytest.param("tags", False, marks=pytest.mark.slow), ("tool_calls", False), ("tags", True)]
+)
 def test_a_chat_model_with_a_thinking_template_trains_three_steps(run, folder, protocol, own):
     result, rows, episodes = run(protocol, own)
     assert [row["step"] for row in rows] == [0, 1, 2, 3]

@@ -83,6 +83,7 @@ def test_steps_that_are_drawn_ahead_have_their_own_noise_too(recipe, tmp_path):
     check(by_step(*train(recipe, tmp_path / "run", [*OPTIONS, "rollout.staleness=1", "loss.importance_cap=2.0"])))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_goes_on_with_the_noise_of_its_steps(recipe, tmp_path):
     train(recipe, tmp_path / "whole", OPTIONS)
     train(recipe, tmp_path / "parts", OPTIONS, steps=2)

@@ -109,7 +109,7 @@ METHODS = {
 }
 
 
-QUICK = ["plain", "adapter", "many options"]
+QUICK = ["plain", "many options"]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,7 @@ def test_methods_pass(method, tmp_path, no_bandit, least):
     assert failed(tmp_path, *least, *METHODS[method]) == []
 
 
+@pytest.mark.slow
 def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch, tmp_path, no_bandit, least):
     events, load = [], module.check_steps.__globals__["assemble"]
 
@@ -183,6 +184,7 @@ def test_groups_of_one_episode(monkeypatch, tmp_path, no_bandit, least):
     assert failed(tmp_path, *least)[0] == GROUPS
 
 
+@pytest.mark.slow
 def test_groups_over_questions(monkeypatch, tmp_path, no_bandit, least):
     planted(monkeypatch, lambda sample: dataclasses.replace(sample, group_uid=f"g{sample.attempt}"))
     assert failed(tmp_path, *least) == [GROUPS, ADVANTAGES]
@@ -201,7 +203,7 @@ def test_groups_centred_by_another_groups_mean(monkeypatch, tmp_path, no_bandit,
     assert failed(tmp_path, *least) == [ADVANTAGES]
 
 
-@pytest.mark.parametrize("where", ["loss", "reward"])
+@pytest.mark.parametrize("where", [pytest.param("loss", marks=pytest.mark.slow), "reward"])
 def test_kl_on_observations_too(where, monkeypatch, tmp_path, no_bandit, least):
     extra = ["loss.kl_coef=0.001", f"loss.kl_in={where}", f"loss.kl_estimator={'k1' if where == 'reward' else 'k3'}"]
     if where == "loss":
@@ -243,6 +245,7 @@ def test_the_adapter_of_the_version_before(monkeypatch, tmp_path, no_bandit, lea
     assert ARRIVE in failed(tmp_path, *least, "lora.rank=4")
 
 
+@pytest.mark.slow
 def test_the_last_token_of_each_call_weighs_nothing(monkeypatch, tmp_path, no_bandit, least):
     def without(samples, *given):
         weights, denominator = token_weights(samples, *given)
@@ -268,6 +271,7 @@ def test_a_denominator_of_each_micro_batch(monkeypatch, tmp_path, no_bandit, lea
     assert failed(tmp_path, *least)[:2] == [LOSS, GRADIENT]
 
 
+@pytest.mark.slow
 def test_a_temperature_that_the_trainer_ignores(monkeypatch, tmp_path, no_bandit, least):
     def ignore(logits, targets, temperature, entropy_gradient=False):
         return token_logp(logits, targets, 1.0, entropy_gradient)
