@@ -1,7 +1,7 @@
 """What a small model gains on questions by practice and by searching: base and warm model, and the controls.
 
     python benchmarks/real_questions.py --warm smollm2-searcher [--limit 20] [--out runs/real] [--json]
-    python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json [--rows "agent,oracle queries,gold pages"]
+    python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json --rows "agent,gold pages"
 
 Without --questions: HotpotQA's and 2WikiMultihopQA's questions below SEARCHGYM_DATA. Each row is a run of its own,
 greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits of another

@@ -3,6 +3,7 @@
 import dataclasses
 from contextlib import closing
 
+import pytest
 import test_run
 
 from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
