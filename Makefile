@@ -72,7 +72,7 @@ smol: setup  ## teach SmolLM2-135M to read and to search, by questions made from
 	test -e $(SMOL)/searcher/checkpoints/last || $(VENV)/bin/searchgym train smol-search --out $(SMOL)/searcher
 
 WARM ?= smollm2-searcher
-real: setup  ## 40 real questions: a small model before and after practice, and controls (needs SEARCHGYM_DATA; 20 minutes)
+real: setup  ## 40 real questions: a small model before and after practice, and controls (needs SEARCHGYM_DATA; 5 to 20 minutes)
 	$(PY) benchmarks/real_questions.py --warm $(WARM) --limit 20 --out $(or $(OUT),runs/made-by-make/real) $(ARGS)
 
 train-monolithic: DEFAULT := tiny-monolithic

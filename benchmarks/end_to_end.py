@@ -196,11 +196,11 @@ def generate(model: Any, tokenizer: Any, episodes: Sequence[Played], most: int) 
     rows = [[*e.prompt, *e.ids] for e in episodes]
     width = max(map(len, rows))
     pad = tokenizer.pad_token_id
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+    prompts = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         made = model.generate(
-            input_ids=ids, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+            input_ids=prompts, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
             max_new_tokens=most, stop_strings=STOPS, tokenizer=tokenizer, pad_token_id=pad,
         )  # fmt: skip
     for episode, row in zip(episodes, made[:, width:].tolist(), strict=True):
