@@ -1,11 +1,12 @@
 """Whether vLLM and transformers write the same greedy tokens, and how near the choices were where they do not.
 
-    python benchmarks/greedy_tokens.py --model smollm2-searcher --questions test.jsonl --corpus corpus.json [--json]
+    python benchmarks/greedy_tokens.py --model smollm2-searcher --questions test.jsonl --corpus corpus.json
+        [--out runs/greedy] [--json]
 
 Each sampler plays the same questions; their episodes are compared token by token. At the first difference of an episode
 the two tokens' logits are computed once more in float32, from the same context: a gap below what bfloat16 leaves of a
 logit (`STEP` of its size, one step of its 8 bits) is a tie that rounding decides. A difference by anything else, such
-as another context or a stop at another place, is listed as such.
+as another context or a stop at another place, is listed as such. With --out, a stopped run is gone on with.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ def played(given: argparse.Namespace, sampler: str, folder: Path) -> dict[str, E
     task = load_task(find_env("searchgym/HotpotQA-v0"), questions=given.questions, corpus=given.corpus, **RULES)
     task = task.asking(task.questions[: given.episodes])
     agent = load_agent("search-r1")
+    if (folder / "scores.json").is_file():
+        return {episode.question_id: episode for episode in read_episodes(folder / "episodes.jsonl")}
     model = load_models({"m": given.model}, task.rules.protocol, Loading(sampler, given.dtype, max_context=4096))["m"]
     try:
-        evaluate(task, agent, folder, dict.fromkeys(agent.roles, model), EvalOptions(concurrency=32))
+        options = EvalOptions(concurrency=32, resume=folder.exists())
+        evaluate(task, agent, folder, dict.fromkeys(agent.roles, model), options)
     finally:
         model.sampler.close()
     return {episode.question_id: episode for episode in read_episodes(folder / "episodes.jsonl")}
@@ -80,13 +84,14 @@ def main() -> None:
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--out", type=Path, help="folder of the two runs; default: a temporary one")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         runs = {}
         for sampler in ("transformers", "vllm"):
             print(f"{sampler}: {given.episodes} episodes ...", file=sys.stderr)
-            runs[sampler] = played(given, sampler, Path(scratch) / sampler)
+            runs[sampler] = played(given, sampler, (given.out or Path(scratch)) / sampler)
     model: Any = load_model(given.model)[0]
     found, tokens = [], 0
     for id, one in runs["transformers"].items():
