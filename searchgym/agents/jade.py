@@ -67,13 +67,18 @@ def read_parts(text: str, question: str) -> Parsed[list[str]]:
     return Parsed(parts or [question], legal)
 
 
-def read_query(text: str, question: str) -> Parsed[str]:
+def read_query(text: str, question: str, main: str) -> Parsed[str]:
     """Parses a rewritten query, ``<query>..</query>``.
 
-    Legal: at most 100 words, and not the question itself. Fallback: the question.
+    Legal: at most 100 words, and not the user's whole question. Fallback: the question to rewrite.
+
+    Args:
+        text: Output of the rewriter.
+        question: Question to rewrite: a part of the user's, or all of it.
+        main: The user's question.
     """
     query = only_tag(said(text), "query")
-    legal = bool(query) and same(query or "") != same(question) and words(query or "") <= MOST_QUERY
+    legal = bool(query) and same(query or "") != same(main) and words(query or "") <= MOST_QUERY
     return Parsed(query if query and legal else question, legal)
 
 
@@ -138,7 +143,7 @@ class Jade:
         history = ""
         for part in parts:
             if serial:
-                part = await self._rewritten(part, history, io)
+                part = await self._rewritten(part, question, history, io)
             reply = await io.generate("subplanner", question=part)
             plan = _taken(reply, read_workflow(reply.text, CHAIN[1:], (), SUBPLAN))
             reply = await self._chain(plan, part, io)
@@ -151,7 +156,7 @@ class Jade:
         """Answers a question by a chain of modules; returns the generator's reply."""
         hits: tuple[Hit, ...] = ()
         if REWRITE in plan:
-            question = await self._rewritten(question, "", io)
+            question = await self._rewritten(question, question, "", io)
         if RETRIEVE in plan and io.turns_left > 1:  # the last action is the answer
             hits = (await io.step(Search((question,)))).hits
         if SELECT in plan and hits:
@@ -163,10 +168,10 @@ class Jade:
         _taken(reply, read_answer(reply.text))
         return reply
 
-    async def _rewritten(self, question: str, history: str, io: EpisodeIO) -> str:
-        """Returns the rewriter's query for a question, given the answers to earlier sub-questions."""
+    async def _rewritten(self, question: str, main: str, history: str, io: EpisodeIO) -> str:
+        """Returns the rewriter's query for a part of the user's question, given the answers to earlier parts."""
         reply = await io.generate("rewriter", question=question, history=history.strip() or NONE)
-        return _taken(reply, read_query(reply.text, question))
+        return _taken(reply, read_query(reply.text, question, main))
 
 
 def _taken(reply: Reply, parsed: Parsed[Value]) -> Value:

@@ -76,8 +76,9 @@ class OracleRoles:
         question: Question of the episode.
         quotes: See `steps_of`.
         rng: Generator from which the flaws are drawn.
-        flaws: Probability that the episode stops early (its plan is too short, its search ends after the first page),
-            which also scales each smaller flaw: a page overlooked, a known step added as a new one, useless pages kept.
+        flaws: Probability that the plan is too short, and that the search ends after the first page: drawn apart, so
+            that one says nothing of the other. It also scales each smaller flaw: a page overlooked, a known step added
+            as a new one, useless pages kept.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class OracleRoles:
     ) -> None:
         self.question, self.steps = question, steps_of(question, quotes)
         self._rng, self._flaws = rng or random.Random(0), flaws
-        self.early = len(self.steps) > 1 and self._flawed()
+        several = len(self.steps) > 1
+        self.short, self.early = several and self._flawed(), several and self._flawed()
         self._say: dict[str, Callable[[Mapping[str, str]], str]] = {
             "planning": self._planning,
             "search": self._search,
@@ -136,7 +138,7 @@ class OracleRoles:
     # -- M-ASK -----------------------------------------------------------------------------------------------------
 
     def _planning(self, fields: Mapping[str, str]) -> str:
-        steps = self.steps[:1] if self.early else self.steps[:5]
+        steps = self.steps[:1] if self.short else self.steps[:5]
         pairs = (f"<q{i}> {step.asked}</q{i}><a{i}> {UNKNOWN}</a{i}>" for i, step in enumerate(steps, start=1))
         return f"{''.join(pairs)}<final_answer> {UNKNOWN}</final_answer>"
 
@@ -166,7 +168,7 @@ class OracleRoles:
     # -- JADE ------------------------------------------------------------------------------------------------------
 
     def _planner(self, fields: Mapping[str, str]) -> str:
-        if len(self.steps) == 1 or self.early:
+        if len(self.steps) == 1 or self.short:
             return "<workflow>R,AG</workflow>"
         parallel = self.question.kind == "comparison"
         return f"<workflow>{'QDP' if parallel else 'QDS'}</workflow>"
@@ -179,7 +181,7 @@ class OracleRoles:
         step = self._step(fields["question"])
         text = step.filled if step is not None else fields["question"]
         text = text.rstrip("?")
-        return f"<query> {text if same(text) != same(fields['question']) else f'what is {text}'}</query>"
+        return f"<query> {text if same(text) != same(self.question.text) else f'what is {text}'}</query>"
 
     def _selector(self, fields: Mapping[str, str]) -> str:
         step = self._step(fields["question"])

@@ -19,6 +19,7 @@ from searchgym.agents.jade import (
     read_selection,
     read_workflow,
 )
+from searchgym.agents.parsing import Parsed
 
 Q = "Who leads the town?"
 
@@ -86,7 +87,14 @@ def test_decompositions(text, parts, legal):
     ],
 )
 def test_queries(text, query, legal):
-    assert (read_query(text, Q).value, read_query(text, Q).legal) == (query, legal)
+    assert (read_query(text, Q, Q).value, read_query(text, Q, Q).legal) == (query, legal)
+
+
+def test_a_part_may_be_searched_as_it_is_and_the_whole_question_may_not():
+    """JADE's released code compares a rewrite with the user's question, not with the part that it rewrites."""
+    part = "Which town is it?"
+    assert read_query(f"<query>{part}</query>", part, Q) == Parsed(part, True)
+    assert read_query(f"<query>{Q.upper()}</query>", part, Q) == Parsed(part, False)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_hostile_text_is_read_within_bounds(text):
     assert set(plan) <= {*CHAIN, SERIAL, PARALLEL} and plan
     parts = read_parts(text, Q).value
     assert 1 <= len(parts) <= 7 and all(parts)
-    assert read_query(text, Q).value
+    assert read_query(text, Q, Q).value
     chosen = read_selection(text, 2).value
     assert chosen and set(chosen) <= {0, 1}
     read_answer(text)

@@ -94,6 +94,22 @@ def test_flaws_cost_answers_and_stay_legal(world):
     assert em[1.0] < em[0.0] - 0.4
 
 
+def test_a_short_plan_says_nothing_of_an_early_end():
+    """Counted in the oracle's own episodes: a quarter each of short or whole plans with early or whole searches."""
+    made = build_world(WorldSpec("simple", size=400, seed=4, split="train"))
+    task, pages = world_task(made), {passage.title: passage for passage in made.passages}
+    asked = [q for q in made.questions if len(steps_of(q)) > 1 and len(set(q.gold_titles or ())) > 1]
+    oracles = {q.id: OracleRoles(q, gold_sentences(q, pages), random.Random(f"4 {q.id}"), 0.5) for q in asked}
+    counts = np.zeros((2, 2))
+    for episode in play_team("m-ask", task, oracles, form_of(task, load_tokenizer(MODEL))):
+        short = "<q2>" not in episode.calls[0].text
+        counts[int(short), int(len(episode.searches) == 1)] += 1
+    assert counts.sum() == len(asked) > 250
+    assert np.all(np.abs(counts / counts.sum() - 0.25) < 0.06), counts
+    early = counts[:, 1] / counts.sum(axis=1)
+    assert abs(early[1] - early[0]) < 3 * np.sqrt(2 * 0.25 / (len(asked) / 2)), counts
+
+
 def test_team_demonstrations_are_a_function_of_world_and_flaws(world):
     form = form_of(world_task(world), load_tokenizer(MODEL))
     first, second = (team_samples(world, 0.5, form) for _ in range(2))

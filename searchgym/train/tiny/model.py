@@ -150,7 +150,7 @@ class TinySettings:
 def team_settings() -> TinySettings:
     """Returns the settings of the model that every shipped team can begin with."""
     return TinySettings(
-        tokens=8_000_000,
+        tokens=20_000_000,
         stages=TEAM_STAGES,
         vocabulary=2560,
         matrix_lr=0.004,
