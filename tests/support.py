@@ -76,7 +76,7 @@ class Said:
         return next(self._left[role])
 
 
-def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5):
+def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5, reward: str = "em"):
     """Runs a shipped team on the first demonstration question, its roles saying what they are given.
 
     Returns:
@@ -88,7 +88,7 @@ def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5):
     from searchgym.rollout.tokens import TokenFormat
     from searchgym.train.demonstrations.teams import play_team
 
-    task = load_task(find_env("searchgym/Demo-v0"), max_turns=max_turns)
+    task = load_task(find_env("searchgym/Demo-v0"), max_turns=max_turns, reward=reward)
     tokenizer = load_tokenizer("tiny")
     form = TokenFormat(tokenizer, task.rules.protocol, chat=True)
     (episode,) = play_team(name, task, {task.questions[0].id: Said(replies)}, form)

@@ -15,7 +15,7 @@ from searchgym.errors import DataError, RewardError, UnknownNameError
 from searchgym.records import Call, Context, Episode, Searched, Span
 from searchgym.train.algorithms.credit import Credit, CreditContext, get_term
 from searchgym.train.algorithms.samples import outcome_rewards, samples_from
-from searchgym.train.recipe.options import CreditOptions
+from searchgym.train.recipe.options import CreditOptions, TermOptions
 
 
 def team(calls, **fields):
@@ -44,6 +44,11 @@ def credit(*terms, penalties=None, **options):
     return Credit(made, CreditContext(made, penalties or {}, lambda episode, text: numbers(text)))
 
 
+def credit_of(terms):
+    made = CreditOptions(terms=terms)
+    return Credit(made, CreditContext(made, {}, lambda episode, text: numbers(text)))
+
+
 MASK = [
     {"role": "planning", "answer": "0.2"},
     {"role": "search"}, {"role": "summary"}, {"role": "update"}, {"role": "answer", "answer": "0.5"},
@@ -69,6 +74,73 @@ def test_differences_telescope(scores):
     (row,) = credit("difference").allocate([team(calls)])
     gained = sum(r for call, r in zip(calls, row, strict=True) if call["role"] == "search")
     assert gained == pytest.approx(scores[-1] - scores[0], abs=1e-9)
+
+
+def test_gains_by_hand():
+    (row,) = credit("gain").allocate([team(MASK)])
+    assert row == pytest.approx([0.2, 0, 0, 0, 0.3, 0, 0, 0, -0.1, 0])
+    trial = [MASK[0], {"role": "prefix", "prefix": True, "answer": "0.9"}, *MASK[1:]]
+    (row,) = credit("gain").allocate([team(trial)])
+    assert row[:6] == pytest.approx([0.2, 0, 0, 0, 0, 0.3])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_gains_sum_to_the_last_score(scores):
+    calls = [call for score in scores for call in ({"role": "search"}, {"role": "answer", "answer": str(score)})]
+    (row,) = credit("gain").allocate([team(calls)])
+    assert sum(row) == pytest.approx(scores[-1], abs=1e-9)
+
+
+def test_gains_need_calls_that_propose_answers():
+    with pytest.raises(DataError, match="no call proposes an answer"):
+        credit("gain").allocate([team([{"role": "a"}], stop_reason="answer")])
+    assert credit("gain").allocate([team([{"role": "a"}], stop_reason="context")]) == [[0.0]]
+
+
+def test_weights_and_roles():
+    """UnityMAS-O mixes terms by weights; M-ASK's plan credited with the final score is a mixture by roles."""
+    terms = {"outcome": 0.5, "difference": 0.5}
+    (row,) = credit_of(terms).allocate([team(MASK, reward=0.4)])
+    assert row == pytest.approx([0.3, 0.35, 0.35, 0.35, 0.45, 0.15, 0.15, 0.15, 0.4, 0.2])
+    rest = ["search", "summary", "update", "answer"]
+    terms = {"outcome": TermOptions(roles=["planning"]), "difference": TermOptions(roles=rest)}
+    (row,) = credit_of(terms).allocate([team(MASK, reward=0.4)])
+    assert row == pytest.approx([0.4, 0.3, 0.3, 0.3, 0.5, -0.1, -0.1, -0.1, 0.4, 0.0])
+    named = credit("difference").parts([team(MASK)])["difference"]
+    assert credit_of({"difference": 1.0}).parts([team(MASK)])["difference"] == named
+
+
+def test_an_outcome_may_be_split_among_the_calls_that_get_it():
+    """UnityMAS-O's ``outcome_share_mode``: full, or divided by the number of the calls that share it."""
+    (row,) = credit_of({"outcome": TermOptions(share="split")}).allocate([team(MASK, reward=0.4)])
+    assert row == pytest.approx([0.04] * 10)
+    some = TermOptions(share="split", roles=["search", "answer"], weight=2.0)
+    (row,) = credit_of({"outcome": some}).allocate([team(MASK, reward=0.4)])
+    assert row == pytest.approx([0.16 if call["role"] in ("search", "answer") else 0.0 for call in MASK])
+    assert credit_of({"outcome": TermOptions(share="split")}).allocate([team(MASK)]) == [[0.0] * 10]
+
+
+@pytest.mark.parametrize(("limit", "cache", "reward"), [(10, 4, 0.0), (7, 4, 0.0), (6, 4, -0.25), (4, 4, -0.75)])
+def test_an_overlong_response_is_charged_little_by_little(limit, cache, reward):
+    """DAPO, equation 13: each call of a team is a sequence of three tokens."""
+    (row,) = credit("overlong", length_limit=limit, length_cache=cache).allocate([team([{"role": "a"}, {"role": "b"}])])
+    assert row == pytest.approx([reward, reward])
+
+
+def test_an_overlong_response_is_never_charged_more_than_one():
+    (row,) = credit("overlong", length_limit=2, length_cache=1).allocate([team([{"role": "a"}])])
+    assert row == [-1.0]
+
+
+def test_penalties_for_a_calls_own_form_are_kept_apart():
+    calls = [{"role": "a", "legal": False}, {"role": "b", "answer": "0.7"}]
+    made = credit("gain", "format", "overlong", penalties={"a": -1.0}, length_limit=4, length_cache=2)
+    (given,) = made.rewards([team(calls)])
+    assert given.total == pytest.approx([-1.5, 0.7 - 0.5])
+    assert given.kept == pytest.approx([-1.5, -0.5])
+    first, second = samples_from(team(calls), rewards=given.total, kept=given.kept)
+    assert first.kept.tolist() == [0, 0, 0, 0, -1.5]
+    assert second.kept.tolist() == [0, 0, 0, 0, -0.5]
 
 
 def test_calls_before_any_answer_share_its_score():

@@ -17,9 +17,9 @@ from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.inspect.plan import plan
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.recipe.keys import keys_of
+from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
-from searchgym.train.recipe.options import GuardOptions
+from searchgym.train.recipe.options import GuardOptions, TermOptions
 from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.run.assembly import assemble, train
 from searchgym.train.run.draw import with_advantages
@@ -101,6 +101,24 @@ def test_credit_and_comparison_must_fit():
         (["credit.terms=[outcom]"], "did you mean 'outcome'"),
         (["credit.alpha=0.7"], "no term of .* reads it"),
         (["credit.turn_cost=-1"], "expected at least 0"),
+        (["credit.terms={outcom: 0.5}"], "did you mean 'outcome'"),
+        (["credit.terms={outcome: 0}"], "expected a finite number other than 0"),
+        (["credit.terms={outcome: .inf}"], "expected a finite number other than 0"),
+        (["credit.terms={outcome: {weigth: 1}}"], "did you mean 'weight'"),
+        (["credit.terms={outcome: {roles: []}}"], "at least one, none twice"),
+        (["credit.terms={difference: {share: split}}"], "divides the outcome"),
+        (["credit.terms=[outcome, overlong]"], "needs credit.length_limit and credit.length_cache"),
+        (
+            ["credit.terms=[overlong]", "credit.length_limit=4", "credit.length_cache=5"],
+            "more than credit.length_limit",
+        ),
+        (["credit.length_limit=4"], "no term of .* reads it"),
+        (["advantage.chain=episode"], "difference gives many the same again: use gain"),
+        (["advantage.chain=episode", "credit.terms=[outcome]"], "outcome gives many the same again"),
+        (["optimizer.minibatches=2", "optimizer.minibatch_samples=2"], "choose one"),
+        (["optimizer.minibatch_samples=2", "loss.reduction=episode-mean"], "needs optimizer.minibatches 1"),
+        (["optimizer.minibatch_samples=0"], "expected at least 1"),
+        (["advantage.whiten_over=valued"], "valued"),
     ]:
         with pytest.raises(CardError, match=said):
             small(*overrides)
@@ -109,6 +127,20 @@ def test_credit_and_comparison_must_fit():
     with pytest.raises(CardError, match="credit acts in method policy only"):
         grpo("method=rejection", "advantage.normalise=all")
     small("credit.terms=[outcome, test_credit:mine]", "credit.alpha=0.7")  # a user's own may read every number
+    chained = ["advantage.chain=episode", "credit.terms=[gain, format]"]
+    with pytest.raises(CardError, match="passes no KL on"):
+        grpo(*chained, "loss.kl_coef=0.1", "loss.kl_in=reward", "loss.kl_estimator=k1")
+    with pytest.raises(CardError, match="set it to role or role-turn"):
+        grpo(*chained, "advantage.normalise=all")
+    with pytest.raises(UnknownNameError, match="did you mean 'search'"):
+        check_credit(small("credit.terms={outcome: {roles: [serch]}}"), load_agent("m-ask").roles)
+
+
+def test_terms_with_weights_are_read_back_equal(tmp_path):
+    recipe = small("credit.terms={outcome: {weight: 0.5, roles: [search]}, difference: 1, format: 0.25}")
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    assert read_recipe(tmp_path / "recipe.yaml") == recipe
+    assert recipe.credit.by_name()["outcome"] == TermOptions(weight=0.5, roles=["search"])
 
 
 # -- sharing -------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def columns_of(recipe: Recipe) -> dict[str, str]:
         found["entropy"] = "learner/entropy"
         if recipe.loss.kl_coef:
             found["KL"] = "learner/ref_kl"
-        elif recipe.optimizer.minibatches * recipe.optimizer.epochs > 1:
+        elif recipe.optimizer.several:
             found["KL"] = "learner/old_kl"
     else:
         found |= {"kept": "rejection/kept"} if recipe.method == "rejection" else {}

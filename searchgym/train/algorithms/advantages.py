@@ -17,6 +17,11 @@ hold for all estimators:
   (``normalise: role``), or of the same role and turn (``role-turn``): a call's return is its own reward plus those of
   later calls in its sequence, never of other sequences. A call with fewer than `min_group` calls to compare with in
   its turn is compared with all calls of its role in the group; if these too are fewer, its advantage is 0.
+* *How far rewards go back.* With ``chain: episode``, a call's return is its own reward plus those of all later calls of
+  the episode, of whatever sequence, role or model key, but for the parts that stay with their call (`Sample.kept`) and
+  for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``, s_before being the score of
+  the answer that stood when the call was made: the outcome less a number that the call could not change, so that the
+  expected gradient is the outcome's. Ours: no paper has it.
 """
 
 from __future__ import annotations
@@ -174,17 +179,53 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence
     batch = options.estimator == "reinforce++"
     if options.normalise != "all":
         keys = iter(_cells(samples, options, [BATCH if batch else s.group_uid or "" for s in samples]))
-        units = []
+        units, returns = [], call_returns(samples, options)
         for i, sample in enumerate(samples):
-            rewards = np.cumsum(sample.reward[sample.mask][::-1].astype(np.float64))[::-1]
-            for start, end in _call_tokens(sample):
+            for (start, end), reward in zip(_call_tokens(sample), returns[i], strict=True):
                 penalty = float(to_go[i][start])
-                units.append(_Unit(*next(keys), float(rewards[start]), penalty, sample.searches, ((i, start, end),)))
+                units.append(_Unit(*next(keys), reward, penalty, sample.searches, ((i, start, end),)))
         return units
     episodes: dict[tuple[str, str], list[int]] = {}
     for i, sample in enumerate(samples):
         episodes.setdefault((sample.group_uid or "", sample.episode_id), []).append(i)
     return [_whole(key, indices, samples, to_go, batch) for key, indices in episodes.items()]
+
+
+def call_returns(samples: Sequence[Sample], options: AdvantageOptions) -> list[list[float]]:
+    """Returns the return of each call: its own reward and those passed back to it from later calls.
+
+    Args:
+        samples: Every sequence of the episodes, those of frozen model keys too.
+        options: `chain`.
+
+    Returns:
+        One list per sample with one number per call, in the order of `Sample.calls`.
+    """
+    if options.chain == "call":
+        to_go = [np.cumsum(sample.reward[::-1].astype(np.float64))[::-1] for sample in samples]
+        return [[float(own[call.start]) for call in sample.calls] for sample, own in zip(samples, to_go, strict=True)]
+    returns = [[float(sample.reward[call.end - 1]) for call in sample.calls] for sample in samples]
+    for places in calls_of_episodes(samples):
+        later = 0.0
+        for i, j in reversed(places):
+            last = samples[i].calls[j].end - 1
+            returns[i][j] += later
+            kept = samples[i].kept
+            later += float(samples[i].reward[last]) - (0.0 if kept is None else float(kept[last]))
+    return returns
+
+
+def calls_of_episodes(samples: Sequence[Sample]) -> list[list[tuple[int, int]]]:
+    """Returns the calls of each episode in the order in which they were made, trial answers left out.
+
+    Returns:
+        One list per episode with (index of the sample, index in its `Sample.calls`) of each call.
+    """
+    episodes: dict[tuple[str | None, str], list[tuple[int, int, int]]] = {}
+    for i, sample in enumerate(samples):
+        own = episodes.setdefault((sample.group_uid, sample.episode_id), [])
+        own += [(call.index, i, j) for j, call in enumerate(sample.calls) if not call.prefix]
+    return [[(i, j) for _, i, j in sorted(places)] for places in episodes.values()]
 
 
 def _whole(

@@ -1,8 +1,9 @@
 """Credit assignment: turns a finished group of episodes into a reward for each call.
 
-A recipe names terms, whose rewards add up. A term is a function of a group (the attempts at one question) that returns
-one row per episode and one number per call; ``"module:function"`` names a user's own. Each number is put on its call's
-last token; spreading it over tokens, calls and episodes is left to the advantages.
+A recipe names terms, whose rewards add up, each with a weight and the roles that it rewards. A term is a function of a
+group (the attempts at one question) that returns one row per episode and one number per call; ``"module:function"``
+names a user's own. Each number is put on its call's last token; spreading it over tokens, calls and episodes is left to
+the advantages.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
@@ -17,8 +19,8 @@ from searchgym.envs.task import Task, checked_reward
 from searchgym.errors import DataError, RewardError, UnknownNameError
 from searchgym.named import load_function
 from searchgym.records import Answer, Episode
-from searchgym.train.algorithms.samples import outcome_rewards
-from searchgym.train.recipe.options import CreditOptions
+from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
+from searchgym.train.recipe.options import CreditOptions, TermOptions
 
 Rows = list[list[float]]
 """Rewards of a group: one row per episode, one number per call of the episode."""
@@ -73,6 +75,32 @@ def _differences(episode: Episode, context: CreditContext) -> list[float]:
         for earlier in between:
             rewards[earlier] = score - before
         between, before = [], score
+    return rewards
+
+
+def gain(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Rewards a call that proposes an answer by how much better it is than the answer proposed before.
+
+    The call that proposes answer k gets ``s_k - s_{k-1}``, the first one ``s_0``; every other call gets 0. So the
+    rewards of an episode sum to the score of its last answer. Made for ``advantage.chain: episode``, which passes them
+    back to the calls that led to the answers. Ours: no paper has it.
+
+    Raises:
+        DataError: An episode has an answer that no call proposed.
+    """
+    return [_gains(episode, context) for episode in group]
+
+
+def _gains(episode: Episode, context: CreditContext) -> list[float]:
+    rewards, before, proposed = [0.0] * len(episode.calls), 0.0, False
+    for index, call in enumerate(episode.calls):
+        if call.answer is not None and not call.prefix:
+            score = context.score(episode, call.answer)
+            rewards[index], before, proposed = score - before, score, True
+    if episode.stop_reason == "answer" and not proposed:
+        raise DataError(
+            f"episode {episode.id}: no call proposes an answer, and credit gain needs an agent whose calls do"
+        )
     return rewards
 
 
@@ -131,14 +159,49 @@ def costs(group: Sequence[Episode], context: CreditContext) -> Rows:
     return rows
 
 
+def overlong(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Charges a sequence for the tokens that the model wrote beyond a length, on its last call.
+
+    With n tokens of the model in the sequence, limit L and cache C (`CreditOptions.length_limit`, ``length_cache``): 0
+    up to ``L - C``, then ``(L - C - n) / C``, and -1 from L on.
+
+    Source: DAPO, arXiv 2503.14476, equation 13 (L = 20,480, C = 4,096), its soft overlong punishment.
+    """
+    return [_overlong(episode, context.options) for episode in group]
+
+
+def _overlong(episode: Episode, options: CreditOptions) -> list[float]:
+    limit, cache = options.length_limit, options.length_cache
+    assert limit is not None
+    assert cache is not None
+    rewards = [0.0] * len(episode.calls)
+    for calls in sequences_of(episode):
+        written = sum(episode.calls[index].end - episode.calls[index].start for index in calls)
+        rewards[calls[-1]] = min(0.0, max(-1.0, (limit - cache - written) / cache))
+    return rewards
+
+
 TERMS: dict[str, Term] = {
     "outcome": outcome,
     "difference": difference,
+    "gain": gain,
     "praise": praise,
     "format": format_,
+    "overlong": overlong,
     "costs": costs,
 }
 """Built-in credit terms by name."""
+KEPT: Final = ("format", "overlong")
+"""Terms that judge a call's own form: ``advantage.chain: episode`` passes their rewards to no earlier call."""
+
+
+class CallRewards(NamedTuple):
+    """Rewards of an episode's calls."""
+
+    total: list[float]
+    """One number per call: the sum over the terms."""
+    kept: list[float]
+    """The part of it that earlier calls have no share in; see `KEPT`."""
 
 
 def get_term(name: str) -> Term:
@@ -168,6 +231,7 @@ class Credit:
         self.options = options or CreditOptions()
         self._context = context or CreditContext(self.options)
         self._terms = {name: get_term(name) for name in self.options.terms}
+        self._how = self.options.by_name()
 
     @property
     def trains_prefixes(self) -> bool:
@@ -202,7 +266,7 @@ class Credit:
         return cls(options, CreditContext(options, penalties, score))
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:
-        """Returns the rewards of a group's calls, separately by term.
+        """Returns the rewards of a group's calls, separately by term, weighted and for the term's roles alone.
 
         Raises:
             RewardError: A term returned something else than one finite number per call.
@@ -217,20 +281,47 @@ class Credit:
                     raise RewardError(
                         f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {wanted}"
                     )
-        return by_term
+        return {
+            name: [_counted(row, episode, self._how[name]) for row, episode in zip(rows, group, strict=True)]
+            for name, rows in by_term.items()
+        }
 
     def allocate(self, group: Sequence[Episode]) -> Rows:
         """Returns the reward of each call of a group: the sum over the terms."""
-        parts = list(self.parts(group).values())
-        return [[float(sum(values)) for values in zip(*rows, strict=True)] for rows in zip(*parts, strict=True)]
+        return [row.total for row in self._allocate(group)]
 
-    def rewards(self, episodes: Sequence[Episode]) -> list[list[float] | None]:
+    def _allocate(self, group: Sequence[Episode]) -> list[CallRewards]:
+        """Returns the rewards of a group's calls, episode by episode."""
+        parts = self.parts(group)
+        kept = {name: rows for name, rows in parts.items() if name in KEPT}
+        return [
+            CallRewards(_sums(parts, i, len(episode.calls)), _sums(kept, i, len(episode.calls)))
+            for i, episode in enumerate(group)
+        ]
+
+    def rewards(self, episodes: Sequence[Episode]) -> list[CallRewards | None]:
         """Returns the rewards of each episode's calls, given group by group; None where the retriever failed."""
-        rewards: list[list[float] | None] = [None] * len(episodes)
+        rewards: list[CallRewards | None] = [None] * len(episodes)
         for places in groups_of(episodes):
-            for i, of_calls in zip(places, self.allocate([episodes[i] for i in places]), strict=True):
+            for i, of_calls in zip(places, self._allocate([episodes[i] for i in places]), strict=True):
                 rewards[i] = of_calls
         return rewards
+
+
+def _counted(row: Sequence[float], episode: Episode, how: TermOptions) -> list[float]:
+    """Returns a term's rewards of an episode's calls as the recipe counts them."""
+    roles = None if how.roles is None else set(how.roles)
+    mine = [roles is None or call.role in roles for call in episode.calls]
+    counted = [how.weight * value if own else 0.0 for value, own in zip(row, mine, strict=True)]
+    if how.share == "split":
+        sharing = sum(value != 0 for value in counted)
+        counted = [value / max(sharing, 1) for value in counted]
+    return counted
+
+
+def _sums(parts: Mapping[str, Rows], place: int, calls: int) -> list[float]:
+    """Returns the sum over some terms for each call of the episode at a place of its group."""
+    return [float(sum(rows[place][call] for rows in parts.values())) for call in range(calls)]
 
 
 def groups_of(episodes: Sequence[Episode]) -> list[list[int]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from searchgym.errors import DataError
-from searchgym.train.algorithms.advantages import k1_of, whiten_cells, with_advantage
-from searchgym.train.algorithms.estimators import Floats
+from searchgym.train.algorithms.advantages import calls_of_episodes, k1_of, whiten_cells, with_advantage
+from searchgym.train.algorithms.estimators import Floats, whiten
 from searchgym.train.algorithms.samples import Sample, Targets
 from searchgym.train.recipe.options import AdvantageOptions
 
@@ -41,16 +43,36 @@ def gae(rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
     return advantages
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive tokens of a chain: those of one call, with the observation before it where that has values."""
+
+    sample: int
+    """Index of the sample; of a frozen model key's call, counted after the samples that learn."""
+    places: npt.NDArray[np.int64]
+    """(n,) int64 positions in the sample."""
+
+
 def assign_gae(
-    samples: Sequence[Sample], options: AdvantageOptions, targets: Targets, kl_coef: float = 0.0
+    samples: Sequence[Sample],
+    options: AdvantageOptions,
+    targets: Targets,
+    kl_coef: float = 0.0,
+    frozen: Sequence[Sample] = (),
 ) -> list[Sample]:
     """Sets the advantages of samples by GAE, and the returns that the critic learns.
 
+    With ``chain: episode`` (ours) the tokens of all calls of an episode form one chain, in the order of the calls,
+    although each call is a sequence of its own: the value after the last token of a call is that of the next call's
+    first token. A call of a frozen model key has no values: its reward is added to the token before it.
+
     Args:
         samples: With `value` set; with `old_logp` and `ref_logp` too where `kl_coef` is above 0.
-        options: `gamma` and `lam`; `whiten` and the cells to whiten over (`normalise`); `drop_overlong`.
+        options: `gamma`, `lam` and `chain`; `whiten`, `whiten_over` and the cells to whiten over (`normalise`);
+            `drop_overlong`.
         targets: Returns the token positions of a sample that `gae` runs over.
         kl_coef: Weight of k1 in the reward of each trained token.
+        frozen: Samples of the same episodes that nothing is learnt from, for ``chain: episode``.
 
     Returns:
         The samples with advantages on their masks, and with ``returns = advantage + value`` (before whitening) on the
@@ -59,25 +81,84 @@ def assign_gae(
     Raises:
         DataError: A sample without values, or a reward that is not finite.
     """
-    valued, values = [], []
-    for sample in samples:
-        if sample.value is None:
-            raise DataError(f"episode {sample.episode_id} has no values: GAE needs a critic's estimates")
-        rewards = np.where(sample.mask, sample.reward, 0).astype(np.float64)
-        if not np.isfinite(rewards).all():
-            raise DataError(f"episode {sample.episode_id}: a reward must be finite")
-        if kl_coef:
-            rewards[sample.mask] -= kl_coef * k1_of(sample)
-        places = targets(sample)
-        advantages = gae(rewards[places], sample.value[places].astype(np.float64), options.gamma, options.lam)
-        spread, returns = np.zeros(len(sample.ids)), np.zeros(len(sample.ids), np.float32)
-        spread[places], returns[places] = advantages, advantages + sample.value[places]
-        valued.append(dataclasses.replace(sample, returns=returns))
-        values.append(spread[sample.mask])
-    if options.whiten:
-        values = whiten_cells(values, valued, options)
+    rewards = [_token_rewards(sample, kl_coef) for sample in samples]
+    rewards += [_token_rewards(sample, 0.0) for sample in frozen]
+    values = [_values(sample) for sample in samples]
+    spread = [np.zeros(len(sample.ids)) for sample in samples]
+    returns = [np.zeros(len(sample.ids), np.float32) for sample in samples]
+    for chain in _chains(samples, frozen, options, targets):
+        of_chain = np.concatenate(
+            [np.zeros(0), *(values[p.sample][p.places] for p in chain if p.sample < len(samples))]
+        )
+        advantages = gae(_chain_rewards(chain, rewards, len(samples)), of_chain, options.gamma, options.lam)
+        start = 0
+        for piece in (p for p in chain if p.sample < len(samples)):
+            own = advantages[start : start + len(piece.places)]
+            spread[piece.sample][piece.places] = own
+            returns[piece.sample][piece.places] = own + values[piece.sample][piece.places]
+            start += len(own)
+    valued = [dataclasses.replace(sample, returns=own) for sample, own in zip(samples, returns, strict=True)]
+    made = [row[sample.mask] for sample, row in zip(valued, spread, strict=True)]
+    if options.whiten and options.whiten_over == "valued":
+        every = whiten([row[targets(sample)] for sample, row in zip(valued, spread, strict=True)], options)
+        made = [_on_mask(sample, targets(sample), row) for sample, row in zip(valued, every, strict=True)]
+    elif options.whiten:
+        made = whiten_cells(made, valued, options)
     return [
         with_advantage(sample, row)
-        for sample, row in zip(valued, values, strict=True)
+        for sample, row in zip(valued, made, strict=True)
         if not (options.drop_overlong and sample.overlong)
     ]
+
+
+def _token_rewards(sample: Sample, kl_coef: float) -> Floats:
+    """Returns the reward of each token of a sample, with k1 taken off trained ones, (T,) float64."""
+    rewards = np.where(sample.mask, sample.reward, 0).astype(np.float64)
+    if not np.isfinite(rewards).all():
+        raise DataError(f"episode {sample.episode_id}: a reward must be finite")
+    if kl_coef:
+        rewards[sample.mask] -= kl_coef * k1_of(sample)
+    return rewards
+
+
+def _values(sample: Sample) -> Floats:
+    """Returns the critic's estimates of a sample, (T,) float64."""
+    if sample.value is None:
+        raise DataError(f"episode {sample.episode_id} has no values: GAE needs a critic's estimates")
+    return sample.value.astype(np.float64)
+
+
+def _chains(
+    samples: Sequence[Sample], frozen: Sequence[Sample], options: AdvantageOptions, targets: Targets
+) -> list[list[_Piece]]:
+    """Returns the tokens that GAE runs over: one chain per sample, or one per episode and one per trial answer."""
+    if options.chain == "call":
+        return [[_Piece(i, targets(sample))] for i, sample in enumerate(samples)]
+    every = [*samples, *frozen]
+    pieces: dict[tuple[int, int], _Piece] = {}
+    for i, sample in enumerate(every):
+        places, start = targets(sample), 0
+        for j, call in enumerate(sample.calls):
+            pieces[i, j] = _Piece(i, places[(places >= start) & (places < call.end)])
+            start = call.end
+    chains = [[pieces.pop(place) for place in episode] for episode in calls_of_episodes(every)]
+    return chains + [[piece] for piece in pieces.values() if piece.sample < len(samples)]
+
+
+def _chain_rewards(chain: Sequence[_Piece], rewards: Sequence[Floats], trained: int) -> Floats:
+    """Returns the rewards of a chain's valued tokens; what a frozen call earns counts for the token before it."""
+    made = [0.0]  # what is earned before any token is nobody's
+    for piece in chain:
+        own = rewards[piece.sample][piece.places]
+        if piece.sample < trained:
+            made += own.tolist()
+        else:
+            made[-1] += float(own.sum())
+    return np.array(made[1:])
+
+
+def _on_mask(sample: Sample, places: npt.NDArray[np.int64], row: Floats) -> Floats:
+    """Returns the numbers of a sample's trained tokens, given numbers of the tokens at some places."""
+    spread = np.zeros(len(sample.ids))
+    spread[places] = row
+    return spread[sample.mask]

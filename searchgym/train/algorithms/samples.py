@@ -36,6 +36,8 @@ class SampleCall:
     """Role that made the call."""
     turn: int
     """Turn of the episode in which the call was made."""
+    prefix: bool = False
+    """True for a trial answer that only training asks for; see `Call.prefix`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +80,9 @@ class Sample:
     """(T,) float32 estimates of the critic at the tokens that have one, else 0; None without a critic."""
     returns: npt.NDArray[np.float32] | None = None
     """(T,) float32 returns, the critic's targets, at the same tokens as `value`; None until GAE has set them."""
+    kept: npt.NDArray[np.float32] | None = None
+    """(T,) float32: the part of `reward` that ``advantage.chain: episode`` passes to no earlier call, such as a penalty
+    for the call's own form. Default: none of it."""
     weight: float = 1.0
     """Weight in sums and denominators. Default: 1; 0 for a padding row."""
     kind: SampleKind = "policy"
@@ -108,19 +113,25 @@ VALUED: dict[str, Targets] = {"model": model_targets, "response": response_targe
 """Functions that choose the tokens with a critic's value, by `CriticOptions.tokens`."""
 
 
-def samples_from(episode: Episode, kind: SampleKind = "policy", rewards: Sequence[float] | None = None) -> list[Sample]:
+def samples_from(
+    episode: Episode,
+    kind: SampleKind = "policy",
+    rewards: Sequence[float] | None = None,
+    kept: Sequence[float] | None = None,
+) -> list[Sample]:
     """Returns the training sequences of an episode; none if no model wrote a token in it.
 
     Args:
         episode: A finished episode with contexts and calls.
         kind: ``"policy"`` requires log-probs of every trained span, ``"demonstration"`` ignores them.
         rewards: One reward per call. Default: `outcome_rewards`.
+        kept: Part of each call's reward that earlier calls have no share in; see `Sample.kept`. Default: none.
 
     Raises:
         DataError: Calls and spans do not match, log-probs are missing, or a sequence mixes model keys.
     """
     rewards = outcome_rewards(episode) if rewards is None else rewards
-    return [_sample(episode, *sequence, kind, rewards) for sequence in _sequences(episode)]
+    return [_sample(episode, *sequence, kind, rewards, kept) for sequence in _sequences(episode)]
 
 
 def outcome_rewards(episode: Episode) -> list[float]:
@@ -129,10 +140,15 @@ def outcome_rewards(episode: Episode) -> list[float]:
     Prefix answers, which only training asks for, get 0.
     """
     rewards = [0.0] * len(episode.calls)
-    for _, mine, _ in _sequences(episode):
-        if acting := [index for index, call in mine if not call.prefix]:
-            rewards[acting[-1]] = episode.reward
+    for calls in sequences_of(episode):
+        rewards[calls[-1]] = episode.reward
     return rewards
+
+
+def sequences_of(episode: Episode) -> list[list[int]]:
+    """Returns the calls of each training sequence of an episode, as indices, without prefix answers."""
+    own = [[index for index, call in mine if not call.prefix] for _, mine, _ in _sequences(episode)]
+    return [calls for calls in own if calls]
 
 
 _Sequence = tuple[int, list[tuple[int, Call]], list[tuple[int, int]]]
@@ -202,6 +218,7 @@ def _sample(
     foreign: list[tuple[int, int]],
     kind: SampleKind,
     rewards: Sequence[float],
+    kept: Sequence[float] | None,
 ) -> Sample:
     """Builds the sample of one context, trained on the calls `mine` but not on the token ranges `foreign`."""
     where = f"episode {episode.id}, context {context}"
@@ -218,16 +235,14 @@ def _sample(
     keys = {call.model_key for _, call in mine}
     if len(keys) != 1:
         raise DataError(f"{where} holds calls of several model keys ({', '.join(sorted(keys))}): one per context")
-    reward = np.zeros(len(ids), np.float32)
-    for index, call in mine:
-        reward[call.end - 1] = rewards[index]
+    reward = _on_last_tokens(rewards, mine, len(ids))
     return Sample(
         ids=ids,
         mask=mask,
         reward=reward,
         advantage=np.zeros(len(ids), np.float32),
         sampler_logp=_logp(spans, mask, where) if kind == "policy" else np.zeros(len(ids), np.float32),
-        calls=tuple(SampleCall(i, c.start, c.end, c.role, c.turn) for i, c in mine),
+        calls=tuple(SampleCall(i, c.start, c.end, c.role, c.turn, c.prefix) for i, c in mine),
         model_key=keys.pop(),
         episode_id=episode.id,
         question_id=episode.question_id,
@@ -236,8 +251,19 @@ def _sample(
         policy_version=min(call.policy_version for _, call in mine),
         searches=len(episode.searches),
         overlong=is_overlong(episode),
+        kept=None if kept is None else _on_last_tokens(kept, mine, len(ids)),
         kind=kind,
     )
+
+
+def _on_last_tokens(
+    numbers: Sequence[float], calls: Sequence[tuple[int, Call]], length: int
+) -> npt.NDArray[np.float32]:
+    """Returns the number of each call on the call's last token, and 0 elsewhere, (T,) float32."""
+    placed = np.zeros(length, np.float32)
+    for index, call in calls:
+        placed[call.end - 1] = numbers[index]
+    return placed
 
 
 def _logp(spans: Sequence[Span], mask: npt.NDArray[np.bool_], where: str) -> npt.NDArray[np.float32]:

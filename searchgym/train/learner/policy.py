@@ -61,12 +61,11 @@ class Policy:
         Raises:
             TrainingError: See `TrainedModel.update`.
         """
-        several = self.options.minibatches * self.options.epochs > 1
         values: dict[str, Flat] = {
             "advantage": [s.advantage[s.mask] for s in samples],
             "sampler_logp": [s.sampler_logp[s.mask] for s in samples],
         }
-        if several:
+        if self.options.several:
             values["old_logp"] = _known(samples, "old_logp") or self.logp(samples)
         if self.reference is not None:
             values["ref_logp"] = _known(samples, "ref_logp") or self.logp(samples, self.reference)

@@ -189,8 +189,9 @@ class TrainedModel:
         """Yields the sample indices of each update: shuffled anew in each epoch, in minibatches of near-equal size."""
         rng = np.random.default_rng([self.seed, step])
         for _ in range(self.options.epochs):
-            order = rng.permutation(count) if self.options.minibatches > 1 else np.arange(count)
-            yield from (indices for indices in np.array_split(order, self.options.minibatches) if len(indices))
+            updates = self.options.updates(count)
+            order = rng.permutation(count) if updates > 1 else np.arange(count)
+            yield from np.array_split(order, updates)
 
     def _micro_batches(
         self, samples: Sequence[Sample], values: Mapping[str, Flat]

@@ -9,7 +9,7 @@ from searchgym.errors import did_you_mean
 from searchgym.train.recipe.recipe import Recipe
 
 USED = {
-    "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten"},
+    "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten", "whiten_over"},
     "grpo": {"std", "eps", "std_floor"},
     "rloo": set[str](),
     "reinforce++": {"std", "eps", "std_floor"},
@@ -20,6 +20,8 @@ USED = {
 CREDIT: dict[str, set[str]] = {
     "outcome": set(),
     "difference": set(),
+    "gain": set(),
+    "overlong": {"length_limit", "length_cache"},
     "praise": {"alpha", "train_prefixes"},
     "format": set(),
     "costs": {"turn_cost", "search_cost"},
@@ -41,8 +43,12 @@ def combination_problems(recipe: Recipe) -> list[str]:
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
         found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
-    if loss.reduction == "episode-mean" and recipe.optimizer.minibatches > 1:
+    one_update = recipe.optimizer.minibatches == 1 and recipe.optimizer.minibatch_samples is None
+    if loss.reduction == "episode-mean" and not one_update:
         found.append("loss.reduction episode-mean needs optimizer.minibatches 1: an episode must not be cut")
+    for place, own in (("optimizer", recipe.optimizer), ("critic.optimizer", recipe.critic.optimizer)):
+        if own.minibatch_samples is not None and own.minibatches > 1:
+            found.append(f"{place}.minibatches and {place}.minibatch_samples both say how a step is cut: choose one")
     if loss.reduction != "constant" and loss.constant_length is not None:
         found.append(f"loss.constant_length acts with loss.reduction constant only, not with {loss.reduction}")
     if recipe.method == "supervised" and recipe.models:
@@ -86,6 +92,10 @@ def _advantage_problems(recipe: Recipe) -> list[str]:
     for name in ("alpha", "gamma", "lam"):
         if getattr(advantage, name) > 1:
             found.append(f"advantage.{name} is {getattr(advantage, name)}: expected at most 1")
+    if advantage.whiten_over == "valued" and not (advantage.whiten and advantage.normalise == "all"):
+        found.append("advantage.whiten_over valued needs advantage.whiten and advantage.normalise all")
+    if advantage.whiten_over == "valued" and recipe.critic.tokens != "response":
+        found.append("advantage.whiten_over valued needs critic.tokens response: else only trained tokens have values")
     if advantage.estimator != "gae" and recipe.critic != type(recipe.critic)():
         found.append(f"critic: only advantage.estimator gae asks one, not {advantage.estimator}")
     if recipe.critic.warmup_steps >= recipe.steps:
@@ -108,7 +118,7 @@ def _loss_problems(recipe: Recipe) -> list[str]:
     if loss.ratio == "sequence" and (kl_by_token or recipe.advantage.estimator == "gae"):
         many = "gae has" if recipe.advantage.estimator == "gae" else "reinforce++ with KL in the reward has"
         found.append(f"loss.ratio sequence takes one advantage per sequence; {many} many")
-    if loss.llds_coef and recipe.optimizer.minibatches * recipe.optimizer.epochs == 1:
+    if loss.llds_coef and not recipe.optimizer.several:
         why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
         found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; raise optimizer.minibatches or optimizer.epochs")
     return found
@@ -181,7 +191,7 @@ def _learner_problems(recipe: Recipe) -> list[str]:
 
 def _credit_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the credit terms and with the comparison of calls."""
-    credit, found = recipe.credit, []
+    credit, found = recipe.credit, _term_problems(recipe)
     defaults = type(credit)()
     if not credit.terms or len(set(credit.terms)) < len(credit.terms):
         found.append(f"credit.terms is {credit.terms}: expected at least one, none twice")
@@ -193,10 +203,36 @@ def _credit_problems(recipe: Recipe) -> list[str]:
     for name in sorted(set().union(*CREDIT.values()) - read):
         if not own and getattr(credit, name) != getattr(defaults, name):
             found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
-    by_call = "difference" in credit.terms or ("praise" in credit.terms and credit.train_prefixes)
-    if by_call and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
+    by_call = {"difference", "gain"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
+    chained = recipe.advantage.chain == "episode"
+    if (by_call or chained) and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
         why = f"{recipe.advantage.estimator} compares episodes as wholes, and this credit rewards calls"
         found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    for name in sorted({"outcome", "difference", "costs"} & set(credit.terms)) if chained else ():
+        found.append(
+            f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again: use gain"
+        )
+    if chained and recipe.advantage.estimator != "gae" and recipe.loss.kl_coef and recipe.loss.kl_in == "reward":
+        found.append("advantage.chain episode passes no KL on: put it into the loss (loss.kl_in)")
+    return found
+
+
+def _term_problems(recipe: Recipe) -> list[str]:
+    """Returns problems with the options of single credit terms."""
+    credit, found = recipe.credit, []
+    for name, how in credit.by_name().items():
+        if not math.isfinite(how.weight) or how.weight == 0:
+            found.append(f"credit.terms.{name}: weight is {how.weight}: expected a finite number other than 0")
+        if how.roles is not None and (not how.roles or len(set(how.roles)) < len(how.roles)):
+            found.append(f"credit.terms.{name}: roles is {how.roles}: expected at least one, none twice")
+        if how.share == "split" and name != "outcome":
+            found.append(f"credit.terms.{name}: share split divides the outcome, not {name}")
+    if "overlong" in credit.terms:
+        limit, cache = credit.length_limit, credit.length_cache
+        if limit is None or cache is None:
+            found.append("credit.terms: overlong needs credit.length_limit and credit.length_cache, in tokens")
+        elif cache > limit:
+            found.append(f"credit.length_cache is {cache}: more than credit.length_limit, {limit}")
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from searchgym.agents.roles import Role
-from searchgym.errors import UsageError
+from searchgym.errors import UnknownNameError, UsageError
 from searchgym.rollout.checkpoints import share_roles
 from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe
@@ -52,16 +52,28 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
     return keys
 
 
-def check_comparison(recipe: Recipe, roles: Mapping[str, Role]) -> None:
-    """Refuses credit terms that reward calls of one episode differently if whole episodes are compared.
+def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> None:
+    """Refuses credit for roles that the agent lacks, and credit by call if whole episodes are compared.
 
     Raises:
-        UsageError: Says which term, and what to set.
+        UnknownNameError: A term names a role that the agent does not have; the nearest is suggested.
+        UsageError: A term rewards calls of one episode differently; says which one, and what to set.
     """
-    advantage, terms = recipe.advantage, recipe.credit.terms
+    advantage, terms = recipe.advantage, recipe.credit.by_name()
+    for how in terms.values():
+        for role in how.roles or ():
+            if role not in roles:
+                raise UnknownNameError("role", role, roles)
     if recipe.method != "policy" or advantage.estimator == "gae" or advantage.normalise != "all" or len(roles) < 2:
         return
-    differing = [name for name in terms if ":" in name or (name == "format" and any(r.penalty for r in roles.values()))]
+    differing = [
+        name
+        for name, how in terms.items()
+        if ":" in name
+        or name == "overlong"
+        or (how.roles is not None and set(how.roles) != set(roles))
+        or (name == "format" and any(role.penalty for role in roles.values()))
+    ]
     if differing:
         raise UsageError(
             f"advantage.normalise is all: {advantage.estimator} compares episodes as wholes, and credit {differing[0]} "

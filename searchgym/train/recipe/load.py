@@ -141,6 +141,7 @@ _OPTIMIZER_AT_LEAST: dict[str, float] = {
     "warmup_steps": 0,
     "min_lr_ratio": 0,
     "minibatches": 1,
+    "minibatch_samples": 1,
     "epochs": 1,
     "micro_batch_tokens": 1,
 }
@@ -162,6 +163,8 @@ _AT_LEAST: dict[str, float] = {
     "credit.alpha": 0,
     "credit.turn_cost": 0,
     "credit.search_cost": 0,
+    "credit.length_limit": 1,
+    "credit.length_cache": 1,
     "lora.alpha": 0,
     "advantage.eps": 0,
     "advantage.std_floor": 0,

@@ -70,12 +70,24 @@ class KeyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TermOptions:
+    """How a credit term counts: its weight, and whose calls it rewards."""
+
+    weight: float = 1.0
+    """Factor of the term's rewards."""
+    roles: list[str] | None = None
+    """Roles whose calls get the term's rewards. Default: all roles."""
+    share: Literal["full", "split"] = "full"
+    """``outcome``: whether each call gets the whole reward, or an equal part of it (UnityMAS-O, arXiv 2605.26646)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreditOptions:
     """How calls are rewarded; see `searchgym.train.algorithms.credit`."""
 
-    terms: list[str] = field(default_factory=lambda: ["outcome"])
-    """Reward terms, which are added: ``outcome``, ``difference``, ``praise``, ``format``, ``costs`` or
-    ``module:function``."""
+    terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
+    """Reward terms, which are added: ``outcome``, ``difference``, ``gain``, ``praise``, ``format``, ``overlong``,
+    ``costs`` or ``module:function``. Either names, or names with weights or `TermOptions`."""
     alpha: float = 0.5
     """``praise``: weight of the change in the prefix answer's score that a search causes."""
     train_prefixes: bool = True
@@ -84,6 +96,18 @@ class CreditOptions:
     """``costs``: reward deducted for three or more rounds beyond the first, proportionally less for fewer."""
     search_cost: float = 0.0
     """``costs``: reward deducted for three or more searches, proportionally less for fewer."""
+    length_limit: int | None = None
+    """``overlong``: tokens of a sequence from which on the whole reward of 1 is deducted."""
+    length_cache: int | None = None
+    """``overlong``: tokens before the limit over which the deduction grows from 0 to 1."""
+
+    def by_name(self) -> dict[str, TermOptions]:
+        """Returns the options of each term by its name, in the recipe's order."""
+        if isinstance(self.terms, list):
+            return {name: TermOptions() for name in self.terms}
+        return {
+            name: own if isinstance(own, TermOptions) else TermOptions(weight=own) for name, own in self.terms.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +120,9 @@ class AdvantageOptions:
     """What is compared or whitened together. ``all``: whole episodes (gae and reinforce++: all tokens of the step);
     ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
     those are fewer than `min_group`."""
+    chain: Literal["call", "episode"] = "call"
+    """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
+    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``)."""
     std: Literal["sample", "population", "none"] = "sample"
     """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: float = 1e-6
@@ -116,7 +143,10 @@ class AdvantageOptions:
     lam: float = 1.0
     """``gae``: lambda, the weight of later tokens in the estimate."""
     whiten: bool = True
-    """``gae``: if true, advantages are centred and divided by their deviation over all trained tokens of the step."""
+    """``gae``: if true, advantages are centred and divided by their deviation over all tokens of the step."""
+    whiten_over: Literal["trained", "valued"] = "trained"
+    """``gae``: tokens whose advantages make the mean and deviation: the trained ones, or all that have a value, with
+    ``critic.tokens: response`` observations too (Search-R1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +223,9 @@ class OptimizerOptions:
     """Final learning rate of the cosine schedule, as a share of `lr`."""
     minibatches: int = 1
     """Updates per pass over a step's samples."""
+    minibatch_samples: int | None = None
+    """Sequences per update, instead of `minibatches`: as many updates as the step's sequences ask for. What verl calls
+    ``ppo_mini_batch_size``; in a team each call is a sequence."""
     epochs: int = 1
     """Passes over a step's samples."""
     micro_batch_tokens: int = 8192
@@ -203,6 +236,17 @@ class OptimizerOptions:
     autocast: Literal["bfloat16"] | None = None
     """Data type of the matrix products, in the learner and in the sampler of this package; weights, the residual
     stream, logits and losses keep theirs. Default: no autocast."""
+
+    def updates(self, samples: int) -> int:
+        """Returns the number of updates that a pass over some samples makes."""
+        if self.minibatch_samples is None:
+            return max(1, min(self.minibatches, samples))
+        return -(-samples // self.minibatch_samples)
+
+    @property
+    def several(self) -> bool:
+        """True if a step may make more than one update, so that ratios leave 1."""
+        return self.minibatch_samples is not None or self.minibatches * self.epochs > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

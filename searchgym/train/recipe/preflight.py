@@ -9,7 +9,7 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import TaskOptions, get_reward
 from searchgym.errors import UnknownNameError
 from searchgym.rollout.folders import check_files, model_folder
-from searchgym.train.recipe.keys import check_comparison, keys_of
+from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.recipe import Recipe
 
 
@@ -30,7 +30,7 @@ def check_names(recipe: Recipe) -> None:
     get_reward(options.get("reward") or find_env(recipe.env).reward)
     agent = load_agent(recipe.agent)
     keys = keys_of(recipe, agent.roles, agent.name)
-    check_comparison(recipe, agent.roles)
+    check_credit(recipe, agent.roles)
     models = [key.recipe.model for key in keys]
     if recipe.has_critic and recipe.critic.model:
         models.append(recipe.critic.model)

@@ -24,7 +24,7 @@ from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.distributed.remote import RemoteLearner
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
-from searchgym.train.recipe.keys import Key, check_comparison, keys_of
+from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
@@ -128,7 +128,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     task, validation = load_tasks(recipe)
     agent = load_agent(recipe.agent)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
-    check_comparison(recipe, agent.roles)
+    check_credit(recipe, agent.roles)
     credit = Credit.of(recipe.credit, agent.roles, lambda: task)
     _check_adapters(recipe, keys)
     loaded = load_keys(recipe, keys)

@@ -170,15 +170,19 @@ class Drawer:
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
         rewards = self._credit.rewards(episodes)
         samples = [
-            [] if of_calls is None else [s for s in samples_from(e, rewards=of_calls) if self._counts(s, e)]
-            for e, of_calls in zip(episodes, rewards, strict=True)
+            []
+            if given is None
+            else [s for s in samples_from(e, rewards=given.total, kept=given.kept) if self._counts(s)]
+            for e, given in zip(episodes, rewards, strict=True)
         ]
-        numbers = [given or [0.0] * len(e.calls) for e, given in zip(episodes, rewards, strict=True)]
+        numbers = [
+            [0.0] * len(e.calls) if given is None else given.total for e, given in zip(episodes, rewards, strict=True)
+        ]
         return _Attempts(list(picks), episodes, samples, numbers)
 
-    def _counts(self, sample: Sample, episode: Episode) -> bool:
+    def _counts(self, sample: Sample) -> bool:
         """Tells whether a sample belongs to the step, as prefix answers do only if the credit rewards them."""
-        return self._credit.trains_prefixes or not all(episode.calls[call.index].prefix for call in sample.calls)
+        return self._credit.trains_prefixes or not all(call.prefix for call in sample.calls)
 
     def _trainable(self, samples: Sequence[Sample]) -> list[Sample]:
         """Returns the samples of the model keys that are trained."""
@@ -228,14 +232,16 @@ def with_advantages(
         recipe: The run's recipe.
         learner: Computes values and log-probs for the advantages.
         trained: Model keys whose samples are returned. Default: all keys. Samples of other keys still take part in
-            the comparison within groups, unless advantages need values or log-probs, which only a learner has.
+            the comparison within groups and in the chains of episodes, unless advantages need values or log-probs,
+            which only a learner has.
     """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
     gae = recipe.advantage.estimator == "gae"
+    frozen = [s for s in samples if trained is not None and s.model_key not in trained]
     if gae or in_reward:
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])
     if gae:
-        return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward), {}
+        return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward, frozen), {}
     assigned, counts = assign_advantages(samples, recipe.advantage, in_reward)
     wanted = [s for s in assigned if trained is None or s.model_key in trained]
     row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}

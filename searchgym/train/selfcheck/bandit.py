@@ -43,11 +43,11 @@ def bandit_model(seed: int = 0) -> Any:
         return LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
 
 
-def _rates(options: OptimizerOptions) -> OptimizerOptions:
+def _rates(options: OptimizerOptions, samples: int) -> OptimizerOptions:
     """Returns options whose updates of a step move the small model about as far, however many they are."""
     return replace(
         options,
-        lr=1e-2 / (options.minibatches * options.epochs),
+        lr=1e-2 / (options.updates(samples) * options.epochs),
         betas=[0.9, 0.95],
         warmup_steps=0,
         schedule="constant",
@@ -57,9 +57,11 @@ def _rates(options: OptimizerOptions) -> OptimizerOptions:
 
 def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
     """Returns the recipe adapted to the bandit: same estimator, loss and batch sizes, rates for the small model."""
-    critic = type(recipe.critic)()
+    critic, attempts = type(recipe.critic)(), max(16, recipe.advantage.min_group)
+    samples = len(QUESTIONS) * attempts
     if recipe.has_critic:
-        critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=_rates(recipe.critic.optimizer))
+        rates = _rates(recipe.critic.optimizer, samples)
+        critic = replace(recipe.critic, model=None, warmup_steps=0, optimizer=rates)
     return replace(
         recipe,
         name="bandit",
@@ -71,13 +73,13 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         rollout=replace(
             recipe.rollout,
             questions=len(QUESTIONS),
-            attempts=max(16, recipe.advantage.min_group),
+            attempts=attempts,
             resample=0,
             staleness=0,
             temperature=1.0,
         ),
         loss=replace(recipe.loss, kl_coef=0.0, kl_in="loss", kl_estimator="k3"),
-        optimizer=_rates(recipe.optimizer),
+        optimizer=_rates(recipe.optimizer, samples),
         critic=critic,
         learner=type(recipe.learner)(),
         validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),

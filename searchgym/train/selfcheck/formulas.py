@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.records import Call, Episode
-from searchgym.train.algorithms.samples import Sample
+from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.recipe.options import AdvantageOptions, CreditOptions, LossOptions
 
 Floats = npt.NDArray[np.float64]
@@ -31,8 +31,10 @@ def call_rewards(
     options: CreditOptions,
     penalties: Mapping[str, float],
     score: Score,
-) -> list[float]:
-    """Returns the reward of each call of an episode, the built-in terms of `CreditOptions.terms` added up.
+) -> list[tuple[float, float]]:
+    """Returns (reward, part of it that no earlier call has a share in) of each call of an episode.
+
+    The reward is the sum of the built-in terms of `CreditOptions.terms`, each with its weight and for its roles.
 
     Args:
         episode: A finished episode.
@@ -41,22 +43,45 @@ def call_rewards(
         penalties: Penalty of each role for an illegal output.
         score: Scores an answer text.
     """
-    calls, total = episode.calls, np.zeros(len(episode.calls))
+    calls, terms = episode.calls, options.by_name()
     acting = [i for i, call in enumerate(calls) if not call.prefix]
-    if "outcome" in options.terms:
-        lasts = [max(own) for sequence in sequences if (own := [i for i in sequence if i in acting])]
-        total[lasts] += episode.reward
-    if "format" in options.terms:
-        total += [0.0 if call.legal else penalties.get(call.role, 0.0) for call in calls]
-    if "costs" in options.terms:
+    lasts = [max(own) for sequence in sequences if (own := [i for i in sequence if i in acting])]
+    proposing = [i for i in acting if calls[i].answer is not None]
+    scores = {}
+    if {"difference", "gain"} & set(terms):
+        scores = {i: score(episode, calls[i].answer or "") for i in proposing}
+    made = {name: np.zeros(len(calls)) for name in terms}
+    if "outcome" in made:
+        mine = [i for i in lasts if calls[i].role in (terms["outcome"].roles or [calls[i].role])]
+        made["outcome"][lasts] = episode.reward / (len(mine) if terms["outcome"].share == "split" and mine else 1)
+    if "format" in made:
+        made["format"][:] = [0.0 if call.legal else penalties.get(call.role, 0.0) for call in calls]
+    if "overlong" in made:
+        made["overlong"][lasts] = [_too_long(episode, sequence, acting, options) for sequence in sequences
+                                   if set(sequence) & set(acting)]  # fmt: skip
+    if "costs" in made:
         rounds = min(max(episode.notes.get("rounds", episode.turns) - 1, 0), 3)
-        total[acting] -= (options.turn_cost * rounds + options.search_cost * min(len(episode.searches), 3)) / 3
-    if "difference" in options.terms:
-        scores = {i: score(episode, calls[i].answer or "") for i in acting if calls[i].answer is not None}
-        total[acting] += [_difference(i, scores) for i in acting]
-    if "praise" in options.terms:
-        total += _praise(episode, acting, options.alpha, score)
-    return [float(value) for value in total]
+        made["costs"][acting] = -(options.turn_cost * rounds + options.search_cost * min(len(episode.searches), 3)) / 3
+    if "difference" in made:
+        made["difference"][acting] = [_difference(i, scores) for i in acting]
+    if "gain" in made:
+        made["gain"][proposing] = np.diff([scores[i] for i in proposing], prepend=0.0)
+    if "praise" in made:
+        made["praise"] = _praise(episode, acting, options.alpha, score)
+    pairs = []
+    for i, call in enumerate(calls):
+        parts = {n: t.weight * float(made[n][i]) for n, t in terms.items() if call.role in (t.roles or [call.role])}
+        pairs.append((sum(parts.values()), parts.get("format", 0.0) + parts.get("overlong", 0.0)))
+    return pairs
+
+
+def _too_long(episode: Episode, sequence: Sequence[int], acting: Sequence[int], options: CreditOptions) -> float:
+    """Returns DAPO's deduction for the tokens that a model wrote in a sequence."""
+    assert options.length_limit is not None
+    assert options.length_cache is not None
+    written = sum(episode.calls[i].end - episode.calls[i].start for i in sequence if i in acting)
+    beyond = written - (options.length_limit - options.length_cache)
+    return 0.0 if beyond <= 0 else -min(beyond / options.length_cache, 1.0)
 
 
 def _difference(call: int, scores: Mapping[int, float]) -> float:
@@ -171,11 +196,25 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
             first, end = int(sample.mask[: call.start].sum()), int(sample.mask[: call.end].sum())
             turn = (str(call.turn),) if options.normalise == "role-turn" else ()
             reward = float(sample.reward[call.start :].astype(np.float64).sum())
+            if options.chain == "episode":
+                reward = float(sample.reward[call.end - 1]) + _later(samples, sample, call)
             wide = (group, call.role)
             units.append(
                 _Unit((*wide, *turn), wide, reward, float(k1[i][first:].sum()), sample.searches, [(i, first, end)])
             )
     return units
+
+
+def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float:
+    """Returns what later calls of the episode pass back to a call; nothing to a trial answer."""
+    total = 0.0
+    for other in samples:
+        same = (other.group_uid, other.episode_id) == (sample.group_uid, sample.episode_id)
+        for later in other.calls if same and not call.prefix else ():
+            if later.index > call.index and not later.prefix:
+                kept = 0.0 if other.kept is None else float(other.kept[later.end - 1])
+                total += float(other.reward[later.end - 1]) - kept
+    return total
 
 
 def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_token: bool) -> None:
@@ -216,32 +255,79 @@ def deviation(values: Floats, options: AdvantageOptions) -> float:
 
 
 def gae_advantages(
-    samples: Sequence[Sample], options: AdvantageOptions, kl_coef: float, through_observations: bool
+    samples: Sequence[Sample],
+    options: AdvantageOptions,
+    kl_coef: float,
+    through_observations: bool,
+    frozen: Sequence[Sample] = (),
 ) -> list[tuple[Floats, Floats] | None]:
     """Returns (advantages of the trained tokens, returns of all tokens) by GAE; None where a sample is left out."""
-    raw: list[Floats] = []
-    returns: list[Floats] = []
+    spread = [np.zeros(len(sample.ids)) for sample in samples]
+    targets = [np.zeros(len(sample.ids)) for sample in samples]
+    valued: list[npt.NDArray[np.int64]] = []
     for sample in samples:
-        assert sample.value is not None
         trained = np.flatnonzero(sample.mask)
-        chain = np.arange(trained[0], trained[-1] + 1) if through_observations else trained
-        reward = np.zeros(len(sample.ids))
-        reward[trained] = sample.reward[trained]
-        if kl_coef:
-            reward[trained] -= kl_coef * _k1(sample)
-        value = sample.value[chain].astype(np.float64)
-        delta = reward[chain] + options.gamma * np.append(value[1:], 0.0) - value
+        valued.append(np.arange(trained[0], trained[-1] + 1) if through_observations else trained)
+    for chain in _token_chains(samples, valued, options, frozen):
+        reward, value = np.zeros(len(chain)), np.zeros(len(chain))
+        for k, (i, place, after) in enumerate(chain):
+            sample = samples[i]
+            assert sample.value is not None
+            value[k] = sample.value[place]
+            if sample.mask[place]:
+                charge = kl_coef * _k1(sample)[int(sample.mask[:place].sum())] if kl_coef else 0.0
+                reward[k] = sample.reward[place] - charge
+            reward[k] += after
+        delta = reward + options.gamma * np.append(value[1:], 0.0) - value
         apart = np.arange(len(chain))[None] - np.arange(len(chain))[:, None]
         advantage = np.where(apart >= 0, (options.gamma * options.lam) ** np.maximum(apart, 0), 0.0) @ delta
-        spread, target = np.zeros(len(sample.ids)), np.zeros(len(sample.ids))
-        spread[chain], target[chain] = advantage, advantage + value
-        raw.append(spread[trained])
-        returns.append(target)
-    if options.whiten:
+        for (i, place, _), own, estimate in zip(chain, advantage, value, strict=True):
+            spread[i][place], targets[i][place] = own, own + estimate
+    raw = [row[sample.mask] for row, sample in zip(spread, samples, strict=True)]
+    returns = targets
+    if options.whiten and options.whiten_over == "valued":
+        every = np.concatenate([row[places] for row, places in zip(spread, valued, strict=True)])
+        raw = [(row - every.mean()) / deviation(every, options) for row in raw]
+    elif options.whiten:
         white = whitened(samples, raw, options, set(range(len(samples))))
         raw = [white[i] for i in range(len(samples))]
     dropped = [options.drop_overlong and sample.overlong for sample in samples]
     return [None if out else (a, r) for out, a, r in zip(dropped, raw, returns, strict=True)]
+
+
+def _token_chains(
+    samples: Sequence[Sample],
+    valued: Sequence[npt.NDArray[np.int64]],
+    options: AdvantageOptions,
+    frozen: Sequence[Sample],
+) -> list[list[tuple[int, int, float]]]:
+    """Returns the tokens that follow each other: (sample, position, what frozen calls earn right after it) of each."""
+    if options.chain == "call":
+        return [[(i, int(place), 0.0) for place in places] for i, places in enumerate(valued)]
+    of_call: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, sample in enumerate(samples):
+        for place in valued[i]:
+            of_call[i, next(call.index for call in sample.calls if place < call.end)].append(int(place))
+    apart = [(i, c.index) for i, sample in enumerate(samples) for c in sample.calls if c.prefix]
+    chains = [[(i, place, 0.0) for place in of_call[i, index]] for i, index in apart]
+    for name in dict.fromkeys((sample.group_uid, sample.episode_id) for sample in samples):
+        same = [i for i, sample in enumerate(samples) if (sample.group_uid, sample.episode_id) == name]
+        acts = [(c.index, i) for i in same for c in samples[i].calls if not c.prefix]
+        rest = [(c.index, s) for s in frozen if (s.group_uid, s.episode_id) == name for c in s.calls if not c.prefix]
+        chain: list[tuple[int, int, float]] = []
+        for index, i in sorted(acts):
+            chain += [(i, place, 0.0) for place in of_call[i, index]]
+            following = min((other for other, _ in acts if other > index), default=math.inf)
+            earned = [_earned(s, own) for own, s in rest if index < own < following]
+            last = chain.pop()
+            chain.append((*last[:2], sum(earned)))
+        chains.append(chain)
+    return chains
+
+
+def _earned(sample: Sample, index: int) -> float:
+    """Returns the reward of one call of a sample."""
+    return next(float(sample.reward[call.end - 1]) for call in sample.calls if call.index == index)
 
 
 def whitened(

@@ -118,6 +118,7 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
             made = by_id[sample.episode_id].calls[call.index]
             own_key = drawn.keys[made.role]
             strange += (call.role, call.turn, sample.model_key) != (made.role, made.turn, own_key)
+            strange += call.prefix != made.prefix
             strange += (call.start, call.end) != (made.start, made.end)
     missing, extra = (wanted - held).total(), (held - wanted).total()
     said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from"
@@ -182,18 +183,19 @@ def check_rewards(
     if any(":" in term for term in recipe.credit.terms):
         findings.add(REWARDS, True, f"not checked: a term of {', '.join(recipe.credit.terms)} is not the package's own")
         return
-    expected: dict[tuple[str, int], float] = {}
+    expected: dict[tuple[str, int], tuple[float, float]] = {}
     for episode in counted(drawn.episodes, recipe):
         rows = sequences(episode, drawn.exchanges_of(episode))
-        rewards = call_rewards(episode, rows, recipe.credit, penalties, score)
-        expected |= {(episode.id, i): reward for i, reward in enumerate(rewards)}
+        pairs = call_rewards(episode, rows, recipe.credit, penalties, score)
+        expected |= {(episode.id, i): pair for i, pair in enumerate(pairs)}
     wrong = total = 0
     worst = 0.0
     for sample in drawn.samples:
-        want = np.zeros(len(sample.ids))
+        want = np.zeros((2, len(sample.ids)))
         for call in sample.calls:
-            want[call.end - 1] = expected.get((sample.episode_id, call.index), np.inf)
-        off = float(np.abs(sample.reward - want).max())
+            want[:, call.end - 1] = expected.get((sample.episode_id, call.index), (np.inf, np.inf))
+        kept = np.zeros(len(sample.ids), np.float32) if sample.kept is None else sample.kept
+        off = float(max(np.abs(sample.reward - want[0]).max(), np.abs(kept - want[1]).max()))
         wrong, total, worst = wrong + (off > 1e-5), total + 1, max(worst, off)
     said = f"{total} samples by {' + '.join(recipe.credit.terms)}, {wrong} off, by {worst:.2g} at most"
     findings.add(REWARDS, not wrong, said)
@@ -215,7 +217,9 @@ def check_attempts(findings: Findings, drawn: Drawn) -> None:
     findings.add(ATTEMPTS, chance > -20, said)
 
 
-def check_advantages(findings: Findings, given: Sequence[Sample], made: Sequence[Sample], recipe: Recipe) -> None:
+def check_advantages(
+    findings: Findings, given: Sequence[Sample], made: Sequence[Sample], recipe: Recipe, frozen: Sequence[Sample]
+) -> None:
     """Checks the advantages that were made of samples, and which samples were left out.
 
     Args:
@@ -223,11 +227,12 @@ def check_advantages(findings: Findings, given: Sequence[Sample], made: Sequence
         given: All samples of the step, with values and log-probs where the advantages need them.
         made: Samples of the trained keys that remain, with advantages.
         recipe: The checked recipe.
+        frozen: Samples of the step that nothing is learnt from.
     """
     coef = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
     expected: dict[tuple[str, tuple[int, ...]], tuple[Sample, np.ndarray, np.ndarray | None]] = {}
     if recipe.has_critic:
-        pairs = gae_advantages(given, recipe.advantage, coef, recipe.critic.tokens == "response")
+        pairs = gae_advantages(given, recipe.advantage, coef, recipe.critic.tokens == "response", frozen)
         for sample, pair in zip(given, pairs, strict=True):
             if pair is not None:
                 expected[_name(sample)] = (sample, *pair)
@@ -235,8 +240,8 @@ def check_advantages(findings: Findings, given: Sequence[Sample], made: Sequence
         for sample, values in zip(given, group_advantages(given, recipe.advantage, coef), strict=True):
             if values is not None:
                 expected[_name(sample)] = (sample, values, None)
-    frozen = {name for name, own in recipe.models.items() if own.frozen}
-    wanted = {name for name, (sample, *_) in expected.items() if sample.model_key not in frozen}
+    asleep = {name for name, own in recipe.models.items() if own.frozen}
+    wanted = {name for name, (sample, *_) in expected.items() if sample.model_key not in asleep}
     worst, outside = 0.0, 0
     for sample in made:
         if _name(sample) not in expected:

@@ -125,6 +125,7 @@ def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOpt
         schedule="cosine",
         min_lr_ratio=0.1,
         minibatches=1,
+        minibatch_samples=None,
         epochs=epochs,
         micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
     )
@@ -228,11 +229,12 @@ class _Steps:
         if self._recipe.method != "policy":
             return
         given = data.samples if self._learner.prepared is None else self._learner.prepared
+        frozen = [sample for sample in data.samples if sample.model_key not in self._keys]
         with self._findings.stage(PREPARED):
             for name, check in self._keys.items():
                 check.prepared(self.of_key(given, name))
         with self._findings.stage(ADVANTAGES):
-            check_advantages(self._findings, given, made.samples, self._recipe)
+            check_advantages(self._findings, given, made.samples, self._recipe, frozen)
 
     def _learnt(self, samples: Sequence[Sample], step: int, update: Callable[[], Metrics]) -> Metrics:
         """Lets the learner make its updates, and checks them."""
