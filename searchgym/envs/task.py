@@ -30,8 +30,9 @@ Reward = Callable[[State], float]
 class TaskOptions(TypedDict, total=False):
     """Options that override an environment's card; an option that is missing or None comes from the card."""
 
-    questions: str | os.PathLike[str] | Sequence[Question]
-    """Questions: a file, a Hugging Face data set (``hf:OWNER/NAME:CONFIG/SPLIT``), or `Question` records."""
+    questions: str | os.PathLike[str] | Sequence[Question] | Sequence[str]
+    """Questions: a file, a Hugging Face data set (``hf:OWNER/NAME:CONFIG/SPLIT``), several of these, or `Question`
+    records."""
     corpus: str | os.PathLike[str]
     """Corpus to search: a file or folder of documents (indexed once, then cached), an index folder, or a card name."""
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
@@ -287,21 +288,26 @@ def _is_retriever(given: object) -> TypeGuard[AnyRetriever]:
 
 
 def load_questions(
-    card: EnvCard, given: str | os.PathLike[str] | Sequence[Question] | None, aliases: str | os.PathLike[str] | None
+    card: EnvCard,
+    given: str | os.PathLike[str] | Sequence[Question] | Sequence[str] | None,
+    aliases: str | os.PathLike[str] | None,
 ) -> tuple[Question, ...]:
     """Returns the user's questions, or else the card's: bundled, from the data folder, or from the Hugging Face hub.
 
     Raises:
-        UsageError: `given` is empty, or neither a path nor `Question` records.
+        UsageError: `given` is empty, or neither paths nor `Question` records.
         DataMissingError: No questions were given and the card's cannot be found.
     """
     source = card.questions
     if given is not None and not isinstance(given, (str, os.PathLike)):
         records: list[Any] = list(given) if isinstance(given, Sequence) else [given]
-        if not all(isinstance(record, Question) for record in records):
-            raise UsageError(f"{card.id}: questions= is neither a path nor a list of Question records: {given!r:.80}")
         if not records:
             raise UsageError(f"{card.id}: questions= is empty")
+        if all(isinstance(record, (str, os.PathLike)) for record in records):
+            return _from_several(card, records, aliases)
+        if not all(isinstance(record, Question) for record in records):
+            what = "neither paths nor a list of Question records"
+            raise UsageError(f"{card.id}: questions= is {what}: {given!r:.80}")
         return tuple(records)
     from searchgym.corpora.hub import open_questions
 
@@ -310,6 +316,21 @@ def load_questions(
         return _hub_questions(card, source, local)
     default = bundled_file(source.bundled) if source.bundled else local
     return tuple(open_questions(default if given is None else given, aliases=aliases))
+
+
+def _from_several(
+    card: EnvCard, sources: Sequence[str], aliases: str | os.PathLike[str] | None
+) -> tuple[Question, ...]:
+    """Returns the questions of several sources in a row; where they share ids, each id gets its source's number."""
+    parts = [load_questions(card, source, aliases) for source in sources]
+    ids = [question.id for part in parts for question in part]
+    if len(set(ids)) == len(ids):
+        return tuple(question for part in parts for question in part)
+    return tuple(
+        dataclasses.replace(question, id=f"{number}/{question.id}")
+        for number, part in enumerate(parts, start=1)
+        for question in part
+    )
 
 
 def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[Question, ...]:

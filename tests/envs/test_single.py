@@ -1,5 +1,6 @@
 import asyncio
 import gzip
+import json
 import math
 import threading
 
@@ -13,6 +14,7 @@ from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.retriever import NullRetriever, retrieve
 from searchgym.envs.data import bundled_file
 from searchgym.envs.single import SearchEnv
+from searchgym.envs.task import load_questions
 from searchgym.errors import (
     DataError,
     DataMissingError,
@@ -204,8 +206,9 @@ def test_out_of_order_and_wrong_types():
         ({"protocol": "xml"}, UsageError, "protocol: got 'xml'"),
         ({"reward": 3}, UsageError, "reward= is a function or the name of one, got int"),
         ({"questions": []}, UsageError, "questions= is empty"),
-        ({"questions": ["q0"]}, UsageError, "neither a path nor a list of Question records"),
-        ({"questions": 5}, UsageError, "neither a path nor a list of Question records"),
+        ({"questions": ["q0"]}, DataMissingError, "q0"),
+        ({"questions": ["q0", 5]}, UsageError, "neither paths nor a list of Question records"),
+        ({"questions": 5}, UsageError, "neither paths nor a list of Question records"),
         ({"retriever": None, "corpus": 5}, UsageError, "corpus= is a path or the name of a corpus card, got int"),
         ({"retriever": None, "corpus": ""}, UsageError, "nothing to search"),
         ({"questions": [QUESTIONS[0], QUESTIONS[0]]}, UsageError, "not unique"),
@@ -302,3 +305,17 @@ def test_a_retriever_may_be_built_from_the_corpus():
 def test_the_package_names_its_public_records():
     assert {"Question", "Search", "register"} <= set(searchgym.__all__)
     assert all(hasattr(searchgym, name) for name in searchgym.__all__)
+
+
+def test_questions_of_several_files_in_a_row(tmp_path):
+    """Ids that two files share get the number of their file; where none is shared, they stay as they are."""
+    for name, ids in (("a", ["x", "y"]), ("b", ["y", "z"]), ("c", ["w"])):
+        rows = [{"id": id, "question": f"{name} {id}?", "golden_answers": ["Ulm"]} for id in ids]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in "abc"}
+    own = load_questions(CARD, [paths["a"], paths["b"]], None)
+    assert [q.id for q in own] == ["1/x", "1/y", "2/y", "2/z"]
+    assert [q.text for q in own] == ["a x?", "a y?", "b y?", "b z?"]
+    assert [q.id for q in load_questions(CARD, [paths["a"], paths["c"]], None)] == ["x", "y", "w"]
+    with pytest.raises(DataMissingError, match="nowhere"):
+        load_questions(CARD, [paths["a"], str(tmp_path / "nowhere.jsonl")], None)

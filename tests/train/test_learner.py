@@ -331,6 +331,19 @@ def test_several_updates_use_the_log_probs_from_before_the_first():
     assert not torch.equal(weights_of(many), weights_of(other))
 
 
+@pytest.mark.parametrize(("size", "updates"), [(1, 8), (3, 3), (4, 2), (8, 1), (32, 1)])
+def test_minibatches_may_be_counted_in_sequences(size, updates):
+    """As many updates as eight sequences ask for, which learn from all of them: verl's ``ppo_mini_batch_size``."""
+    samples = random_samples(8)
+    own = learner(minibatch_samples=size)
+    metrics = own.policy_step(samples, 0)
+    assert metrics["updates"] == updates
+    assert metrics["tokens_trained"] == sum(int(s.mask.sum()) for s in samples)
+    same = learner(minibatches=updates)
+    same.policy_step(samples, 0)
+    assert torch.equal(weights_of(own), weights_of(same))
+
+
 def test_at_learning_rate_zero_no_weight_changes_and_two_epochs_agree():
     own = learner(lr=0.0, epochs=2)
     before = weights_of(own).clone()

@@ -11,6 +11,8 @@ from made_models import tiny_qwen2, tiny_tokenizer
 
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms import advantages, losses
+from searchgym.train.algorithms.advantages import calls_of_episodes
+from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.learner.learner import LocalLearner
@@ -138,7 +140,57 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
     assert events == ["wake", *["rest", "learn", "wake"] * 3]
 
 
+CHAINED = [
+    "advantage.chain=episode", "credit.terms={gain: 1, format: 0.5}", "rollout.attempts=3",
+    "models={planners: {roles: [planning], frozen: true}, others: {}}",
+]  # fmt: skip
+BY_GROUP = [
+    "agent=m-ask", "model=tiny-teams", "advantage.normalise=role", "credit.length_limit=24", "credit.length_cache=20",
+    "credit.terms={gain: 1, overlong: 0.5, format: {roles: [search]}}",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_chains_of_episodes_pass(tmp_path, no_bandit):
+    """With a frozen role, whose rewards are passed back all the same."""
+    assert failed(tmp_path / "gae", *CHAINED, recipe="tiny-mask") == []
+    assert failed(tmp_path / "group", *CHAINED, *BY_GROUP) == []
+    split = "credit.terms={outcome: {share: split, weight: 2, roles: [search, answer]}, format: 1}"
+    assert failed(tmp_path / "split", split, "rollout.attempts=3", recipe="tiny-mask") == []
+    whole = ["advantage.whiten_over=valued", "critic.tokens=response"]
+    assert failed(tmp_path / "whitened", *whole, recipe="tiny-ppo") == []
+
+
 # -- planted faults ------------------------------------------------------------------------------------------------
+
+
+def _backwards(samples):
+    return [list(reversed(places)) for places in calls_of_episodes(samples)]
+
+
+def _with_kept(episode, **options):
+    return samples_from(episode, **options | {"kept": None})
+
+
+def _of_trained(samples, options, targets, kl, frozen):
+    return assign_gae(samples, options, targets, kl)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name", "fault", "recipe", "check"),
+    [
+        ("searchgym.train.algorithms.advantages", "calls_of_episodes", _backwards, "group", ADVANTAGES),
+        ("searchgym.train.algorithms.gae", "calls_of_episodes", _backwards, "gae", ADVANTAGES),
+        ("searchgym.train.run.draw", "samples_from", _with_kept, "group", REWARDS),
+        ("searchgym.train.run.draw", "assign_gae", _of_trained, "gae", ADVANTAGES),
+    ],
+)
+def test_faults_in_chains(module, name, fault, recipe, check, monkeypatch, tmp_path, no_bandit):
+    """Rewards passed to later calls, penalties passed on too, what frozen roles earn left out."""
+    monkeypatch.setattr(f"{module}.{name}", fault)
+    given = (*CHAINED, *BY_GROUP) if recipe == "group" else CHAINED
+    assert failed(tmp_path, *given, recipe="tiny-grpo" if recipe == "group" else "tiny-mask") == [check]
 
 
 def test_an_inverted_mask(monkeypatch, tmp_path, no_bandit, least):
