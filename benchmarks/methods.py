@@ -43,6 +43,8 @@ TEAM = [
     "rollout.attempts=6",
 ]
 """Recipe values shared by all arms with teams (the monolithic agent counts as a team of one)."""
+PPO_MASK = ["tiny-mask", "rollout.questions=8", "rollout.attempts=6"]
+"""M-ASK by PPO with a shared critic, as in its paper."""
 DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {frozen: true}}"
 ARMS: dict[str, list[str]] = {
     "grpo": ["tiny-grpo"],
@@ -53,6 +55,16 @@ ARMS: dict[str, list[str]] = {
     "llds": ["tiny-grpo", "optimizer.minibatches=4", "loss.llds_coef=0.2"],
     "mask": [*TEAM, "agent=m-ask", "credit.terms=[difference,format]"],
     "mask-final": [*TEAM, "agent=m-ask", "credit.terms=[outcome,format]"],
+    "mask-chain": [*TEAM, "agent=m-ask", "credit.terms=[gain,format]", "advantage.chain=episode"],
+    "ppo-mask": PPO_MASK,
+    "ppo-mask-final": [*PPO_MASK, "credit.terms=[outcome,format]"],
+    "ppo-mask-frozen-plan": [*PPO_MASK, "models={planners: {roles: [planning], frozen: true}, others: {}}"],
+    "ppo-mask-plan-final": [
+        *PPO_MASK,
+        "credit.terms={outcome: {roles: [planning]}, format: 1,"
+        " difference: {roles: [search, summary, update, answer]}}",
+    ],
+    "ppo-mask-chain": [*PPO_MASK, "credit.terms=[gain,format]", "advantage.chain=episode"],
     "jade": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]"],
     "jade-frozen": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]", DECOUPLED],
     "praise": [*TEAM, "agent=praise", "credit.terms=[outcome,praise]"],
@@ -62,6 +74,12 @@ ARMS: dict[str, list[str]] = {
 CONTRASTS = ["grpo:rejection", "grpo:stratified", "grpo-4:llds", "grpo:ppo"]
 TEAM_CONTRASTS = ["mask:mask-final", "jade:jade-frozen", "praise:monolithic"]
 """Contrasts that ``python benchmarks/methods.py teams`` runs."""
+MASK_CONTRASTS = [
+    "ppo-mask:ppo-mask-frozen-plan", "ppo-mask:ppo-mask-plan-final", "ppo-mask:ppo-mask-final",
+    "ppo-mask-chain:ppo-mask-final", "mask:mask-final", "mask-chain:mask-final",
+]  # fmt: skip
+"""Contrasts that ``python benchmarks/methods.py mask`` runs; ``benchmarks/plans.py`` shows what the teams did."""
+NAMED = {"teams": TEAM_CONTRASTS, "mask": MASK_CONTRASTS}
 MANY_STEPS = 100_000
 """Number of steps for an arm that ends by its token budget instead."""
 
@@ -70,7 +88,7 @@ def main() -> None:
     """Trains what is missing and prints a row per training and one per contrast."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "contrasts", nargs="*", default=CONTRASTS, metavar="A:B", help="pairs of arms to compare, or teams"
+        "contrasts", nargs="*", default=CONTRASTS, metavar="A:B", help="pairs of arms to compare, or teams, or mask"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     budget = parser.add_mutually_exclusive_group()
@@ -81,7 +99,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="recipe values for all arms")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    named = TEAM_CONTRASTS if args.contrasts == ["teams"] else args.contrasts
+    named = NAMED[args.contrasts[0]] if len(args.contrasts) == 1 and args.contrasts[0] in NAMED else args.contrasts
     pairs = [tuple(contrast.split(":")) for contrast in named]
     if any(len(pair) != 2 or not set(pair) <= ARMS.keys() for pair in pairs):
         parser.error(f"a contrast is two of {', '.join(ARMS)}, like grpo:ppo; got {' '.join(args.contrasts)}")

@@ -15,8 +15,9 @@ from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.envs.task import load_task
 from searchgym.rollout.engine import Engine
 from searchgym.train.inspect.explain import explain_run
+from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.run.assembly import train
+from searchgym.train.run.assembly import load_tasks, train
 
 ROOT = Path(__file__).parent.parent
 
@@ -106,6 +107,28 @@ def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
     asyncio.run(Engine(task, load_agent("mine:FollowsTitles")).run(task.questions, episodes.append))
     assert len(episodes) == 12
     assert all(episode.stop_reason == "answer" for episode in episodes)
+
+
+def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
+    """In one file of less than 40 lines; its rewards are counted once more from the recorded hits."""
+    (code,) = python_blocks("docs/credit.md")
+    assert len(code.splitlines()) < 40
+    (tmp_path / "pages.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ["steps=1", "rollout.questions=2", "rollout.attempts=2", "validation.every=0"]
+    options += ["log.curve=false", "log.tensorboard=false", "credit.terms={outcome: 1, pages:new_gold_pages: 0.2}"]
+    options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
+    train(load_recipe("tiny-monolithic", options), tmp_path / "run")
+    saved = SavedRun.read(tmp_path / "run")
+    (task, *_) = load_tasks(saved.recipe)
+    assert any(episode.searches for episode in saved.episodes.values())
+    for episode in saved.episodes.values():
+        gold = set(task.find(episode.question_id).gold_titles)
+        found = {hit.passage.title for search in episode.searches for hit in search.hits}
+        terms = saved.terms(episode)
+        assert sum(terms["pages:new_gold_pages"]) == pytest.approx(0.2 * len(gold & found) / len(gold))
+        assert sum(terms["outcome"]) == episode.reward
 
 
 @pytest.fixture

@@ -16,14 +16,18 @@ from typing import Final, NamedTuple
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
 from searchgym.envs.task import Task, checked_reward
-from searchgym.errors import DataError, RewardError, UnknownNameError
+from searchgym.errors import DataError, RewardError, UnknownNameError, UsageError
 from searchgym.named import load_function
-from searchgym.records import Answer, Episode
+from searchgym.records import Answer, Episode, Question
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
 from searchgym.train.recipe.options import CreditOptions, TermOptions
 
 Rows = list[list[float]]
 """Rewards of a group: one row per episode, one number per call of the episode."""
+
+
+def _no_question(episode: Episode) -> Question:
+    raise UsageError(f"episode {episode.id}: its question is not at hand, Credit.of loads the questions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class CreditContext:
     """Penalty of each role for an illegal output, at most 0. Default: none."""
     score: Callable[[Episode, str], float] = lambda episode, text: 0.0
     """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
+    question: Callable[[Episode], Question] = _no_question
+    """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
 
 
 Term = Callable[[Sequence[Episode], CreditContext], Rows]
@@ -246,7 +252,7 @@ class Credit:
         Args:
             options: Names and coefficients of the terms.
             roles: Roles of the agent, with their penalties.
-            load: Returns the task whose reward scores answers; called only if a term scores one.
+            load: Returns the task that has the questions and whose reward scores answers; called only if a term asks.
         """
 
         def score(episode: Episode, text: str) -> float:
@@ -263,7 +269,8 @@ class Credit:
             return checked_reward(task.reward, state)
 
         penalties = {name: role.penalty for name, role in roles.items()}
-        return cls(options, CreditContext(options, penalties, score))
+        context = CreditContext(options, penalties, score, lambda episode: load().find(episode.question_id))
+        return cls(options, context)
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:
         """Returns the rewards of a group's calls, separately by term, weighted and for the term's roles alone.
