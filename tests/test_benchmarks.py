@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from searchgym.train.inspect.saved import SavedRun
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import load_tasks, train
+
 ROOT = Path(__file__).parent.parent
 QUICK = {  # arguments, and rows at least
     "attack_server.py": (
@@ -101,3 +105,28 @@ def test_retrieval_takes_real_passages_and_questions():
     assert (row["passages"], row["questions"]) == (25, 12)
     alone = script("retrieval.py", *data[:2])
     assert (alone.returncode, "belong together" in alone.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_plans_of_a_team(tmp_path):
+    """What M-ASK's team did in three small steps, counted once more by the tags in its outputs."""
+    options = ["steps=3", "rollout.questions=4", "rollout.attempts=2", "validation.every=0", "log.tensorboard=false"]
+    options += ["optimizer.warmup_steps=0", "critic.warmup_steps=0", "log.curve=false"]
+    run = tmp_path / "mask-0" / "train"
+    train(load_recipe("tiny-mask", [*options, "env_options={world: {size: 60, seed: 1}, reward: f1}"]), run)
+    found = script("plans.py", str(run), "--json")
+    assert found.returncode == 0, found.stderr
+    rows = json.loads(found.stdout)["results"]
+    assert [(row["run"], row["steps"]) for row in rows] == [("mask-0", "1-1"), ("mask-0", "2-2"), ("mask-0", "3-3")]
+    saved = SavedRun.read(run)
+    task = load_tasks(saved.recipe)[0]
+    for number, row in enumerate(rows):
+        own = [e for e in saved.episodes.values() if (e.group_uid or "").startswith(f"{number}/")]
+        own = [e for e in own if task.find(e.question_id).metadata["hops"] > 1]
+        assert row["episodes"] == len(own)
+        assert row["searches"] == pytest.approx(sum(len(e.searches) for e in own) / len(own), abs=1e-3)
+        assert row["legal plans"] == pytest.approx(sum(e.calls[0].legal for e in own) / len(own), abs=1e-3)
+        legal = [e for e in own if e.calls[0].legal]
+        if len(legal) == len(own):
+            short = sum("<q2>" not in e.calls[0].text for e in own)
+            assert row["one part"] == pytest.approx(short / len(own), abs=1e-3)
