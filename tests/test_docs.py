@@ -116,7 +116,7 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
     (tmp_path / "pages.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    options = ["steps=1", "rollout.questions=2", "rollout.attempts=2", "validation.every=0"]
+    options = ["steps=1", "rollout.questions=1", "rollout.attempts=2", "validation.every=0"]
     options += ["log.curve=false", "log.tensorboard=false", "credit.terms={outcome: 1, pages:new_gold_pages: 0.2}"]
     options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
     train(load_recipe("tiny-monolithic", options), tmp_path / "run")

@@ -96,7 +96,7 @@ def test_flaws_cost_answers_and_stay_legal(world):
 
 def test_a_short_plan_says_nothing_of_an_early_end():
     """Counted in the oracle's own episodes: a quarter each of short or whole plans with early or whole searches."""
-    made = build_world(WorldSpec("simple", size=400, seed=4, split="train"))
+    made = build_world(WorldSpec("simple", size=240, seed=4, split="train"))
     task, pages = world_task(made), {passage.title: passage for passage in made.passages}
     asked = [q for q in made.questions if len(steps_of(q)) > 1 and len(set(q.gold_titles or ())) > 1]
     oracles = {q.id: OracleRoles(q, gold_sentences(q, pages), random.Random(f"4 {q.id}"), 0.5) for q in asked}
@@ -104,8 +104,8 @@ def test_a_short_plan_says_nothing_of_an_early_end():
     for episode in play_team("m-ask", task, oracles, form_of(task, load_tokenizer(MODEL))):
         short = "<q2>" not in episode.calls[0].text
         counts[int(short), int(len(episode.searches) == 1)] += 1
-    assert counts.sum() == len(asked) > 250
-    assert np.all(np.abs(counts / counts.sum() - 0.25) < 0.06), counts
+    assert counts.sum() == len(asked) > 150
+    assert np.all(np.abs(counts / counts.sum() - 0.25) < 0.08), counts
     early = counts[:, 1] / counts.sum(axis=1)
     assert abs(early[1] - early[0]) < 3 * np.sqrt(2 * 0.25 / (len(asked) / 2)), counts
 
