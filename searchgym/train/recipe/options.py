@@ -83,7 +83,7 @@ class TermOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditOptions:
-    """How calls are rewarded; see `searchgym.train.algorithms.credit`."""
+    """How calls are rewarded; see `searchgym.train.algorithms.terms`."""
 
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
     """Reward terms, which are added: ``outcome``, ``difference``, ``gain``, ``praise``, ``format``, ``overlong``,

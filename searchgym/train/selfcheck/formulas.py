@@ -8,124 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.records import Call, Episode
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.recipe.options import AdvantageOptions, CreditOptions, LossOptions
+from searchgym.train.recipe.options import AdvantageOptions, LossOptions
 
 Floats = npt.NDArray[np.float64]
-Score = Callable[[Episode, str], float]
-"""Function from an episode and an answer text to the environment's reward for that answer."""
-
-# -- credit --------------------------------------------------------------------------------------------------------
-
-
-def call_rewards(
-    episode: Episode,
-    sequences: Sequence[Sequence[int]],
-    options: CreditOptions,
-    penalties: Mapping[str, float],
-    score: Score,
-) -> list[tuple[float, float]]:
-    """Returns (reward, part of it that no earlier call has a share in) of each call of an episode.
-
-    The reward is the sum of the built-in terms of `CreditOptions.terms`, each with its weight and for its roles.
-
-    Args:
-        episode: A finished episode.
-        sequences: Indices of the calls that continue each other, one list per training sequence.
-        options: Names and coefficients of the terms.
-        penalties: Penalty of each role for an illegal output.
-        score: Scores an answer text.
-    """
-    calls, terms = episode.calls, options.by_name()
-    acting = [i for i, call in enumerate(calls) if not call.prefix]
-    lasts = [max(own) for sequence in sequences if (own := [i for i in sequence if i in acting])]
-    proposing = [i for i in acting if calls[i].answer is not None]
-    scores = {}
-    if {"difference", "gain"} & set(terms):
-        scores = {i: score(episode, calls[i].answer or "") for i in proposing}
-    made = {name: np.zeros(len(calls)) for name in terms}
-    if "outcome" in made:
-        mine = [i for i in lasts if calls[i].role in (terms["outcome"].roles or [calls[i].role])]
-        made["outcome"][lasts] = episode.reward / (len(mine) if terms["outcome"].share == "split" and mine else 1)
-    if "format" in made:
-        made["format"][:] = [0.0 if call.legal else penalties.get(call.role, 0.0) for call in calls]
-    if "overlong" in made:
-        made["overlong"][lasts] = [_too_long(episode, sequence, acting, options) for sequence in sequences
-                                   if set(sequence) & set(acting)]  # fmt: skip
-    if "costs" in made:
-        rounds = min(max(episode.notes.get("rounds", episode.turns) - 1, 0), 3)
-        made["costs"][acting] = -(options.turn_cost * rounds + options.search_cost * min(len(episode.searches), 3)) / 3
-    if "difference" in made:
-        made["difference"][acting] = [_difference(i, scores) for i in acting]
-    if "gain" in made:
-        made["gain"][proposing] = np.diff([scores[i] for i in proposing], prepend=0.0)
-    if "praise" in made:
-        made["praise"] = _praise(episode, acting, options.alpha, score)
-    pairs = []
-    for i, call in enumerate(calls):
-        parts = {n: t.weight * float(made[n][i]) for n, t in terms.items() if call.role in (t.roles or [call.role])}
-        pairs.append((sum(parts.values()), parts.get("format", 0.0) + parts.get("overlong", 0.0)))
-    return pairs
-
-
-def _too_long(episode: Episode, sequence: Sequence[int], acting: Sequence[int], options: CreditOptions) -> float:
-    """Returns DAPO's deduction for the tokens that a model wrote in a sequence."""
-    assert options.length_limit is not None
-    assert options.length_cache is not None
-    written = sum(episode.calls[i].end - episode.calls[i].start for i in sequence if i in acting)
-    beyond = written - (options.length_limit - options.length_cache)
-    return 0.0 if beyond <= 0 else -min(beyond / options.length_cache, 1.0)
-
-
-def _difference(call: int, scores: Mapping[int, float]) -> float:
-    """Returns a call's reward from the scores of the calls that propose answers."""
-    if call in scores:
-        return scores[call]
-    earlier = [value for proposal, value in scores.items() if proposal < call]
-    later = [value for proposal, value in scores.items() if proposal > call]
-    return later[0] - (earlier[-1] if earlier else 0.0) if later else 0.0
-
-
-def _praise(episode: Episode, acting: Sequence[int], alpha: float, score: Score) -> Floats:
-    """Returns the rewards of trial answers, and of the last call before each of them but the first."""
-    total, trials = np.zeros(len(episode.calls)), [i for i, call in enumerate(episode.calls) if call.prefix]
-    total[trials] = values = [score(episode, episode.calls[i].answer or "") for i in trials]
-    for t in range(1, len(trials)):
-        between = [i for i in acting if trials[t - 1] < i < trials[t]]
-        total[between[-1:]] += alpha * (values[t] - values[t - 1])
-    return total
-
-
-def continued(calls: Sequence[Call], ends: Mapping[int, bytes], starts: Mapping[int, bytes]) -> list[list[int]]:
-    """Groups an episode's calls into training sequences, by what their models were asked.
-
-    A call goes on with the sequence of the latest call whose prompt and response its own prompt begins with, unless
-    another call went on with it before. Trial answers open a sequence of their own, which no call goes on with.
-
-    Args:
-        calls: The calls of an episode.
-        ends: Prompt and response of each call that has tokens, as bytes, by the call's index.
-        starts: Prompt of each such call, as bytes.
-    """
-    sequences: list[list[int]] = []
-    taken: set[int] = set()
-    for i in sorted(starts, key=lambda i: (calls[i].context, i)):
-        seen = [j for j in ends if j != i and not calls[j].prefix and starts[i].startswith(ends[j])]
-        parent = max(seen, key=lambda j: len(ends[j]), default=None)
-        if parent is None or parent in taken or calls[i].prefix:
-            sequences.append([i])
-            continue
-        taken.add(parent)
-        next(row for row in sequences if parent in row).append(i)
-    return sequences
-
 
 # -- advantages ----------------------------------------------------------------------------------------------------
 

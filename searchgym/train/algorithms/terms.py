@@ -1,0 +1,206 @@
+"""Credit terms: functions from the attempts at one question to a reward for each of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from searchgym.errors import DataError, UnknownNameError, UsageError
+from searchgym.named import load_function
+from searchgym.records import Episode, Question
+from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
+from searchgym.train.recipe.options import CreditOptions
+
+Rows = list[list[float]]
+"""Rewards of a group: one row per episode, one number per call of the episode."""
+
+
+def _no_question(episode: Episode) -> Question:
+    raise UsageError(f"episode {episode.id}: its question is not at hand, Credit.of loads the questions")
+
+
+@dataclass(frozen=True, slots=True)
+class CreditContext:
+    """Inputs of a credit term besides the episodes."""
+
+    options: CreditOptions = field(default_factory=CreditOptions)
+    """The recipe's credit options."""
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    """Penalty of each role for an illegal output, at most 0. Default: none."""
+    score: Callable[[Episode, str], float] = lambda episode, text: 0.0
+    """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
+    question: Callable[[Episode], Question] = _no_question
+    """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
+
+
+Term = Callable[[Sequence[Episode], CreditContext], Rows]
+"""Function from a group of episodes to the rewards of their calls."""
+
+
+def outcome(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Gives the episode's reward to the last call of each of its sequences, and 0 to the others.
+
+    In a team every call is its own sequence, so every call gets the reward; of a monolithic agent only the last call.
+    """
+    return [outcome_rewards(episode) for episode in group]
+
+
+def difference(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Rewards each turn of a team by how much it changed the score of the answer that the team would give.
+
+    A call that proposes an answer gets the answer's score s_t. Every call between two proposals gets their whole
+    difference, ``s_t - s_{t-1}``; every call before the first proposal gets that proposal's score; calls after the last
+    proposal get 0. The differences of an episode sum to ``s_T - s_0``.
+
+    Source: M-ASK, arXiv 2601.04703, and its released code: planning and answering get s; searching, summarising and
+    updating get the difference; a search that ends the episode gets 0.
+    """
+    return [_differences(episode, context) for episode in group]
+
+
+def _differences(episode: Episode, context: CreditContext) -> list[float]:
+    rewards, between, before = [0.0] * len(episode.calls), list[int](), 0.0
+    for index, call in enumerate(episode.calls):
+        if call.prefix:
+            continue
+        if call.answer is None:
+            between.append(index)
+            continue
+        rewards[index] = score = context.score(episode, call.answer)
+        for earlier in between:
+            rewards[earlier] = score - before
+        between, before = [], score
+    return rewards
+
+
+def gain(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Rewards a call that proposes an answer by how much better it is than the answer proposed before.
+
+    The call that proposes answer k gets ``s_k - s_{k-1}``, the first one ``s_0``; every other call gets 0. So the
+    rewards of an episode sum to the score of its last answer. Made for ``advantage.chain: episode``, which passes them
+    back to the calls that led to the answers. Ours: no paper has it.
+
+    Raises:
+        DataError: An episode has an answer that no call proposed.
+    """
+    return [_gains(episode, context) for episode in group]
+
+
+def _gains(episode: Episode, context: CreditContext) -> list[float]:
+    rewards, before, proposed = [0.0] * len(episode.calls), 0.0, False
+    for index, call in enumerate(episode.calls):
+        if call.answer is not None and not call.prefix:
+            score = context.score(episode, call.answer)
+            rewards[index], before, proposed = score - before, score, True
+    if episode.stop_reason == "answer" and not proposed:
+        raise DataError(
+            f"episode {episode.id}: no call proposes an answer, and credit gain needs an agent whose calls do"
+        )
+    return rewards
+
+
+def praise(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Rewards each search by how much it improved the answer that the model would give right away.
+
+    With prefix answers scored v_0 (before the first search) to v_T: ``alpha (v_t - v_{t-1})`` for the call that made
+    search t, and v_t for the prefix answer itself. The rewards of an episode's searches sum to ``alpha (v_T - v_0)``.
+
+    Source: PRAISE, arXiv 2604.03675 (alpha 0.5). The outcome is a separate term.
+
+    Raises:
+        DataError: An episode has no prefix answers.
+    """
+    return [_praise(episode, context) for episode in group]
+
+
+def _praise(episode: Episode, context: CreditContext) -> list[float]:
+    rewards = [0.0] * len(episode.calls)
+    before: float | None = None
+    acted: int | None = None
+    for index, call in enumerate(episode.calls):
+        if not call.prefix:
+            acted = index
+            continue
+        rewards[index] = score = context.score(episode, call.answer or "")
+        if before is not None and acted is not None:
+            rewards[acted] = context.options.alpha * (score - before)
+        before, acted = score, None
+    if before is None and episode.calls:
+        raise DataError(
+            f"episode {episode.id} has no prefix answers, credit praise needs them: agent praise gives them"
+        )
+    return rewards
+
+
+def format_(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Gives each call whose output was illegal the penalty of its role, else 0; see `RoleCard.penalty`."""
+    return [[0.0 if c.legal else context.penalties.get(c.role, 0.0) for c in e.calls] for e in group]
+
+
+def costs(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Charges an episode's rounds and searches to each of its calls, prefix answers excepted.
+
+    The reward is ``-turn_cost min(rounds - 1, 3) / 3 - search_cost min(searches, 3) / 3``. The number of rounds is the
+    workflow's note ``rounds``; without one, the episode's turns.
+
+    Source: JADE, arXiv 2601.21916, its alpha and beta.
+    """
+    options, rows = context.options, []
+    for episode in group:
+        rounds, searches = episode.notes.get("rounds", float(episode.turns)), len(episode.searches)
+        turns, retrievals = min(max(rounds - 1, 0), 3) / 3, min(searches, 3) / 3
+        cost = 0.0 - options.turn_cost * turns - options.search_cost * retrievals
+        rows.append([0.0 if call.prefix else cost for call in episode.calls])
+    return rows
+
+
+def overlong(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Charges a sequence for the tokens that the model wrote beyond a length, on its last call.
+
+    With n tokens of the model in the sequence, limit L and cache C (`CreditOptions.length_limit`, ``length_cache``): 0
+    up to ``L - C``, then ``(L - C - n) / C``, and -1 from L on.
+
+    Source: DAPO, arXiv 2503.14476, equation 13 (L = 20,480, C = 4,096), its soft overlong punishment.
+    """
+    return [_overlong(episode, context.options) for episode in group]
+
+
+def _overlong(episode: Episode, options: CreditOptions) -> list[float]:
+    limit, cache = options.length_limit, options.length_cache
+    assert limit is not None
+    assert cache is not None
+    rewards = [0.0] * len(episode.calls)
+    for calls in sequences_of(episode):
+        written = sum(episode.calls[index].end - episode.calls[index].start for index in calls)
+        rewards[calls[-1]] = min(0.0, max(-1.0, (limit - cache - written) / cache))
+    return rewards
+
+
+TERMS: dict[str, Term] = {
+    "outcome": outcome,
+    "difference": difference,
+    "gain": gain,
+    "praise": praise,
+    "format": format_,
+    "overlong": overlong,
+    "costs": costs,
+}
+"""Built-in credit terms by name."""
+KEPT: Final = ("format", "overlong")
+"""Terms that judge a call's own form: ``advantage.chain: episode`` passes their rewards to no earlier call."""
+
+
+def get_term(name: str) -> Term:
+    """Returns the credit term of a built-in name, or of a user's ``"module:function"``.
+
+    Raises:
+        UnknownNameError: The name is neither; the nearest one is suggested.
+        UsageError: The module or function cannot be loaded.
+    """
+    if name in TERMS:
+        return TERMS[name]
+    if ":" not in name:
+        raise UnknownNameError("credit term", name, [*TERMS, "module:function"])
+    term: Term = load_function("credit term", name)
+    return term
