@@ -76,7 +76,8 @@ TEAM_CONTRASTS = ["mask:mask-final", "jade:jade-frozen", "praise:monolithic"]
 """Contrasts that ``python benchmarks/methods.py teams`` runs."""
 MASK_CONTRASTS = [
     "ppo-mask:ppo-mask-frozen-plan", "ppo-mask:ppo-mask-plan-final", "ppo-mask:ppo-mask-final",
-    "ppo-mask-chain:ppo-mask-final", "mask:mask-final", "mask-chain:mask-final",
+    "ppo-mask-chain:ppo-mask", "ppo-mask-chain:ppo-mask-final",
+    "mask:mask-final", "mask-chain:mask-final", "mask-chain:mask",
 ]  # fmt: skip
 """Contrasts that ``python benchmarks/methods.py mask`` runs; ``benchmarks/plans.py`` shows what the teams did."""
 NAMED = {"teams": TEAM_CONTRASTS, "mask": MASK_CONTRASTS}

@@ -447,12 +447,20 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
+def _is_kind(hint: Any, value: Any) -> bool:
+    """Tells whether a mapping or a list is what a type asks for, whatever is inside."""
+    if isinstance(value, dict):
+        return dataclasses.is_dataclass(hint) or typing.get_origin(hint) is dict
+    return isinstance(value, list) and typing.get_origin(hint) in (list, tuple)
+
+
 def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
     """Returns `value` converted to the first member type of a union that accepts it."""
     if value is None and type(None) in args:
         return None
     problems = []
-    for arg in args:
+    alike = [arg for arg in args if _is_kind(arg, value)]
+    for arg in alike or args:  # where one member is of the value's kind, its error alone is of use
         if arg is not type(None):
             try:
                 return _convert(arg, value, where)

@@ -1,6 +1,7 @@
 """docs/methods.md: the values of large recipes that it holds against their sources are the recipes' own."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,11 @@ def test_a_line_that_nobody_checked_would_be_seen():
     keys = claimed("qwen2.5-3b-grpo-vllm")
     assert "rollout.questions" in keys and "rollout.sampler" not in keys and "rollout.vllm.sleep" not in keys
     assert "learner.ranks" not in keys and "loss.importance_cap" not in keys and "loss.clip_low" in keys
+
+
+def test_every_command_of_the_page_is_a_recipe_that_loads():
+    commands = re.findall(r"`searchgym train ([^`]+)`", PAGE)
+    assert len(commands) > 10
+    for command in commands:
+        name, *overrides = shlex.split(command)
+        load_recipe(name, overrides)

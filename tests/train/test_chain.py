@@ -18,7 +18,7 @@ CHAIN = AdvantageOptions(
 )  # fmt: skip
 
 
-def call(index, reward, role="r", episode="e", kept=0.0, values=None, prefix=False, **changes):
+def call(index, reward, role="r", episode="e", kept=0.0, values=None, prefix=False, turn=1, **changes):
     """Returns the sequence of one call: a prompt of two tokens, two of the model."""
     reward_row, kept_row = np.zeros((2, 4), np.float32)
     reward_row[-1], kept_row[-1] = reward, kept
@@ -28,7 +28,7 @@ def call(index, reward, role="r", episode="e", kept=0.0, values=None, prefix=Fal
         reward=reward_row,
         advantage=np.zeros(4, np.float32),
         sampler_logp=np.zeros(4, np.float32),
-        calls=(SampleCall(index, 2, 4, role, 1, prefix),),
+        calls=(SampleCall(index, 2, 4, role, turn, prefix),),
         model_key=changes.pop("key", "policy"),
         episode_id=episode,
         question_id="q",
@@ -106,12 +106,13 @@ def true_gradient():
     return torch.cat([logits["a"].grad, logits["b"].grad.flatten()])
 
 
-def loss_gradient(options, credit):
+def loss_gradient(options, credit, roles="ab"):
     """The expected gradient of the policy loss at ratio 1, over all groups of two episodes, with its sign turned.
 
     Args:
         options: Of the advantages.
         credit: Returns the rewards of the two calls of an episode, given its actions.
+        roles: Role of each call.
     """
     found = torch.zeros(6, dtype=torch.float64)
     courses = list(itertools.product((0, 1), repeat=2))
@@ -122,7 +123,7 @@ def loss_gradient(options, credit):
             logp = log_policy(actions, logits)
             chance = chance * float(torch.exp(sum(logp)).detach())
             for index, reward in enumerate(credit(actions)):
-                samples.append(call(index, reward, "ab"[index], f"e{number}"))
+                samples.append(call(index, reward, roles[index], f"e{number}", turn=index + 1))
                 logps += [logp[index] / 2] * 2  # a call's two tokens together have its log-prob
         made, _ = assign_advantages(samples, options)
         advantage = torch.tensor(np.concatenate([one.advantage[one.mask] for one in made]))
@@ -146,6 +147,13 @@ def test_the_gradient_at_ratio_one_is_that_of_the_last_score():
     plain = dataclasses.replace(CHAIN, chain="call")
     outcome = lambda actions: (SCORES["b"][actions],) * 2  # noqa: E731
     torch.testing.assert_close(loss_gradient(plain, outcome), true_gradient(), atol=1e-7, rtol=0)
+
+
+def test_a_role_that_acts_twice_must_be_compared_turn_by_turn():
+    """Compared with its own later call too, whose return depends on its action, a call's baseline has a bias."""
+    by_turn = dataclasses.replace(CHAIN, normalise="role-turn")
+    torch.testing.assert_close(loss_gradient(by_turn, gains, "aa"), true_gradient(), atol=1e-7, rtol=0)
+    assert float((loss_gradient(CHAIN, gains, "aa") - true_gradient()).abs().max()) > 0.02
 
 
 def test_gains_that_are_not_passed_on_have_another_gradient():

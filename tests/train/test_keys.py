@@ -106,6 +106,7 @@ def test_credit_and_comparison_must_fit():
         (["credit.terms={outcome: .inf}"], "expected a finite number other than 0"),
         (["credit.terms={outcome: {weigth: 1}}"], "did you mean 'weight'"),
         (["credit.terms={outcome: {roles: []}}"], "at least one, none twice"),
+        (["credit.terms={outcome: {weight: x}}"], r"terms.outcome: weight: expected float, got 'x'$"),
         (["credit.terms={difference: {share: split}}"], "divides the outcome"),
         (["credit.terms=[outcome, overlong]"], "needs credit.length_limit and credit.length_cache"),
         (
@@ -132,6 +133,12 @@ def test_credit_and_comparison_must_fit():
         grpo(*chained, "loss.kl_coef=0.1", "loss.kl_in=reward", "loss.kl_estimator=k1")
     with pytest.raises(CardError, match="set it to role or role-turn"):
         grpo(*chained, "advantage.normalise=all")
+    for changed in ("advantage.chain=episode", "advantage.whiten_over=valued"):
+        with pytest.raises(CardError, match=f"{changed.partition('=')[0]} acts in method policy only"):
+            load_recipe("tiny-rejection", [changed])
+    split = load_recipe("tiny-grpo", ["agent=m-ask", "model=tiny-teams", "credit.terms={outcome: {share: split}}"])
+    with pytest.raises(UsageError, match="outcome may give their calls different rewards"):
+        check_credit(split, load_agent("m-ask").roles)
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         check_credit(small("credit.terms={outcome: {roles: [serch]}}"), load_agent("m-ask").roles)
 

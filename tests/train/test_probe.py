@@ -1,5 +1,7 @@
 """The probe after an update: what it lets pass, and what it stops."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from test_learner import random_samples
@@ -7,17 +9,22 @@ from test_learner import random_samples
 from searchgym.errors import TrainingError
 from searchgym.rollout.sampler import Sampled
 from searchgym.train.algorithms.samples import SampleCall
-from searchgym.train.run.probe import probe
+from searchgym.train.run.probe import AGAIN, probe
 
 
 class Writes:
-    """A sampler whose responses have the log-probs of the learner, apart by given differences."""
+    """A sampler whose log-probs are off those of the learner by what a function of (request, number) says."""
 
-    def __init__(self, apart):
-        self.apart = list(apart)
+    def __init__(self, off):
+        self.off, self.asked = off, 0
 
     def sample(self, requests):
-        return [Sampled(np.arange(len(own)), -1 + np.array(own, np.float32), "stop") for own in self.apart]
+        replies = []
+        for request in requests:
+            own = np.array(self.off(request, self.asked), np.float32)
+            replies.append(Sampled(np.arange(len(own)), -1 + own, "stop"))
+            self.asked += 1
+        return replies
 
 
 class Knows:
@@ -30,33 +37,44 @@ class Knows:
         return 2
 
 
-def probed(apart, allowed=0.02):
+def probed(off, count=4, allowed=0.02):
     samples = []
-    for sample in random_samples(len(apart)):
+    for sample in random_samples(count):
         call = SampleCall(0, len(sample.ids) - 1, len(sample.ids), "searcher", 1)
-        samples.append(
-            type(sample)(**{f: getattr(sample, f) for f in sample.__dataclass_fields__} | {"calls": (call,)})
-        )
-    return probe(Writes(apart), Knows(), samples, temperature=1.0, count=len(apart), allowed=allowed)
+        samples.append(dataclasses.replace(sample, calls=(call,)))
+    sampler = Writes(off)
+    return probe(sampler, Knows(), samples, temperature=1.0, count=count, allowed=allowed), sampler.asked
 
 
-def test_rounding_that_scatters_does_not_stop_a_training():
-    """Seen with SmolLM2 in bfloat16: 48 tokens, mean 0.0208, because a few tokens differ by much."""
-    apart = np.full(48, 0.004)
-    apart[:4] = 0.2
-    row = probed(apart.reshape(4, 12))
-    assert row["probe/difference"] == pytest.approx(0.0203, abs=1e-4)
-    assert row["probe/max_difference"] == pytest.approx(0.2, abs=1e-6)
+def rounding(request, number):
+    """Four tokens of the first 48 differ by much; later ones have a mean of 0.012."""
+    return [0.2] + [0.004] * 11 if number < 4 else [0.012] * 12
 
 
-@pytest.mark.parametrize("apart", [np.full(48, 0.021), np.linspace(0.0, 0.12, 48), np.full(48, np.nan)])
-def test_other_weights_stop_it(apart):
-    """A difference of every token, one that scatters around three times the limit, and no number at all."""
-    with pytest.raises(TrainingError, match=r"policy: after update 2, .* \(48 tokens, 0.02 is allowed\)"):
-        probed(apart.reshape(4, 12))
+def test_a_mean_that_few_tokens_make_is_measured_again():
+    """Seen with SmolLM2 in bfloat16: a mean of 0.0208 over 48 tokens, with nothing wrong."""
+    row, asked = probed(rounding)
+    assert row["probe/difference"] == pytest.approx(0.012, abs=1e-6)
+    assert asked == 4 + 4 * AGAIN
+    row, asked = probed(lambda request, number: [0.01] * 12)
+    assert (row["probe/difference"], asked) == (pytest.approx(0.01, abs=1e-6), 4)
 
 
-def test_a_single_token_is_judged_as_it_is():
-    assert probed([[0.02]])["probe/difference"] == pytest.approx(0.02)
-    with pytest.raises(TrainingError, match="1 tokens"):
-        probed([[0.03]])
+def stale(request, number):
+    """The sampler remembers the work of old weights for the one prompt that is longest; the others round."""
+    longest.add(len(request.ids))
+    return [0.08] * 12 if len(request.ids) == max(longest) else [0.008] * 12
+
+
+longest: set[int] = set()
+
+
+@pytest.mark.parametrize("off", [lambda request, number: [0.021] * 12, stale, lambda request, number: [np.nan] * 12])
+def test_other_weights_stop_it(off):
+    """A difference of every token, one prompt whose cache is old, and no number at all."""
+    with pytest.raises(TrainingError, match=r"policy: after update 2, .* \(384 tokens, 0.02 is allowed\)"):
+        probed(off)
+
+
+def test_a_sampler_that_writes_nothing_is_not_judged():
+    assert probed(lambda request, number: [])[0] == {}

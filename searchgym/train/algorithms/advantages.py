@@ -20,8 +20,10 @@ hold for all estimators:
 * *How far rewards go back.* With ``chain: episode``, a call's return is its own reward plus those of all later calls of
   the episode, of whatever sequence, role or model key, but for the parts that stay with their call (`Sample.kept`) and
   for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``, s_before being the score of
-  the answer that stood when the call was made: the outcome less a number that the call could not change, so that the
-  expected gradient is the outcome's. Ours: no paper has it.
+  the answer that stood when the call was made: the last answer's score less a number that the call could not change.
+  Compared with calls of other episodes only (``rloo``, ``normalise: role-turn``), the expected gradient is that of the
+  last answer's score; with ``role``, a role that acts twice is compared with its own later call too. Ours: no paper
+  has it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class CallRewards(NamedTuple):
     total: list[float]
     """One number per call: the sum over the terms."""
     kept: list[float]
-    """The part of it that earlier calls have no share in; see `KEPT`."""
+    """The part of it that group estimators pass to no earlier call; see `KEPT`."""
 
 
 class Credit:

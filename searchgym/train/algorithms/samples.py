@@ -81,8 +81,8 @@ class Sample:
     returns: npt.NDArray[np.float32] | None = None
     """(T,) float32 returns, the critic's targets, at the same tokens as `value`; None until GAE has set them."""
     kept: npt.NDArray[np.float32] | None = None
-    """(T,) float32: the part of `reward` that ``advantage.chain: episode`` passes to no earlier call, such as a penalty
-    for the call's own form. Default: none of it."""
+    """(T,) float32: the part of `reward` that group estimators with ``advantage.chain: episode`` pass to no earlier
+    call, such as a penalty for the call's own form. Default: none of it."""
     weight: float = 1.0
     """Weight in sums and denominators. Default: 1; 0 for a padding row."""
     kind: SampleKind = "policy"

@@ -188,7 +188,8 @@ TERMS: dict[str, Term] = {
 }
 """Built-in credit terms by name."""
 KEPT: Final = ("format", "overlong")
-"""Terms that judge a call's own form: ``advantage.chain: episode`` passes their rewards to no earlier call."""
+"""Terms that judge a call's own form: group estimators with ``advantage.chain: episode`` pass them to no earlier
+call."""
 
 
 def get_term(name: str) -> Term:

@@ -120,7 +120,8 @@ def _loss_problems(recipe: Recipe) -> list[str]:
         found.append(f"loss.ratio sequence takes one advantage per sequence; {many} many")
     if loss.llds_coef and not recipe.optimizer.several:
         why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
-        found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; raise optimizer.minibatches or optimizer.epochs")
+        raised = "raise optimizer.minibatches or optimizer.epochs, or set optimizer.minibatch_samples"
+        found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; {raised}")
     return found
 
 
@@ -277,6 +278,8 @@ def _unused(recipe: Recipe) -> list[str]:
         "critic": recipe.critic != type(recipe.critic)(),
         "credit": recipe.credit != type(recipe.credit)(),
         "advantage.normalise": recipe.advantage.normalise != "all",
+        "advantage.chain": recipe.advantage.chain != "call",
+        "advantage.whiten_over": recipe.advantage.whiten_over != "trained",
     }
     return found + [
         f"{name} acts in method policy only, not in {method}" for name, there in set_though.items() if there

@@ -71,6 +71,7 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> None:
         for name, how in terms.items()
         if ":" in name
         or name == "overlong"
+        or how.share == "split"
         or (how.roles is not None and set(how.roles) != set(roles))
         or (name == "format" and any(role.penalty for role in roles.values()))
     ]

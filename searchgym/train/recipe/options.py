@@ -224,8 +224,8 @@ class OptimizerOptions:
     minibatches: int = 1
     """Updates per pass over a step's samples."""
     minibatch_samples: int | None = None
-    """Sequences per update, instead of `minibatches`: as many updates as the step's sequences ask for. What verl calls
-    ``ppo_mini_batch_size``; in a team each call is a sequence."""
+    """Most sequences of an update, instead of `minibatches`: as many updates of near-equal size as the step's sequences
+    ask for. What verl calls ``ppo_mini_batch_size``; in a team each call is a sequence."""
     epochs: int = 1
     """Passes over a step's samples."""
     micro_batch_tokens: int = 8192
