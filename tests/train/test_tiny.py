@@ -34,8 +34,8 @@ from searchgym.train.tiny.demonstrations import (
     world_task,
     worlds,
 )
-from searchgym.train.tiny.exam import Examiner, by_hops
-from searchgym.train.tiny.model import TAGS, Stage, TinySettings, make_model, train_tokenizer
+from searchgym.train.tiny.exam import Examiner, by_hops, model_copy
+from searchgym.train.tiny.model import TAGS, Stage, TinySettings, make_model, sharpened, train_tokenizer
 from searchgym.train.tiny.training import Run, Trainer, batches, lessons, main, rate_scale, stage_at
 
 TAGS_PROTOCOL = get_protocol("tags")
@@ -386,6 +386,21 @@ def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
     assert set(last) == {"reading", "search"}
     assert set(last["reading"]) == {"1", "2", "3", "4", "all"}
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_a_sharpened_model_samples_at_temperature_1_as_it_was_at_one_half(tmp_path):
+    """Also in bfloat16, where a factor of 2 rounds nothing; the model that training goes on with is left as it was."""
+    run = Run.start(dataclasses.replace(MICRO, sharpness=2.0))
+    run.tokens = MICRO.tokens
+    run.save(tmp_path / "model", Trainer(run.model, run.settings))
+    plain = model_copy(run.model).to(torch.bfloat16).float()
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        wanted = torch.softmax(plain(input_ids=ids).logits / 0.5, -1)
+        found = torch.softmax(load_model(tmp_path / "model")[0](input_ids=ids).logits, -1)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+        doubled = sharpened(model_copy(run.model), 3.0)(input_ids=ids).logits
+        torch.testing.assert_close(doubled, 3 * run.model(input_ids=ids).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

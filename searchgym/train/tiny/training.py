@@ -49,6 +49,7 @@ from searchgym.train.tiny.model import (
     Stage,
     TinySettings,
     make_model,
+    sharpened,
     team_settings,
     train_tokenizer,
 )
@@ -256,7 +257,7 @@ class Run:
         """
         building = out.with_name(f".{out.name}.building")
         shutil.rmtree(building, ignore_errors=True)
-        model_copy(self.model).to(torch.bfloat16).save_pretrained(building)
+        sharpened(model_copy(self.model), self.settings.sharpness).to(torch.bfloat16).save_pretrained(building)
         self.tokenizer.save_pretrained(building)
         (building / "summary.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
         if self.tokens < self.settings.tokens:
