@@ -390,8 +390,8 @@ def test_a_run_is_evaluated_and_saved_in_a_format_that_loads(tmp_path):
 
 def test_a_sharpened_model_samples_at_temperature_1_as_it_was_at_one_half(tmp_path):
     """Also in bfloat16, where a factor of 2 rounds nothing; the model that training goes on with is left as it was."""
-    run = Run.start(dataclasses.replace(MICRO, sharpness=2.0))
-    run.tokens = MICRO.tokens
+    options = dataclasses.replace(MICRO, sharpness=2.0)
+    run = Run(options, tokenizer(), token_format(), make_model(options, tokenizer()), tokens=options.tokens)
     run.save(tmp_path / "model", Trainer(run.model, run.settings))
     plain = model_copy(run.model).to(torch.bfloat16).float()
     ids = torch.arange(12)[None]

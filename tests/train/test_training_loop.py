@@ -457,8 +457,8 @@ def test_episodes_without_a_model_token_and_with_retriever_errors_leave_training
 
 
 def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
-    def retokenised(episode, rewards):
-        own = samples_from(episode, rewards=rewards)
+    def retokenised(episode, **given):
+        own = samples_from(episode, **given)
         for sample in own:
             sample.ids[1] = (sample.ids[1] + 1) % 10
         return own
