@@ -88,7 +88,8 @@ def _differences(
     if not answered:
         return np.zeros(0, np.float32)
     expected = learner.logp([sample for sample, _ in answered])
-    return np.abs(np.concatenate(expected) - np.concatenate([logp for _, logp in answered]))
+    apart: npt.NDArray[np.float32] = np.abs(np.concatenate(expected) - np.concatenate([own for _, own in answered]))
+    return apart
 
 
 def _sample_of(request: SampleRequest, ids: np.ndarray, logp: np.ndarray, like: Sample) -> Sample:
