@@ -76,8 +76,8 @@ def test_shipped_recipes_pass(recipe, tmp_path):
 def test_large_recipes_pass_with_a_small_model_and_two_ranks(recipe, more, tmp_path):
     """Their own ZeRO stages, weights in bfloat16. The other large recipes have the same methods.
 
-    PPO's own whitening over observations is checked in float32, where the gradient is exact: in bfloat16 its norm is 11 %
-    off by rounding (3.31, by its formula 2.97), and 8 % are allowed.
+    PPO's own whitening over observations is checked in float32, where the gradient is exact: in bfloat16 it is 11 %
+    off by rounding (norm 3.31, by its formula 2.97), and 8 % are allowed.
     """
     small = ["model=tiny", "env=searchgym/World-v0", "validation.env_options={}", "learner.ranks=2"]
     assert failed(tmp_path, *small, *more, recipe=recipe) == []
