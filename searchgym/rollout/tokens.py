@@ -76,6 +76,8 @@ class TokenFormat:
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
         self._tags = {i: content for i, content in added.items() if content.strip()}
+        self.marks = frozenset({*self._special, *self._tags})
+        """Ids of the tokenizer's special tokens and of its tags."""
         by_length = sorted(self._tags.values(), key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, by_length)) or r"(?!)")
         self._check_plain()

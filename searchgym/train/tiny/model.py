@@ -85,6 +85,8 @@ class Stage:
     """Share of exercises and openings whose names are letters drawn at random."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early; of a team's, see `OracleRoles`."""
+    slips: float = 0.0
+    """Share of a team's demonstrations in which one written token is wrong; see `with_slips`."""
 
 
 STAGES: Final = (
@@ -98,8 +100,8 @@ STAGES: Final = (
 
 
 TEAM_STAGES: Final = (
-    Stage(share=4.0, lesson="teams", pages=3, review=True),
-    Stage(share=5.0, lesson="teams", pages=3, review=True, early_stops=0.5),
+    Stage(share=4.0, lesson="teams", pages=3, review=True, slips=0.25),
+    Stage(share=5.0, lesson="teams", pages=3, review=True, early_stops=0.5, slips=0.25),
 )
 """Curriculum of the model for teams, which starts from the tiny one."""
 

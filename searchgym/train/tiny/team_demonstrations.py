@@ -19,7 +19,7 @@ from searchgym.train.tiny.demonstrations import (
     world_task,
 )
 
-MIXTURE: Final = {"praise": 0.3, "m-ask": 0.3, "jade": 0.25, "ircot": 0.1, "m-ask-no-knowledge": 0.05}
+MIXTURE: Final = {"praise": 0.2, "m-ask": 0.3, "jade": 0.3, "ircot": 0.1, "m-ask-no-knowledge": 0.1}
 """Share of a world's questions that each agent is shown on; the generator of ``rag`` is that of ``jade``."""
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import random
 import shutil
 import sys
 import time
@@ -53,6 +54,7 @@ from searchgym.train.tiny.model import (
     team_settings,
     train_tokenizer,
 )
+from searchgym.train.tiny.slips import with_slips
 from searchgym.train.tiny.team_demonstrations import team_samples
 
 STATE: Final = "unfinished.pt"
@@ -78,7 +80,8 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int,
         if stage.lesson == "exercise":
             samples = exercise_samples(world, stage.pages, form, stage.strange_names)
         elif stage.lesson == "teams":
-            samples = team_samples(world, stage.early_stops, form)
+            shown = team_samples(world, stage.early_stops, form)
+            samples = with_slips(shown, stage.slips, form, random.Random(f"slips {world.spec.seed}"))
         else:
             chosen = with_one_page(world) if stage.lesson == "single" else world
             samples = demonstration_samples(chosen, stage.early_stops, form)
