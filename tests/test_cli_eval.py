@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from support import command_line
 
-from searchgym.agents.base import load_agent
-from searchgym.cli.evaluation.evaluate import with_max_tokens
+from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
@@ -119,5 +118,5 @@ def test_max_tokens_limits_every_role_and_is_recorded():
     assert {role.max_tokens for role in limited.roles.values()} == {5}
     assert limited.source == f"{agent.source}, max_tokens 5"
     assert with_max_tokens(agent, None) is agent
-    with pytest.raises(UsageError, match="leave out --max-tokens"):
+    with pytest.raises(UsageError, match="give no max_tokens"):
         with_max_tokens(load_agent("oracle"), 5)

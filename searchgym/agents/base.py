@@ -11,6 +11,7 @@ Control flow is plain Python. Hundreds of episodes run at once; the engine batch
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,6 +164,21 @@ class LoadedAgent:
     """Class and options of the workflow, ``module:Class(options)``, for the record of a run."""
     max_calls: int = MAX_CALLS
     """Maximum number of model calls per episode."""
+
+
+def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
+    """Returns an agent whose roles may write at most this many tokens per output; None leaves its card's numbers.
+
+    Raises:
+        UsageError: The agent has no roles.
+    """
+    if most is None:
+        return agent
+    if not agent.roles:
+        raise UsageError(f"agent {agent.name} has no roles that ask a model: give no max_tokens")
+    roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
+    source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
+    return dataclasses.replace(agent, roles=roles, source=source)
 
 
 def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1) -> str:

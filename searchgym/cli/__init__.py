@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from searchgym.cli import data, generated, index, models, run, serve, train
-from searchgym.cli.demonstrate import demonstrate
 from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
+from searchgym.cli.practice.demonstrate import demonstrate
+from searchgym.cli.practice.select import select_questions
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
 
@@ -41,6 +42,7 @@ app.command("doctor")(doctor)
 app.add_typer(data.corpus, name="corpus")
 app.add_typer(index.index, name="index")
 app.add_typer(generated.world, name="world")
+generated.questions.command("select")(select_questions)
 app.add_typer(generated.questions, name="questions")
 
 

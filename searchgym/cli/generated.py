@@ -71,6 +71,9 @@ def questions_generate(
         str, typer.Option(help="Shapes of questions, such as chain,comparison; empty: all but sentence.")
     ] = "",
     top_k: Annotated[int, typer.Option(min=1, help="Hits per search in the environment.")] = 3,
+    shares: Annotated[
+        str, typer.Option(help="Shares of the questions for train, validation and test, such as 0.6,0.1,0.3.")
+    ] = "0.8,0.1,0.1",
     hold_out: Annotated[
         list[Path] | None, typer.Option(help="Question file whose gold pages and answers are left out; repeatable.")
     ] = None,
@@ -80,11 +83,17 @@ def questions_generate(
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus
+    from searchgym.errors import UsageError
     from searchgym.questions.generate import USUAL, Plan
     from searchgym.questions.storage import held_out_by, write_set
 
     check_free(out)
-    plan = Plan(n=n, seed=seed, top_k=top_k, shapes=tuple(shapes.split(",")) if shapes else USUAL)
+    try:
+        parts = tuple(float(share) for share in shares.split(","))
+    except ValueError:
+        raise UsageError(f"--shares must be three numbers such as 0.6,0.1,0.3, got {shares!r}") from None
+    chosen = tuple(shapes.split(",")) if shapes else USUAL
+    plan = Plan(n=n, seed=seed, top_k=top_k, shapes=chosen, shares=parts)  # type: ignore[arg-type]  # Plan checks them
     passages = list(open_corpus(find_corpus(corpus)))
     held_out = held_out_by(passages, hold_out or ())
     started = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -41,7 +40,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate an agent on an environment, a suite, or your own --questions FILE with something to search."""
-    from searchgym.agents.base import load_agent
+    from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.eval.suites.cards import find_suite
     from searchgym.rollout.models import Loading
 
@@ -144,21 +143,6 @@ def training_questions(run: RunOptions) -> list[str] | None:
     if not run.trained_on:
         return None
     return [question.text for source in run.trained_on for question in open_questions(source)]
-
-
-def with_max_tokens(agent: LoadedAgent, most: int | None) -> LoadedAgent:
-    """Returns an agent whose roles may write at most this many tokens per output; None leaves its card's numbers.
-
-    Raises:
-        UsageError: The agent has no roles.
-    """
-    if most is None:
-        return agent
-    if not agent.roles:
-        raise UsageError(f"agent {agent.name} has no roles that ask a model: leave out --max-tokens")
-    roles = {name: dataclasses.replace(role, max_tokens=most) for name, role in agent.roles.items()}
-    source = f"{agent.source}, max_tokens {most}"  # of the run's record, so that --resume refuses another number
-    return dataclasses.replace(agent, roles=roles, source=source)
 
 
 def new_folder(name: str, agent: str) -> Path:

@@ -151,6 +151,7 @@ _AT_LEAST: dict[str, float] = {
     "max_generated_tokens": 1,
     "rollout.questions": 1,
     "rollout.attempts": 1,
+    "rollout.max_tokens": 1,
     "rollout.concurrency": 1,
     "rollout.staleness": 0,
     "rollout.probe": 0,

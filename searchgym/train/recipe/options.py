@@ -30,6 +30,8 @@ class RolloutOptions:
     top_p: float = 1.0
     """Nucleus sampling: probability mass that is kept. Values below 1 only where no probability ratio is taken
     (``method: rejection``)."""
+    max_tokens: int | None = None
+    """Maximum tokens of one output of a role, in training and validation. Default: the agent's card."""
     concurrency: int = 64
     """Maximum number of episodes running at once."""
     device: Device = "auto"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
@@ -126,7 +126,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
     task, validation = load_tasks(recipe)
-    agent = load_agent(recipe.agent)
+    agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_credit(recipe, agent.roles)
     credit = Credit.of(recipe.credit, agent.roles, lambda: task)

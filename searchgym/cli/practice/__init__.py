@@ -1,0 +1,1 @@
+"""Commands that prepare what a model practises on."""

@@ -1,0 +1,75 @@
+"""The ``questions select`` command: chooses training questions by how often a model answers them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from searchgym.cli.options import LoadOptions, Seed, TaskChoice, takes_records
+from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.cli.run import OwnEnv, chosen_task
+
+
+@takes_records
+def select_questions(
+    *,
+    env: OwnEnv = None,
+    out: Annotated[Path, typer.Option(help="Output folder; the same command goes on where it was stopped.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model that will be trained: its attempts are counted. Without one, the pool is taken."),
+    ] = None,
+    agent: Annotated[str, typer.Option(help="Agent that will be trained.")] = "search-r1",
+    pool: Annotated[int, typer.Option(min=1, help="Number of questions to measure, or to take.")] = 600,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a question in each of two measurements.")] = 8,
+    low: Annotated[float, typer.Option(min=0.0, max=1.0, help="Least pass rate.")] = 0.125,
+    high: Annotated[float, typer.Option(min=0.0, max=1.0, help="Highest pass rate.")] = 0.75,
+    multi_hop: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of questions of several hops.")] = 0.8,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature, as in training.")] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum tokens of one output; default: the agent's card.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes that run at once.")] = 64,
+    apart_from: Annotated[
+        list[Path] | None, typer.Option(help="Question file with which no gold page is shared; repeatable.")
+    ] = None,
+    seed: Seed = 0,
+    choice: TaskChoice,
+    loading: LoadOptions,
+    json: Json = False,
+) -> None:
+    """Select questions that a model answers sometimes, so that its attempts differ in reward."""
+    from searchgym.agents.base import load_agent, with_max_tokens
+    from searchgym.cli.evaluation.evaluate import named_models, open_models
+    from searchgym.corpora.questions import read_questions
+    from searchgym.practice.selection import SELECTED, Selection, select, write_pool
+    from searchgym.rollout.models import Loading
+
+    how = Selection(
+        pool=pool, attempts=attempts, low=low, high=high, multi_hop=multi_hop, temperature=temperature, seed=seed
+    )
+    apart = [question for file in apart_from or () for question in read_questions(file)]
+    if model is None:
+        report = write_pool(chosen_task(env, choice), out, how, apart)
+    else:
+        loaded = with_max_tokens(load_agent(agent), max_tokens)
+        load = Loading(loading.sampler, loading.dtype, concurrency, loading.max_context, loading.chat)
+        named = named_models([model], loaded, load)
+        task = chosen_task(env, choice)
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            with open_models(named, task, load) as models, stages() as progress:
+                report = select(task, loaded, models, out, how, progress, concurrency, apart)
+        except KeyboardInterrupt:
+            say(f"interrupted: the same command goes on with what is in {out}")
+            raise typer.Exit(130) from None
+    if json:
+        emit(report | {"out": str(out)}, True)
+        return
+    emit_rows([{"hops": hops} | row for hops, row in report["by_hops"].items()], False, "selection")
+    left = ", ".join(f"{number} {reason}" for reason, number in report["left_out"].items())
+    say(f"{report['questions']} questions in {out / SELECTED}" + (f"; left out: {left}" if left else ""))
+    if model is not None:
+        say(f"next: searchgym train smol-grpo env_options='{{questions: {out / SELECTED}, corpus: CORPUS}}'")
