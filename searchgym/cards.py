@@ -310,10 +310,11 @@ CARD_FOLDERS = {kind: kind for kind in CARD_KINDS} | {
     "pretrained": "models/pretrained",
     "suites": "eval",
     "train": "train",
+    "pipelines": "train/pipelines",
 }
 """Kind of card to its folder. ``retrievers`` are read by `searchgym.corpora.retrieval.cards`, packs by
 `searchgym.graphs.packs`, suites by `searchgym.eval.suites.cards`, recipes (``train``) by
-`searchgym.train.recipe.load`."""
+`searchgym.train.recipe.load`, pipelines by `searchgym.practice.pipeline`."""
 
 SINGULAR = {
     "envs": "environment",
@@ -326,6 +327,7 @@ SINGULAR = {
     "pretrained": "model",
     "suites": "suite",
     "train": "recipe",
+    "pipelines": "pipeline",
 }
 """Kind of card to its singular, for error messages."""
 

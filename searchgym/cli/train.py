@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.output import Json, emit, in_colour, printable, say, table
+from searchgym.cli.practice.own import is_pipeline, train_pipeline
 from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
 from searchgym.errors import DataError, DataMissingError, UsageError
@@ -62,6 +63,13 @@ def train(
     planned = {"--config": config, "--gpus": gpus, "--cpu-gib": cpu_gib, "--step-seconds": step_seconds}
     if not plan and (given := [name for name, value in planned.items() if value is not None]):
         raise UsageError(f"{given[0]} is for --plan")
+    if is_pipeline(recipe):
+        if plan or explain:
+            raise UsageError(
+                f"{recipe} is a pipeline: it says at its start how long it takes; leave out --plan, --explain"
+            )
+        train_pipeline(recipe, overrides or [], out, resume, json)
+        return
     loaded = _recipe(recipe, overrides)
     if plan:
         machine = Machine(gpus=gpus, gpu_gib=gpu_gib, cpu_gib=cpu_gib)

@@ -113,7 +113,7 @@ def _own_hits(task: Task, questions: Sequence[Question]) -> list[set[str]]:
 def pool_of(questions: Sequence[Question], how: Selection) -> list[Question]:
     """Returns the questions to measure: drawn by the seed, with the share of several hops that is asked for.
 
-    Where one kind is too few, the pool is smaller, not its share.
+    Where one kind is too few, the pool is smaller, not its share; where there is none of one kind, the other is taken.
     """
     rng = random.Random(f"pool {how.seed}")
     order = rng.sample(list(questions), len(questions))
@@ -124,6 +124,8 @@ def _in_proportion(order: Sequence[Question], share: float, most: int) -> list[Q
     """Returns the first questions in an order, at most `most`, of which a share is of several hops."""
     several = [question for question in order if hops_of(question) > 1]
     single = [question for question in order if hops_of(question) <= 1]
+    if not several or not single:
+        share = float(bool(several))
     whole = min(
         most,
         int(len(several) / share + 1e-9) if share else most,

@@ -76,7 +76,9 @@ def made(several, single):
         (100, 3, 0.8, 50, (12, 3)),
         (100, 100, 1.0, 50, (50, 0)),
         (100, 100, 0.0, 50, (0, 50)),
-        (10, 0, 0.8, 50, (0, 0)),
+        (10, 0, 0.8, 50, (10, 0)),  # none of one kind: the other alone
+        (0, 10, 0.8, 50, (0, 10)),
+        (100, 0, 0.8, 50, (50, 0)),
     ],
 )
 def test_the_pool_has_the_share_of_several_hops(several, single, share, most, expected):

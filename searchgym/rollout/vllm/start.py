@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+import torch
+
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, EngineLostError, ModelError, UnknownNameError, UsageError
 from searchgym.rollout.folders import ADAPTER, adapter_base, is_adapter, model_folder
 from searchgym.rollout.loading import (
     check_vocabulary,
     generation_settings,
+    load_model,
     load_tokenizer,
     model_config,
     read_adapter,
@@ -78,7 +81,10 @@ def start_engine(
 def load_vllm(
     path: str | Path, dtype: str, *, requests: int, options: VllmOptions
 ) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
-    """Loads a model or an adapter as a vLLM sampler; an adapter stays separate from its base model.
+    """Loads a model or an adapter as a vLLM sampler.
+
+    An adapter stays separate from its base model on a GPU. On a CPU it is merged into it, as vLLM's layers for adapters
+    read their matrices anew for every token of a prompt there and take many times as long as the model.
 
     Args:
         path: Folder in Hugging Face format, or the name of a model.
@@ -93,6 +99,8 @@ def load_vllm(
         SearchGymError: See `start_engine` and `load_tokenizer`.
     """
     folder = model_folder(path)
+    if is_adapter(folder) and not torch.cuda.is_available():
+        return _load_merged(folder, dtype, requests, options)
     config = read_json(folder / ADAPTER) if is_adapter(folder) else None
     base = folder if config is None else model_folder(adapter_base(folder))
     tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
@@ -112,6 +120,22 @@ def load_vllm(
             if isinstance(error, ModelError) and not isinstance(error, EngineLostError):
                 raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
             raise
+    return sampler, tokenizer
+
+
+def _load_merged(
+    folder: Path, dtype: str, requests: int, options: VllmOptions
+) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
+    """Loads an adapter, merged into its base in float32, as a vLLM sampler; see `load_vllm`."""
+    base = model_folder(adapter_base(folder))
+    model, tokenizer = load_model(folder)
+    ends = ends_of(generation_settings(base), tokenizer)
+    sampler = VllmSampler(start_engine(base, dtype=dtype, requests=requests, options=options), ends=ends)
+    try:
+        sampler.update(model.state_dict(), 0)
+    except BaseException:
+        sampler.close()
+        raise
     return sampler, tokenizer
 
 

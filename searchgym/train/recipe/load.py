@@ -45,22 +45,33 @@ def load_recipe(name: str, overrides: Iterable[str] = (), say: Say = lambda text
 def read_recipe(path: Path, overrides: Iterable[str] = (), say: Say = lambda text: None) -> Recipe:
     """Reads the recipe of a file; see `load_recipe`."""
     data = read_yaml(path)
-    where, overrides = str(path), list(overrides)
-    if isinstance(data, dict):
-        for override in overrides:
-            _override(data, override)
-            where += f" {override}"
+    overrides = list(overrides)
+    where = override_values(data, overrides, recipe_keys(), str(path))
     recipe = _shortened(build(Recipe, data, where), {key.partition("=")[0] for key in overrides}, say)
     check_recipe(recipe, where)
     return recipe
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def override_values(data: object, overrides: Iterable[str], known: Collection[str], where: str) -> str:
+    """Writes ``key=value`` pairs into the plain data of a recipe, in place; returns `where` followed by them.
+
+    Raises:
+        UnknownNameError: No such key; the nearest is suggested.
+        CardError: A pair is malformed.
+    """
+    if isinstance(data, dict):
+        for override in overrides:
+            _override(data, override, known)
+            where += f" {override}"
+    return where
+
+
+def _override(data: dict[str, Any], override: str, known: Collection[str]) -> None:
     """Writes one ``key=value`` into the plain data of a recipe."""
     key, equals, text = override.partition("=")
     if not equals:
-        raise CardError(f"override {override!r}: expected key=value, for example optimizer.lr=1e-4")
-    known = recipe_keys()
+        example = "optimizer.lr=1e-4" if "optimizer.lr" in known else f"{min(known, key=len)}=VALUE"
+        raise CardError(f"override {override!r}: expected key=value, for example {example}")
     if whole := next((name for name in known if key.startswith(f"{name}.")), None):
         inside = key.removeprefix(f"{whole}.")
         raise CardError(f"override {override!r}: {whole} is one value, give all of it: {whole}='{{{inside}: ...}}'")

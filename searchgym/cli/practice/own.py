@@ -1,0 +1,72 @@
+"""The part of the ``train`` command that runs a pipeline: from documents to a trained adapter."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from searchgym.cards import find_card, list_cards
+from searchgym.cli.output import emit, say, stages, table
+from searchgym.cli.training.steps import duration, training_steps
+from searchgym.yaml_reader import read_yaml
+
+
+def is_pipeline(name: str) -> bool:
+    """Returns whether a name is that of a shipped pipeline, or a file is one's."""
+    if not name.endswith((".yaml", ".yml")):
+        return name in list_cards("pipelines")
+    data = read_yaml(find_card("train", name))
+    return isinstance(data, dict) and "reinforce" in data
+
+
+def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume: bool, json: bool) -> None:
+    """Runs a pipeline, says at the start how long it will take, and shows its scores."""
+    from searchgym.practice.pipeline import load_pipeline
+
+    pipeline = load_pipeline(name, overrides)
+    folder = out or Path("runs") / "train" / f"{pipeline.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.practice.report import write_report
+        from searchgym.practice.stages import ORDER, Work, open_folder, run_pipeline
+
+        with stages() as progress:
+            work = Work(pipeline, folder, progress, training_steps, say)
+            open_folder(work, resume)
+            say(f"run folder: {folder}")
+            _say_times(work, [stage for stage in ORDER if stage not in work.done])
+            try:
+                done = run_pipeline(work)
+            except KeyboardInterrupt:
+                say(f"interrupted: go on with the same command and --out {folder} --resume")
+                raise typer.Exit(130) from None
+        report = write_report(pipeline, done, folder)
+    if json:
+        emit({"out": str(folder), "stages": done}, True)
+        return
+    head = ("model", "EM", "95 %", "searches")
+    table(head, [_row(row, scores) for row, scores in done["scores"]["scores"].items()], "scores on test questions")
+    say(f"adapter: {done['adapter']['adapter']}; report: {report}")
+
+
+def _row(name: str, scores: dict[str, Any]) -> tuple[str, ...]:
+    low, high = scores["em_ci95"]
+    return name, f"{scores['em']:.3f}", f"{low:.3f} to {high:.3f}", f"{scores['searches']:.2f}"
+
+
+def _say_times(work: Any, left: Sequence[str]) -> None:
+    """Says how long the stages that are left should take here."""
+    from searchgym.practice.timing import expected, measure
+
+    if not {"reader", "searcher", "selected", "reinforced", "scores"} & set(left):
+        return
+    say("timing the model on this machine ...")
+    seconds = expected(work.pipeline, measure(work.pipeline.model))
+    parts = [f"{name} {duration(seconds[name])}" for name in left if name in seconds]
+    whole = sum(seconds[name] for name in left if name in seconds)
+    say(f"about {duration(whole)} in all, if the corpus gives enough questions: {', '.join(parts)}")

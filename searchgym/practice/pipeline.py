@@ -1,0 +1,125 @@
+"""Pipelines: one YAML file says how a model goes from a corpus to a trained adapter, stage by stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from searchgym.cards import build, find_card
+from searchgym.errors import CardError, UsageError
+from searchgym.practice.selection import Selection
+from searchgym.questions.generate import USUAL, Plan
+from searchgym.train.recipe.load import override_values
+from searchgym.train.recipe.recipe import recipe_keys
+from searchgym.yaml_reader import read_yaml
+
+KIND: Final = "pipelines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    """Which questions are generated from the corpus."""
+
+    n: int = 4000
+    """Number of questions over all splits; fewer if the corpus has no more."""
+    shapes: list[str] = field(default_factory=lambda: list(USUAL))
+    """Shapes of questions."""
+    shares: list[float] = field(default_factory=lambda: [0.6, 0.15, 0.25])
+    """Shares of pages for training, validation and test."""
+    pack: str = "people-and-works"
+    """Pack of patterns and wordings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemonstrationOptions:
+    """How much is demonstrated before the model learns by itself."""
+
+    reading: int = 240
+    """Number of contexts in which questions about given pages are answered; 0 leaves the stage out."""
+    searching: int = 160
+    """Number of episodes in which an oracle searches; 0 leaves the stage out."""
+    values: list[str] = field(default_factory=list)
+    """Values of the recipes ``smol-read`` and ``smol-search``, ``key=value``, which train on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionOptions:
+    """Which training questions reinforcement learning asks; see `Selection`."""
+
+    pool: int = 60
+    attempts: int = 4
+    low: float = 0.25
+    high: float = 0.75
+    multi_hop: float = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceOptions:
+    """Recipe of the reinforcement learning, and values that it gets."""
+
+    recipe: str = "smol-grpo"
+    """Name or path of a recipe with ``method: policy``."""
+    values: list[str] = field(default_factory=list)
+    """Values of the recipe, ``key=value``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Everything that defines a way from a corpus to a trained adapter."""
+
+    name: str
+    summary: str
+    corpus: str = ""
+    """Folder of documents, corpus file or corpus card; must be given."""
+    hold_out: list[str] = field(default_factory=list)
+    """Question files for evaluation, whose gold pages and entities are in no practice."""
+    model: str = "smollm2-searcher"
+    """Model to start from: an adapter, which is trained on, or a whole model, which gets one."""
+    seed: int = 0
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Rules of the environment, the same in every stage."""
+    questions: QuestionOptions = field(default_factory=QuestionOptions)
+    demonstrations: DemonstrationOptions = field(default_factory=DemonstrationOptions)
+    selection: SelectionOptions = field(default_factory=SelectionOptions)
+    reinforce: ReinforceOptions = field(default_factory=ReinforceOptions)
+    test: int = 60
+    """Number of test questions."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the questions."""
+        shares = typing.cast("tuple[float, float, float]", tuple(self.questions.shares))
+        top_k = int(self.env_options.get("top_k", 3))
+        return Plan(n=self.questions.n, seed=self.seed, top_k=top_k, shapes=tuple(self.questions.shapes), shares=shares)
+
+    @property
+    def choice(self) -> Selection:
+        """The selection of training questions."""
+        return Selection(**dataclasses.asdict(self.selection), seed=self.seed)
+
+
+def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
+    """Reads a pipeline and its overrides.
+
+    Args:
+        name: Name of a shipped pipeline, or a path to a YAML file.
+        overrides: ``key=value``, the key dotted, the value as YAML.
+
+    Raises:
+        UnknownNameError: No such pipeline, or no such key; the nearest is suggested.
+        CardError: The file or a value does not fit.
+        UsageError: No corpus is named, or a number is out of range.
+    """
+    path = find_card(KIND, name)
+    data = read_yaml(path)
+    where = override_values(data, list(overrides), recipe_keys(Pipeline), str(path))
+    pipeline = build(Pipeline, data, where)
+    if not pipeline.corpus:
+        raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
+    if pipeline.test < 1 or min(pipeline.demonstrations.reading, pipeline.demonstrations.searching) < 0:
+        raise CardError(f"{where}: test must be at least 1, and numbers of demonstrations not negative")
+    _ = pipeline.plan, pipeline.choice  # they check their values
+    return pipeline

@@ -1,0 +1,67 @@
+"""The report of a pipeline: what came of each stage, and what the model scores after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.corpora.files import write_atomic
+from searchgym.practice.pipeline import Pipeline
+
+REPORT: Final = "report.md"
+WHAT: Final = {
+    "questions": "questions made from the documents",
+    "reading": "reading practice written",
+    "reader": "practised reading",
+    "searching": "searches demonstrated",
+    "searcher": "practised searching",
+    "selected": "questions chosen",
+    "reinforced": "reinforcement learning",
+    "scores": "scored on test questions",
+    "adapter": "the adapter",
+}
+"""Stage to what it does, in words."""
+
+
+def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out: Path) -> Path:
+    """Writes ``report.md`` to a pipeline's folder."""
+    lines = [f"# {pipeline.name}: {pipeline.model} on {pipeline.corpus}", "", *scores_table(done), ""]
+    lines += ["## What was done", "", "| stage | minutes | what came of it |", "|---|---|---|"]
+    for name, did in done.items():
+        told = did.get("left_out") or ", ".join(f"{key} {value}" for key, value in _facts(did).items())
+        lines.append(f"| {WHAT[name]} | {did['seconds'] / 60:.1f} | {str(told).replace('|', '/')} |")
+    lines += ["", f"Adapter: `{done['adapter']['adapter']}`. Evaluate it on questions of your own:", ""]
+    lines += [
+        "```bash",
+        f"searchgym eval --questions FILE --corpus {pipeline.corpus} --agent search-r1 "
+        f"--model {done['adapter']['adapter']}",
+        "```",
+    ]
+    with write_atomic(out / REPORT) as file:
+        file.write(("\n".join(lines) + "\n").encode())
+    return out / REPORT
+
+
+def scores_table(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns the scores as a Markdown table."""
+    rows = done["scores"]["scores"]
+    n = max((row["n"] for row in rows.values()), default=0)
+    lines = [f"Exact match (EM) on {n} test questions, of whose pages nothing was practised:", ""]
+    lines += [
+        "| model | EM | 95 % | F1 | searches | gold pages found | legal outputs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        recall = row["title_recall"]
+        cells = [f"{row['em']:.3f}", "{:.3f} to {:.3f}".format(*row["em_ci95"]), f"{row['f1']:.3f}"]
+        cells += [f"{row['searches']:.2f}", "" if recall is None else f"{recall[-1]:.3f}"]
+        cells += ["" if row["legal"] is None else f"{row['legal']:.3f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _facts(did: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a stage did in a few words."""
+    hidden = ("seconds", "scores", "checkpoint", "best", "adapter")
+    return {key.replace("_", " "): value for key, value in did.items() if key not in hidden}

@@ -1,0 +1,338 @@
+"""The stages from a corpus to a trained adapter; a stage that was stopped is gone on with.
+
+corpus.jsonl    the pages that practice may use
+questions/      generated questions, in three splits that share no page
+reading/        practice in reading             reader/    the adapter after it
+searching/      oracle episodes                 searcher/  the adapter after them
+validation/     questions for validation        test/      questions for scores
+selected/       training questions, chosen by pass rate
+reinforced/     the run of reinforcement learning
+scores/ROW/     evaluations on the test questions
+adapter/        the adapter with the best validation score
+report.md       what each stage did, and the scores
+stages.json     what finished stages did, with their seconds
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.corpora.documents import open_corpus
+from searchgym.corpora.files import read_json, write_atomic
+from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.passages import write_corpus
+from searchgym.corpora.retrieval.backends import Progress
+from searchgym.envs.data import find_corpus
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import Task, load_task
+from searchgym.errors import RunExistsError, UsageError
+from searchgym.eval.runner import EvalOptions, evaluate, write_json
+from searchgym.practice.pipeline import Pipeline
+from searchgym.practice.selection import SELECTED, select, write_pool
+from searchgym.questions.storage import held_out_by, write_set
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.models import Loading, Model, load_models
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.demonstrations.oracle import Shown, demonstrate_search
+from searchgym.train.demonstrations.reading import demonstrate_reading
+from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.assembly import train
+
+DONE: Final = "stages.json"
+PIPELINE: Final = "pipeline.yaml"
+ENV: Final = "searchgym/Corpus-v0"
+FEWEST: Final = 8
+"""Demonstrations, or training questions, below which a stage is left out: they are too few for one step."""
+ROWS: Final = ("before", "practised", "reinforced", "closed book")
+"""Evaluations on the test questions: the model given, after demonstrations, after reinforcement, and that without
+searches."""
+
+Steps = Callable[[Recipe], AbstractContextManager[Callable[[Mapping[str, float]], None]]]
+"""Function that opens a display of a training's steps."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A pipeline at work in its folder."""
+
+    pipeline: Pipeline
+    out: Path
+    progress: Progress
+    """Called with (stage, done, whole)."""
+    steps: Steps
+    """Shows the steps of trainings."""
+    say: Callable[[str], None]
+    """Shows the user a line of text."""
+    done: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """What each finished stage did."""
+
+    # -- what stages share -----------------------------------------------------------------------------------------
+
+    def questions(self, split: str) -> Path:
+        """Returns the file of a split of the generated questions."""
+        return self.out / "questions" / "questions" / f"{split}.jsonl"
+
+    def options(self, questions: Path) -> dict[str, Any]:
+        """Returns the environment options that ask the questions of a file."""
+        corpus = str(self.out / "corpus.jsonl")
+        return {"reward": "em", **self.pipeline.env_options, "questions": str(questions), "corpus": corpus}
+
+    def task(self, questions: Path) -> Task:
+        """Loads the environment that asks the questions of a file."""
+        return load_task(find_env(ENV), **self.options(questions))
+
+    @property
+    def practised(self) -> str:
+        """Model after the demonstrations, as far as there were any."""
+        for name in ("searcher", "reader"):
+            if self.done.get(name, {}).get("checkpoint"):
+                return str(self.done[name]["checkpoint"])
+        return self.pipeline.model
+
+    @property
+    def recipe(self) -> Recipe:
+        """Recipe of the reinforcement learning, before it is fitted to the questions."""
+        return load_recipe(self.pipeline.reinforce.recipe, [*self.pipeline.reinforce.values, f"model={self.practised}"])
+
+    @contextlib.contextmanager
+    def model(self, name: str, task: Task, agent: str = "search-r1") -> Any:
+        """Loads a model for the roles of an agent, and closes it when the block ends."""
+        chosen = with_max_tokens(load_agent(agent), self.recipe.rollout.max_tokens)
+        how = Loading(dtype="bfloat16" if self.recipe.optimizer.autocast else "float32")
+        models: dict[str, Model] = load_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how)
+        try:
+            yield chosen, models
+        finally:
+            for model in {id(model): model for model in models.values()}.values():
+                model.sampler.close()
+
+    def trained(self, recipe: Recipe, folder: Path) -> dict[str, Any]:
+        """Trains by a recipe, or goes on with a run; returns what it came to."""
+        with self.steps(recipe) as report:
+            result = train(recipe, folder, resume=(folder / "recipe.yaml").exists(), report=report)
+        scores = [row["validation/em"] for row in result.rows if "validation/em" in row]
+        return {
+            "steps": result.progress.step,
+            "checkpoint": str(result.checkpoint),
+            "best": str(result.best or result.checkpoint),
+            "best_step": result.progress.best_step,
+            "validation": [round(score, 4) for score in scores],
+        }
+
+
+# -- stages --------------------------------------------------------------------------------------------------------
+
+
+def generate(work: Work) -> dict[str, Any]:
+    """Generates questions from the corpus, and writes the pages that practice may use."""
+    pipeline = work.pipeline
+    passages = list(open_corpus(find_corpus(pipeline.corpus)))
+    held_out = held_out_by(passages, pipeline.hold_out)
+    left = [p for number, p in enumerate(passages) if held_out is None or number not in held_out.pages]
+    write_corpus(work.out / ".corpus.jsonl.building", left)
+    (work.out / ".corpus.jsonl.building").replace(work.out / "corpus.jsonl")
+    folder = work.out / "questions"
+    if not folder.exists():
+        write_set(passages, pipeline.questions.pack, pipeline.plan, folder, held_out, pipeline.corpus, work.progress)
+    report = read_json(folder / "report.json")
+    empty = [split for split in ("train", "test") if not report["questions"].get(split)]
+    if empty:
+        raise UsageError(
+            f"{pipeline.corpus}: {len(passages)} passages give no questions for {' and '.join(empty)} "
+            f"({folder / 'report.md'} tells what the filters took): give more pages, or other questions.shapes"
+        )
+    return {"passages": len(passages), "held_out_pages": len(passages) - len(left), **report["questions"]}
+
+
+def demonstrated(work: Work, name: str) -> dict[str, Any]:
+    """Writes demonstrations, of ``reading`` or of ``searching``."""
+    wanted = getattr(work.pipeline.demonstrations, name)
+    folder = work.out / name
+    if folder.exists():
+        return {"episodes": read_card(folder)["episodes"]}
+    if not wanted:
+        return {"episodes": 0}
+    task = work.task(work.questions("train"))
+    tokenizer = load_tokenizer(work.pipeline.model)
+    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+    seed = work.pipeline.seed
+    try:
+        shown: Shown = (demonstrate_reading if name == "reading" else demonstrate_search)(task, form, wanted, seed=seed)
+    except UsageError as error:  # small corpora may give questions and no demonstration
+        return {"episodes": 0, "left_out": str(error)}
+    made = {"kind": name, "model": work.pipeline.model, "seed": seed}
+    return {"episodes": write_demonstrations(shown, folder, made)["episodes"]}
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Returns the card of a folder of demonstrations."""
+    card: dict[str, Any] = yaml.safe_load((folder / "card.yaml").read_text(encoding="utf-8"))
+    return card
+
+
+def warmed(work: Work, recipe: str, shown: str) -> dict[str, Any]:
+    """Trains on demonstrations by a recipe: each is read about once."""
+    count = work.done[shown]["episodes"]
+    if count < FEWEST:
+        return {"left_out": f"{count} demonstrations are too few"}
+    name = {"reading": "reader", "searching": "searcher"}[shown]
+    steps = count // FEWEST
+    values = [
+        f"model={work.practised}",
+        f"supervised.demonstrations={work.out / shown / EPISODES}",
+        f"supervised.batch={FEWEST}",
+        f"steps={steps}",
+        f"seed={work.pipeline.seed}",
+        f"checkpoint.every={max(1, steps // 4)}",
+        *work.pipeline.demonstrations.values,
+    ]
+    return work.trained(load_recipe(recipe, values, work.say), work.out / name)
+
+
+def choose(work: Work) -> dict[str, Any]:
+    """Chooses the questions of training by pass rate, and those of validation and test by kind alone."""
+    choice, test = work.pipeline.choice, work.pipeline.test
+    parts = {"test": dataclasses.replace(choice, pool=test), "validation": dataclasses.replace(choice, pool=40)}
+    counts = {}
+    for split, how in parts.items():
+        file = work.questions(split)
+        counts[split] = write_pool(work.task(file), work.out / split, how)["questions"] if file.exists() else 0
+    task = work.task(work.questions("train"))
+    try:
+        with work.model(work.practised, task) as (agent, models):
+            report = select(task, agent, models, work.out / "selected", choice, work.progress)
+    except UsageError as error:  # nothing to choose, which ends no pipeline
+        return {**counts, "train": 0, "left_out": str(error)}
+    return {**counts, "train": report["questions"], "pass_rate_again": report["pass_rate_again"]}
+
+
+def reinforce(work: Work) -> dict[str, Any]:
+    """Trains by reinforcement on the chosen questions."""
+    count = work.done["selected"]["train"]
+    if count < FEWEST:
+        return {"left_out": work.done["selected"].get("left_out", f"{count} questions are too few")}
+    recipe = work.recipe
+    env = work.options(work.out / "selected" / SELECTED)
+    rollout = dataclasses.replace(recipe.rollout, questions=min(recipe.rollout.questions, count))
+    validation = dataclasses.replace(recipe.validation, env_options=work.options(work.out / "validation" / SELECTED))
+    if not work.done["selected"]["validation"]:
+        validation = dataclasses.replace(validation, every=0, env_options={})
+    checkpoint = dataclasses.replace(recipe.checkpoint, every=1)
+    fitted = dataclasses.replace(
+        recipe,
+        env=ENV,
+        env_options=env,
+        rollout=rollout,
+        validation=validation,
+        checkpoint=checkpoint,
+        seed=work.pipeline.seed,
+    )
+    return work.trained(fitted, work.out / "reinforced")
+
+
+def score(work: Work) -> dict[str, Any]:
+    """Evaluates the model of each stage on the test questions."""
+    task = work.task(work.out / "test" / SELECTED)
+    best = work.done["reinforced"].get("best", work.practised)
+    chosen = {"before": work.pipeline.model, "practised": work.practised, "reinforced": best, "closed book": best}
+    scores: dict[str, Any] = {}
+    for row, model in chosen.items():
+        if (row, model) == ("practised", chosen["before"]) or (row, model) == ("reinforced", chosen["practised"]):
+            continue
+        folder = work.out / "scores" / row.replace(" ", "-")
+        with work.model(model, task, "direct" if row == "closed book" else "search-r1") as (agent, models):
+            options = EvalOptions(resume=(folder / "run.json").exists())
+            found = evaluate(task, agent, folder, models, options, progress=lambda *n, r=row: work.progress(r, *n))
+        names = ("n", "em", "em_ci95", "f1", "searches", "title_recall", "legal")
+        scores[row] = {name: found.get(name) for name in names}
+    return {"scores": scores}
+
+
+def deliver(work: Work) -> dict[str, Any]:
+    """Copies the best adapter to where it is found, with a card that says how it was made."""
+    best = Path(work.done["reinforced"].get("best", work.practised))
+    building, folder = work.out / ".adapter.building", work.out / "adapter"
+    shutil.rmtree(building, ignore_errors=True)
+    if not best.is_dir():
+        return {"adapter": str(best), "left_out": "nothing was trained"}
+    shutil.copytree(best, building, ignore=shutil.ignore_patterns("trainer.json", "state*", "*.pt"))
+    shutil.rmtree(folder, ignore_errors=True)
+    building.replace(folder)
+    return {"adapter": str(folder)}
+
+
+ORDER: Final[dict[str, Callable[[Work], dict[str, Any]]]] = {
+    "questions": generate,
+    "reading": lambda work: demonstrated(work, "reading"),
+    "reader": lambda work: warmed(work, "smol-read", "reading"),
+    "searching": lambda work: demonstrated(work, "searching"),
+    "searcher": lambda work: warmed(work, "smol-search", "searching"),
+    "selected": choose,
+    "reinforced": reinforce,
+    "scores": score,
+    "adapter": deliver,
+}
+"""The stages in their order."""
+
+
+def run_pipeline(work: Work) -> dict[str, Any]:
+    """Runs the stages that are not finished, one after the other; returns what all of them did.
+
+    Args:
+        work: A pipeline whose folder is open; see `open_folder`.
+
+    Raises:
+        UsageError: The corpus gives no questions.
+    """
+    with lock_folder(work.out):
+        for number, (name, stage) in enumerate(ORDER.items(), start=1):
+            if name in work.done:
+                continue
+            work.say(f"stage {number} of {len(ORDER)}: {name}")
+            started = time.perf_counter()
+            did = stage(work)
+            work.done[name] = did | {"seconds": round(time.perf_counter() - started, 1)}
+            write_json(work.out / DONE, work.done)
+            if why := did.get("left_out"):
+                work.say(f"  left out: {why}")
+    return work.done
+
+
+def open_folder(work: Work, resume: bool) -> None:
+    """Makes the folder of a pipeline, or takes up what was done in it.
+
+    Raises:
+        RunExistsError: The folder holds a pipeline and `resume` is false, or other files.
+        UsageError: It holds another pipeline.
+    """
+    record, mine = work.out / PIPELINE, dataclasses.asdict(work.pipeline)
+    if not record.exists():
+        if work.out.is_dir() and any(entry.name != ".lock" for entry in work.out.iterdir()):
+            raise RunExistsError(f"{work.out} is not empty and holds no pipeline: choose another --out")
+        work.out.mkdir(parents=True, exist_ok=True)
+        with write_atomic(record) as file:
+            file.write(yaml.safe_dump(mine, sort_keys=False, allow_unicode=True).encode())
+        return
+    if not resume:
+        raise RunExistsError(f"{work.out} holds a pipeline: --resume goes on with it, or choose another --out")
+    before = yaml.safe_load(record.read_text(encoding="utf-8"))
+    if differing := [key for key, value in mine.items() if before.get(key) != value]:
+        raise UsageError(
+            f"{work.out} holds a pipeline with another {', '.join(differing)}: resume with the same values"
+        )
+    if (work.out / DONE).exists():
+        work.done.update(json.loads((work.out / DONE).read_text(encoding="utf-8")))

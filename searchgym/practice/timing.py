@@ -1,0 +1,97 @@
+"""An estimate of how long the stages of a pipeline take on this machine, from a few seconds of the model's own work."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from searchgym.practice.pipeline import Pipeline
+from searchgym.practice.selection import Selection
+from searchgym.rollout.loading import device_of
+from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.train.recipe.load import load_recipe
+
+CONTEXT: Final = 256
+"""Tokens of a sequence that is timed."""
+ROWS: Final = 8
+NEW: Final = 24
+"""Tokens that each timed sequence is continued by."""
+EPISODE_READ: Final = 900
+"""Tokens that an episode reads: the prompt, and the pages of about two searches of 150 words each."""
+EPISODE_WRITTEN: Final = 60
+READING: Final = 350
+"""Tokens of a context of reading practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Tokens per second of a model on this machine."""
+
+    read: float
+    """Tokens of prompts."""
+    written: float
+    """Sampled tokens."""
+    learnt: float
+    """Tokens of a forward and a backward pass."""
+
+    def episodes(self, count: float) -> float:
+        """Returns the seconds that episodes take."""
+        return count * (EPISODE_READ / self.read + EPISODE_WRITTEN / self.written)
+
+
+def measure(model: str) -> Speeds:
+    """Times a model: it reads, writes and learns for a few seconds."""
+    sampler, tokenizer = load_sampler(model, "bfloat16", device=device_of("auto"))
+    try:
+        rng = np.random.default_rng(0)
+        ids = rng.integers(100, len(tokenizer) - 100, (2, ROWS, CONTEXT)).astype(np.int32)
+
+        def sample(rows: Any, tokens: int) -> tuple[float, int]:
+            began = time.perf_counter()
+            replies = sampler.sample([SampleRequest(row, Sampling(tokens, 1.0)) for row in rows])
+            return time.perf_counter() - began, sum(len(reply.ids) for reply in replies)
+
+        sample(ids[0][:2], 2)  # the first pass allocates
+        reading, _ = sample(ids[0], 1)
+        both, written = sample(ids[1], NEW)
+        learning = _learning(sampler.model, ids[0][:2])
+    finally:
+        sampler.close()
+    writing = max(both - reading, 1e-3)
+    return Speeds(ROWS * CONTEXT / reading, max(written - ROWS, 1) / writing, 2 * CONTEXT / learning)
+
+
+def _learning(model: Any, ids: Any) -> float:
+    """Returns the seconds of a forward and a backward pass."""
+    rows = torch.from_numpy(ids.astype(np.int64)).to(model.device)
+    times = []
+    for _ in range(2):  # the first one allocates
+        began = time.perf_counter()
+        model(input_ids=rows, labels=rows).loss.backward()
+        times.append(time.perf_counter() - began)
+        model.zero_grad(set_to_none=True)
+    return times[-1]
+
+
+def expected(pipeline: Pipeline, speeds: Speeds) -> dict[str, float]:
+    """Returns the seconds that each stage should take, by stage; those that compute little have none."""
+    shown, choice = (
+        pipeline.demonstrations,
+        Selection(pool=pipeline.selection.pool, attempts=pipeline.selection.attempts),
+    )
+    recipe = load_recipe(pipeline.reinforce.recipe, pipeline.reinforce.values)
+    episodes = recipe.rollout.questions * recipe.rollout.attempts
+    validations = 1 + recipe.steps // recipe.validation.every if recipe.validation.every else 0
+    step = speeds.episodes(episodes) + episodes * EPISODE_READ / speeds.learnt
+    return {
+        "reader": shown.reading * READING / speeds.learnt,
+        "searcher": shown.searching * EPISODE_READ / speeds.learnt,
+        "selected": speeds.episodes(1.5 * choice.pool * choice.attempts),  # half of them are measured twice
+        "reinforced": recipe.steps * step + validations * speeds.episodes(recipe.validation.questions),
+        "scores": speeds.episodes(3 * pipeline.test),  # the row without searches is short
+    }
