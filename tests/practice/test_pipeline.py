@@ -1,0 +1,176 @@
+"""Pipelines: what is read and refused, the estimate, the report, and whole ones with a small model, also killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from searchgym.cards import WorldSpec, list_cards
+from searchgym.cli.practice.own import is_pipeline
+from searchgym.corpora.worlds import build_world
+from searchgym.errors import CardError, RunExistsError, UnknownNameError, UsageError
+from searchgym.practice.pipeline import Pipeline, load_pipeline
+from searchgym.practice.report import write_report
+from searchgym.practice.stages import ORDER, Work, open_folder
+from searchgym.practice.timing import Speeds, expected
+
+TINY = [
+    "model=tiny", "questions.n=300", "demonstrations.reading=16", "demonstrations.searching=16",
+    "demonstrations.values=[learner.frozen_layers=0]", "selection.pool=10", "selection.attempts=2", "selection.low=0",
+    "selection.high=1", "test=6",
+    "reinforce.values=[steps=2, rollout.questions=2, rollout.attempts=2, rollout.resample=0, learner.frozen_layers=0,"
+    " validation.every=2, validation.questions=4]",
+]  # fmt: skip
+"""Values with which a pipeline takes seconds; eight questions are the fewest that are trained on."""
+
+
+@pytest.fixture
+def documents(tmp_path):
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for passage in build_world(WorldSpec("simple", size=60, seed=3, split="train")).passages:
+        name = re.sub(r"\W", "_", passage.title)
+        (folder / f"{name}.md").write_text(f"---\ntitle: {passage.title}\n---\n{passage.text}\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", sorted(list_cards("pipelines")))
+def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
+    assert is_pipeline(name) and not is_pipeline("tiny-grpo")
+    pipeline = load_pipeline(name, [f"corpus={tmp_path}", "questions.n=7", "env_options={top_k: 2}"])
+    assert pipeline.plan.n == 7 and pipeline.plan.top_k == 2
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump({"name": "x", "summary": "y", "reinforce": {}}))
+    assert is_pipeline(str(file))
+
+
+@pytest.mark.parametrize(
+    "values, kind, said",
+    [
+        ([], UsageError, "smol-own needs your documents: searchgym train smol-own corpus=DIR"),
+        (["corpus=x", "modle=y"], UnknownNameError, "did you mean 'model'"),
+        (["corpus=x", "test=0"], CardError, "test must be at least 1"),
+        (["corpus=x", "demonstrations.reading=-1"], CardError, "not negative"),
+        (["corpus=x", "questions.shares=[1]"], UsageError, "shares are three numbers"),
+        (["corpus=x", "questions.shapes=[chian]"], UnknownNameError, "did you mean 'chain'"),
+        (["corpus=x", "selection.low=0.9"], UsageError, "0 <= low <= high <= 1"),
+        (["corpus"], CardError, "expected key=value"),
+    ],
+)
+def test_wrong_values_are_refused_before_anything_is_loaded(values, kind, said):
+    with pytest.raises(kind, match=re.escape(said)):
+        load_pipeline("smol-own", values)
+
+
+def test_the_estimate_by_hand():
+    pipeline = load_pipeline(
+        "smol-own",
+        ["corpus=x", "demonstrations.reading=10", "demonstrations.searching=4", "selection.pool=10",
+         "selection.attempts=2", "test=5", "reinforce.values=[steps=3, rollout.questions=2, rollout.attempts=2,"
+         " validation.every=3, validation.questions=6]"],
+    )  # fmt: skip
+    # an episode reads 900 tokens at 90 a second and writes 60 at 6: 20 s; learning it takes 900 / 45 = 20 s
+    found = expected(pipeline, Speeds(read=90, written=6, learnt=45))
+    assert found["reader"] == pytest.approx(10 * 350 / 45)
+    assert found["searcher"] == pytest.approx(4 * 20)
+    assert found["selected"] == pytest.approx(10 * 2 * 1.5 * 20)
+    assert found["reinforced"] == pytest.approx(3 * (4 * 20 + 4 * 20) + 2 * 6 * 20)
+    assert found["scores"] == pytest.approx(3 * 5 * 20)
+
+
+def work(out, **values):
+    pipeline = Pipeline(name="p", summary="s", corpus="c", **values)
+    return Work(pipeline, out, lambda *_: None, None, lambda _: None)
+
+
+def test_a_folder_is_taken_up_only_by_its_own_pipeline(tmp_path):
+    out = tmp_path / "out"
+    open_folder(work(out), resume=False)
+    (out / "stages.json").write_text(json.dumps({"questions": {"train": 3, "seconds": 1.0}}))
+    with pytest.raises(RunExistsError, match="--resume goes on"):
+        open_folder(work(out), resume=False)
+    with pytest.raises(UsageError, match="another seed, test"):
+        open_folder(work(out, seed=1, test=3), resume=True)
+    again = work(out)
+    open_folder(again, resume=True)
+    assert again.done == {"questions": {"train": 3, "seconds": 1.0}}
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").touch()
+    with pytest.raises(RunExistsError, match="holds no pipeline"):
+        open_folder(work(other), resume=True)
+
+
+def test_the_report_has_every_score_and_what_was_left_out(tmp_path):
+    scores = {"n": 4, "em": 0.5, "em_ci95": [0.25, 0.75], "f1": 0.625, "searches": 1.5, "title_recall": [0.25, 0.5],
+              "legal": 1.0}  # fmt: skip
+    done = {name: {"seconds": 90.0} for name in ORDER}
+    done["reinforced"]["left_out"] = "3 questions are too few"
+    done["scores"]["scores"] = {"before": scores, "closed book": scores | {"title_recall": None, "legal": None}}
+    done["adapter"]["adapter"] = "out/adapter"
+    text = write_report(work(tmp_path).pipeline, done, tmp_path).read_text()
+    assert "| before | 0.500 | 0.250 to 0.750 | 0.625 | 1.50 | 0.500 | 1.000 |" in text
+    assert "| closed book | 0.500 | 0.250 to 0.750 | 0.625 | 1.50 |  |  |" in text
+    assert "| reinforcement learning | 1.5 | 3 questions are too few |" in text
+    assert "--model out/adapter" in text
+
+
+# -- whole pipelines -----------------------------------------------------------------------------------------------
+
+
+def command(documents, out, *more):
+    return [sys.executable, "-m", "searchgym", "train", "smol-own", f"corpus={documents}", *TINY, "--out", out, *more]
+
+
+def started(arguments, home):
+    environment = {**os.environ, "SEARCHGYM_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*map(str, arguments)], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def killed_at(arguments, home, mark):
+    """Runs a command until its standard error has a line that begins with `mark`, and kills it there."""
+    process = started(arguments, home)
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith(mark):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.stderr.close()
+    assert process.wait() == -signal.SIGKILL, "".join(seen)
+
+
+def without_seconds(out):
+    stages = json.loads((out / "stages.json").read_text())
+    text = json.dumps([{k: v for k, v in did.items() if k != "seconds"} for did in stages.values()])
+    return list(stages), text.replace(str(out), "OUT")
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_was_killed_twice_ends_as_one_that_was_not(documents, tmp_path):
+    whole = started(command(documents, tmp_path / "whole"), tmp_path / "home")
+    said = whole.stderr.read()
+    whole.stderr.close()
+    assert whole.wait() == 0, said
+    assert re.search(r"^about \d.* in all, .*: reader .*, searcher .*, selected .*, reinforced .*, scores ", said, re.M)
+    out = tmp_path / "killed"
+    killed_at(command(documents, out), tmp_path / "home", "stage 5 of 9: searcher")
+    killed_at(command(documents, out, "--resume"), tmp_path / "home", "step 1/2 · reward")
+    last = started(command(documents, out, "--resume"), tmp_path / "home")
+    said = last.stderr.read()
+    last.stderr.close()
+    assert last.wait() == 0, said
+    assert "stage 6" not in said and "stage 7 of 9: reinforced" in said
+    assert without_seconds(out) == without_seconds(tmp_path / "whole")
+    assert list(ORDER) == without_seconds(out)[0]
+    rows = json.loads((out / "stages.json").read_text())["scores"]["scores"]
+    assert rows["before"]["n"] == 6 and set(rows) == {"before", "practised", "closed book"} | (
+        {"reinforced"} if "reinforced" in rows else set()
+    )
+    assert (out / "adapter" / "adapter_model.safetensors").is_file() and not (out / "adapter" / "optimizer.pt").exists()
+    assert "| before |" in (out / "report.md").read_text()
