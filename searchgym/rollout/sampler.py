@@ -114,6 +114,9 @@ class VllmOptions:
     drops them."""
     eager: bool = False
     """Whether to run without CUDA graphs: starts faster, samples slower."""
+    adapters: Literal["auto", "separate", "merged"] = "auto"
+    """Whether an adapter stays separate, so that several share an engine, or is merged into its base, one engine each.
+    ``auto`` merges in engines on a CPU: vLLM's layers for adapters read their matrices anew for every token there."""
 
 
 Key = TypeVar("Key")

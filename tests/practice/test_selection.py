@@ -4,10 +4,12 @@ import json
 from collections import Counter
 
 import pytest
+from support import command_line
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import sha256_file
-from searchgym.corpora.questions import read_questions
+from searchgym.corpora.passages import read_passages, write_corpus
+from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.registration import own_card
 from searchgym.envs.task import load_task
@@ -164,3 +166,29 @@ def test_an_empty_selection_says_what_to_do(tmp_path):
     for wrong in ({"low": 0.8, "high": 0.2}, {"multi_hop": 1.2}, {"temperature": 0}, {"attempts": 0}):
         with pytest.raises(UsageError):
             Selection(**wrong)
+
+
+def test_the_command_takes_a_pool_without_a_model_and_leaves_pages_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    cli = command_line(monkeypatch, capsys)
+    write_corpus(tmp_path / "corpus.jsonl", [Passage(title, title, text) for title, text in PAGES])
+    asked = [
+        question("bridge", "Where is the publisher of Anna Reed's book?", "Bergen", ["Anna Reed", "Kestrel House"]),
+        question("single", "When did The Long Road come out?", "1931", ["The Long Road"]),
+        question("held", "In which city is Kestrel House?", "Bergen", ["Kestrel House"]),
+    ]
+    write_questions(tmp_path / "questions.jsonl", asked)
+    write_questions(tmp_path / "eval.jsonl", [question("e", "What is Bergen?", "port", ["Bergen"])])
+    given = ("questions", "select", "--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--top-k", 1)
+    status, out, err = cli(*given, "--hold-out", "eval.jsonl", "--out", "chosen", "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    # both questions whose answer is Bergen are about a page that is held out
+    assert [q.id for q in read_questions(tmp_path / "chosen" / "questions.jsonl")] == ["single"]
+    assert report["questions"] == 1 and report["by_hops"] == {"1": {"selected": 1}}
+    titles = [passage.title for passage in read_passages(tmp_path / "chosen" / "corpus.jsonl")]
+    assert titles == ["Anna Reed", "The Long Road", "Kestrel House"]
+    assert "train with corpus=chosen/corpus.jsonl" in err
+    status, out, err = cli(*given, "--low", 0.9, "--high", 0.1, "--out", "other")
+    assert status == 2 and "0 <= low <= high <= 1" in err

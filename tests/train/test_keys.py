@@ -25,6 +25,7 @@ from searchgym.train.run.assembly import assemble, train
 from searchgym.train.run.draw import with_advantages
 from searchgym.train.run.guards import check_guards
 from searchgym.train.run.samplers import load_keys
+from searchgym.train.run.samplers import sharing as sharing_engines
 
 ROLES = list(load_agent("m-ask").roles)
 SMALL = [
@@ -369,3 +370,21 @@ def test_a_role_that_is_never_legal_ends_the_run():
     keyed = [{"learner/planners/entropy": 0.1}] * 2
     with pytest.raises(GuardError, match="learner/planners/entropy"):
         check_guards(keyed, GuardOptions(patience=2, min_entropy=0.2))
+
+
+@pytest.mark.parametrize(
+    "adapters, servers, gpus, engines",
+    [
+        ("auto", "null", True, [["planners", "writers", "rest"]]),
+        ("auto", "null", False, [["planners"], ["writers"], ["rest"]]),  # merged on a CPU: an engine each
+        ("auto", "['http://a']", False, [["planners", "writers", "rest"]]),  # of another machine
+        ("merged", "null", True, [["planners"], ["writers"], ["rest"]]),
+        ("separate", "null", False, [["planners", "writers", "rest"]]),
+    ],
+)
+def test_adapters_share_an_engine_unless_they_are_merged(adapters, servers, gpus, engines):
+    models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
+    values = [f"models={models}", "lora.rank=4", f"rollout.vllm.adapters={adapters}"]
+    recipe = load_recipe("tiny-mask", [*values, f"rollout.vllm.servers={servers}", "rollout.sampler=vllm"])
+    keys = keys_of(recipe, load_agent("m-ask").roles, "m-ask")
+    assert [[key.name for key in together] for together in sharing_engines(recipe, keys, gpus)] == engines

@@ -156,7 +156,7 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
 def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
     """A team of three keys on one base: two adapters are trained, each probed after each update; the base stays."""
     models = "{planners: {roles: [planning, search]}, writers: {roles: [summary, answer]}, rest: {frozen: true}}"
-    team = ["lora.rank=8", f"models={models}", "guard.min_legal=null", "steps=2"]
+    team = ["lora.rank=8", "rollout.vllm.adapters=separate", f"models={models}", "guard.min_legal=null", "steps=2"]
     team += ["optimizer.warmup_steps=0", "critic.warmup_steps=0"]
     chosen = load_recipe("tiny-mask", [*SMALL, *team])
     parts = assemble(chosen, tmp_path)
@@ -176,8 +176,10 @@ def test_keys_that_are_adapters_share_one_engine_with_a_frozen_one(tmp_path):
     assert not (last / "rest").exists()
 
 
-def test_an_adapter_is_trained_sampled_and_evaluated_as_an_adapter(tmp_path, monkeypatch, capsys):
-    own = recipe("steps=3", "lora.rank=8", "rollout.staleness=1", "loss.importance_cap=2")
+@pytest.mark.parametrize("adapters", ["separate", "merged"])
+def test_an_adapter_is_trained_sampled_and_evaluated(tmp_path, monkeypatch, capsys, adapters):
+    ahead = ["rollout.staleness=1", "loss.importance_cap=2"]
+    own = recipe("steps=3", "lora.rank=8", f"rollout.vllm.adapters={adapters}", *ahead)
     rows = train(own, tmp_path / "run").rows[1:]
     assert max(row["probe/difference"] for row in rows if row["learner/updates"]) <= 1e-3
     assert max(row["rollout/staleness"] for row in rows) <= 1

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from searchgym.cli.options import LoadOptions, Seed, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
 from searchgym.cli.run import OwnEnv, chosen_task
+
+if TYPE_CHECKING:
+    from searchgym.envs.task import Task
+
+CORPUS: Final = "corpus.jsonl"
+"""File of the pages that are left when some are held out."""
+
+
+def practice_task(env: str | None, choice: TaskChoice, hold_out: Sequence[Path] | None, out: Path) -> Task:
+    """Returns the task without what is held out, whose corpus is then written to ``corpus.jsonl`` in the folder."""
+    from searchgym.corpora.passages import write_corpus
+    from searchgym.corpora.retrieval.index.distractors import passages_of
+    from searchgym.train.demonstrations.held_out import without_held_out
+
+    out.mkdir(parents=True, exist_ok=True)
+    task, pages = without_held_out(chosen_task(env, choice), hold_out or ())
+    if hold_out:
+        building = out / ".corpus.jsonl.building"
+        write_corpus(building, passages_of(task.retriever) or ())
+        building.replace(out / CORPUS)
+        say(f"{pages} pages held out: train with corpus={out / CORPUS}")
+    return task
 
 
 @takes_records
@@ -35,6 +58,10 @@ def select_questions(
     apart_from: Annotated[
         list[Path] | None, typer.Option(help="Question file with which no gold page is shared; repeatable.")
     ] = None,
+    hold_out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Question file whose gold pages and entities are left out, of the corpus too; repeatable."),
+    ] = None,
     seed: Seed = 0,
     choice: TaskChoice,
     loading: LoadOptions,
@@ -52,13 +79,12 @@ def select_questions(
     )
     apart = [question for file in apart_from or () for question in read_questions(file)]
     if model is None:
-        report = write_pool(chosen_task(env, choice), out, how, apart)
+        report = write_pool(practice_task(env, choice, hold_out, out), out, how, apart)
     else:
         loaded = with_max_tokens(load_agent(agent), max_tokens)
         load = Loading(loading.sampler, loading.dtype, concurrency, loading.max_context, loading.chat)
         named = named_models([model], loaded, load)
-        task = chosen_task(env, choice)
-        out.mkdir(parents=True, exist_ok=True)
+        task = practice_task(env, choice, hold_out, out)
         try:
             with open_models(named, task, load) as models, stages() as progress:
                 report = select(task, loaded, models, out, how, progress, concurrency, apart)
@@ -70,6 +96,7 @@ def select_questions(
         return
     emit_rows([{"hops": hops} | row for hops, row in report["by_hops"].items()], False, "selection")
     left = ", ".join(f"{number} {reason}" for reason, number in report["left_out"].items())
+    corpus = out / CORPUS if hold_out else "CORPUS"
     say(f"{report['questions']} questions in {out / SELECTED}" + (f"; left out: {left}" if left else ""))
     if model is not None:
-        say(f"next: searchgym train smol-grpo env_options='{{questions: {out / SELECTED}, corpus: CORPUS}}'")
+        say(f"next: searchgym train smol-grpo env_options='{{questions: {out / SELECTED}, corpus: {corpus}}}'")

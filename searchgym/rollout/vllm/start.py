@@ -81,10 +81,7 @@ def start_engine(
 def load_vllm(
     path: str | Path, dtype: str, *, requests: int, options: VllmOptions
 ) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
-    """Loads a model or an adapter as a vLLM sampler.
-
-    An adapter stays separate from its base model on a GPU. On a CPU it is merged into it, as vLLM's layers for adapters
-    read their matrices anew for every token of a prompt there and take many times as long as the model.
+    """Loads a model or an adapter as a vLLM sampler; see `VllmOptions.adapters`.
 
     Args:
         path: Folder in Hugging Face format, or the name of a model.
@@ -99,7 +96,7 @@ def load_vllm(
         SearchGymError: See `start_engine` and `load_tokenizer`.
     """
     folder = model_folder(path)
-    if is_adapter(folder) and not torch.cuda.is_available():
+    if is_adapter(folder) and merges_adapters(options):
         return _load_merged(folder, dtype, requests, options)
     config = read_json(folder / ADAPTER) if is_adapter(folder) else None
     base = folder if config is None else model_folder(adapter_base(folder))
@@ -123,11 +120,24 @@ def load_vllm(
     return sampler, tokenizer
 
 
+def merges_adapters(options: VllmOptions, gpus: bool | None = None) -> bool:
+    """Returns whether engines sample adapters merged into their base.
+
+    Args:
+        options: Set-up of the engines.
+        gpus: Whether they are on GPUs. Default: as on this machine.
+    """
+    if options.adapters != "auto":
+        return options.adapters == "merged"
+    return not options.servers and not (torch.cuda.is_available() if gpus is None else gpus)
+
+
 def _load_merged(
     folder: Path, dtype: str, requests: int, options: VllmOptions
 ) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
     """Loads an adapter, merged into its base in float32, as a vLLM sampler; see `load_vllm`."""
     base = model_folder(adapter_base(folder))
+    read_adapter(folder, base)  # which says in few words what does not fit
     model, tokenizer = load_model(folder)
     ends = ends_of(generation_settings(base), tokenizer)
     sampler = VllmSampler(start_engine(base, dtype=dtype, requests=requests, options=options), ends=ends)

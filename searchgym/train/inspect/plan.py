@@ -26,7 +26,7 @@ from searchgym.train.memory import GIB
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.samplers import sharing
+from searchgym.train.run.samplers import separate_adapters, sharing
 
 CONTEXT: Final = 0.6
 """GiB that the CUDA context of a process takes on a GPU."""
@@ -70,7 +70,7 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         gpu_gib = memory_here()["cuda:0"]
     devices = _devices(learner.device, learner.ranks, count, learner.gpus)
     if samples_by_vllm(recipe.rollout.sampler, ask=gpus is None):
-        engines = [_stays(own) for own in sharing(recipe, keys)]
+        engines = [_stays(own) for own in sharing(recipe, keys, bool(count))]
         parts = [part for own in engines for part in _engines(own, model_shape(own.model), count, gpu_gib)]
     else:
         device = _devices(recipe.rollout.device, 1, count)[0]
@@ -179,7 +179,8 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
     options = recipe.rollout.vllm
     # the next ones come before those are gone; a tied head travels by both its names
     whole = 2 * (shape.parameters + shape.tied * shape.vocabulary * shape.hidden) * _bytes(recipe.learner.dtype)
-    sent = 3 * 4 * adapter_parameters(recipe.model, recipe.lora) if recipe.lora.rank else whole
+    alone = separate_adapters(recipe, bool(count))
+    sent = 3 * 4 * adapter_parameters(recipe.model, recipe.lora) if alone else whole
     way = Part("cpu", "weights on their way to vLLM", sent / GIB)
     if options.servers:
         return [way]

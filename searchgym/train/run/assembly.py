@@ -30,7 +30,15 @@ from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
 from searchgym.train.run.probe import ALLOWED, probe
 from searchgym.train.run.rollout import EngineRollout, SamplerHooks
-from searchgym.train.run.samplers import Loaded, Samplers, computed_in, load_keys, sampled_in, start_samplers
+from searchgym.train.run.samplers import (
+    Loaded,
+    Samplers,
+    computed_in,
+    load_keys,
+    sampled_in,
+    separate_adapters,
+    start_samplers,
+)
 from searchgym.train.run.trainer import Trainer, TrainResult
 
 if TYPE_CHECKING:
@@ -74,11 +82,11 @@ class Assembly:
 
     def publish(self, version: int) -> None:
         """Gives the learner's weights to the samplers of the trained keys."""
-        adapter = bool(self.recipe.lora.rank)
         for key in self.trained:
             sampler = self.models[key].sampler
             # the sampler on transformers has no adapters: it gets the whole model with the adapter merged in
-            alone = adapter and not isinstance(self.samplers.by_key[key], TransformersSampler)
+            by_vllm = not isinstance(self.samplers.by_key[key], TransformersSampler)
+            alone = by_vllm and separate_adapters(self.recipe)
             sampler.update(self.learner.weights_of(key, alone), self.learner.version_of(key))
 
     def probe(self, samples: Sequence[Sample]) -> Row:

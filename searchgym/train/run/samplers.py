@@ -17,7 +17,7 @@ from searchgym.rollout.transformers.sampler import TransformersSampler, response
 from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
-from searchgym.rollout.vllm.start import samples_by_vllm, start_engine
+from searchgym.rollout.vllm.start import merges_adapters, samples_by_vllm, start_engine
 from searchgym.train.learner.lora import adapter_config
 from searchgym.train.recipe.keys import Key
 from searchgym.train.recipe.recipe import Recipe
@@ -94,7 +94,7 @@ def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loa
     """Starts a sampler for each key.
 
     Samplers hold their own copy of the weights, which changes only when a version is published. With vLLM, keys that
-    are adapters or frozen share an engine with the other such keys on their base.
+    are adapters or frozen share an engine with the other such keys on their base; but see `VllmOptions.adapters`.
 
     Raises:
         SearchGymError: See `start_engine`.
@@ -121,17 +121,28 @@ def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loa
             resting += [engine] * any(not key.frozen for key in together)
             for key in together:
                 ends = response_ends(loaded[key.name].model, loaded[key.name].tokenizer)
-                adapter = adapter_config(recipe.lora) if recipe.lora.rank and not key.frozen else None
+                adapter = adapter_config(recipe.lora) if separate_adapters(recipe) and not key.frozen else None
                 samplers[key.name] = VllmSampler(engine, ends=ends, adapter=adapter, shared=True)
         opened.pop_all()
     return Samplers(samplers, engines, resting)
 
 
-def sharing(recipe: Recipe, keys: Iterable[Key]) -> list[list[Key]]:
-    """Returns the keys in lists, one for each engine of vLLM that they sample from."""
+def separate_adapters(recipe: Recipe, gpus: bool | None = None) -> bool:
+    """Returns whether vLLM samples the trained keys as adapters beside their base; see `merges_adapters` for `gpus`."""
+    return bool(recipe.lora.rank) and not merges_adapters(recipe.rollout.vllm, gpus)
+
+
+def sharing(recipe: Recipe, keys: Iterable[Key], gpus: bool | None = None) -> list[list[Key]]:
+    """Returns the keys in lists, one for each engine of vLLM that they sample from.
+
+    Args:
+        recipe: The run's recipe.
+        keys: Its keys.
+        gpus: Whether the engines are on GPUs. Default: as on this machine.
+    """
     by_engine: dict[tuple[str, ...], list[Key]] = {}
     for key in keys:
-        together, model = recipe.lora.rank or key.frozen, start_of(recipe, key)[0]
+        together, model = separate_adapters(recipe, gpus) or key.frozen, start_of(recipe, key)[0]
         by_engine.setdefault((model,) if together else (model, key.name), []).append(key)
     return list(by_engine.values())
 
@@ -144,7 +155,7 @@ def _engine(recipe: Recipe, keys: Sequence[Key]) -> VllmEngine | Replicas:
         dtype=sampled_in(recipe),
         requests=options.concurrency,
         options=options.vllm,
-        adapters=sum(not key.frozen for key in keys) if recipe.lora.rank else 0,
+        adapters=sum(not key.frozen for key in keys) if separate_adapters(recipe) else 0,
         rank=max(1, recipe.lora.rank),
     )
 

@@ -1,0 +1,266 @@
+"""What reinforcement learning adds on real text, beside the same tokens of other learning: arms, seeds, one table.
+
+    python benchmarks/real_training.py [ARM ...] --seeds 0 1 2 3 4 --home runs/smol --corpus corpus.json
+        [--out runs/study] [--records FOLDER] [--set KEY=VALUE ...] [--json]
+
+Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt), `demonstrations` (oracle episodes of the
+same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with rewards
+exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages). `warm` is the model that all start
+from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and seed is scored once,
+after its last step: on test/ and, if SEARCHGYM_DATA has them, on HotpotQA's and 2WikiMultihopQA's questions, with and
+without searches. Records are small and enough for the table: with --records, arms and seeds in it are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from searchgym.agents import load_agent
+from searchgym.cli.output import emit, emit_rows, say
+from searchgym.corpora.files import iter_jsonl
+from searchgym.envs import Task, find_env, load_task
+from searchgym.eval import EvalOptions, evaluate
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.models import Loading, load_models
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train import Recipe, load_recipe, train
+from searchgym.train.demonstrations.oracle import demonstrate_search
+from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
+
+RULES: dict[str, Any] = {"top_k": 3, "max_turns": 6, "max_observation_words": 150, "reward": "em"}
+ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds")
+PERMUTED = "credit.terms=[searchgym.practice.controls:permuted]"
+MAX_TOKENS = 64
+REAL = {"HotpotQA": "hotpotqa", "2WikiMultihopQA": "2wikimultihopqa"}
+
+
+def recipe_of(arm: str, seed: int, home: Path, values: Sequence[str]) -> Recipe:
+    """Returns the recipe of an arm that asks questions."""
+    corpus = home / "practice" / "corpus.jsonl"
+    rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
+    asked = {
+        "env_options": f"{{questions: {home / 'practice' / 'questions.jsonl'}, corpus: {corpus}, {rules}}}",
+        "validation.env_options": f"{{questions: {home / 'validation' / 'questions.jsonl'}, corpus: {corpus}}}",
+        "seed": str(seed),
+    }
+    if arm == "worlds":
+        asked |= {
+            "env": "searchgym/WorldFull-v0",
+            "env_options": f"{{world: {{level: full, split: train, size: 2000, seed: {seed + 1}}}, {rules}}}",
+            "validation.env_options": "{world: {level: full, split: validation, size: 100, seed: 1}}",
+        }
+    changed = {"permuted": [PERMUTED], "rejection": ["method=rejection"]}.get(arm, [])
+    return load_recipe("smol-grpo", [*(f"{key}={value}" for key, value in asked.items()), *changed, *values])
+
+
+def demonstrated(home: Path, model: str, folder: Path) -> int:
+    """Writes oracle episodes of the training questions, each once; returns their number."""
+    if not folder.exists():
+        questions, corpus = home / "practice" / "questions.jsonl", home / "practice" / "corpus.jsonl"
+        task = load_task(find_env("searchgym/Corpus-v0"), questions=str(questions), corpus=str(corpus), **RULES)
+        tokenizer = load_tokenizer(model)
+        form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
+        write_demonstrations(demonstrate_search(task, form, len(task.questions)), folder, {"kind": "search-r1"})
+    return sum(1 for _ in iter_jsonl(folder / EPISODES))
+
+
+def demonstrations_recipe(given: argparse.Namespace, seed: int, tokens: float) -> Recipe:
+    """Returns the recipe that learns oracle episodes until about as many tokens are read."""
+    shown = given.out / "demonstrations"
+    count = demonstrated(given.home, given.model, shown)
+    from searchgym.rollout import read_episodes
+
+    spans = itertools.chain.from_iterable(e.contexts[0].spans for e in read_episodes(shown / EPISODES))
+    each = sum(len(span.ids) for span in spans) / count
+    batch = min(8, count)
+    values = [f"model={given.model}", f"supervised.demonstrations={shown / EPISODES}", f"supervised.batch={batch}"]
+    steps = max(1, round(tokens / each / batch))
+    return load_recipe("smol-search", [*values, f"seed={seed}", f"steps={steps}", f"optimizer.lr={given.shown_lr}"])
+
+
+def trained(arm: str, seed: int, given: argparse.Namespace, records: Mapping[tuple[str, int], dict[str, Any]]) -> Any:
+    """Trains an arm; returns (checkpoint, what the training took)."""
+    folder = given.out / f"{arm}-{seed}" / "train"
+    if arm == "demonstrations":
+        if ("grpo", seed) not in records:
+            raise SystemExit(f"demonstrations, seed {seed}: run grpo of that seed first, its tokens are the budget")
+        recipe = demonstrations_recipe(given, seed, records["grpo", seed]["tokens_read"])
+    else:
+        recipe = recipe_of(arm, seed, given.home, given.set)
+    with contextlib.redirect_stdout(sys.stderr):
+        result = train(recipe, folder, resume=(folder / "recipe.yaml").exists())
+    rows = [row for row in result.rows if row["step"] > 0]
+    took = {
+        "steps": result.progress.step,
+        "tokens_read": sum(row.get("learner/tokens_read", 0.0) for row in rows),
+        "minutes": round(sum(row.get("time/draw", 0.0) + row.get("time/learn", 0.0) for row in rows) / 60, 1),
+        "validation": [[row["step"], row["validation/em"]] for row in result.rows if "validation/em" in row],
+        "sampled": [round(row["rollout/em"], 4) for row in rows if "rollout/em" in row],
+    }
+    return result.checkpoint, took
+
+
+def tasks_of(home: Path, corpus: str) -> dict[str, Task]:
+    """Returns the question sets that are scored, by name."""
+    env = find_env("searchgym/Corpus-v0")
+    questions = home / "test" / "questions.jsonl"
+    tasks = {"generated": load_task(env, questions=str(questions), corpus=corpus, **RULES)}
+    if data := os.environ.get("SEARCHGYM_DATA"):
+        for name, folder in REAL.items():
+            place = Path(data) / folder
+            files: dict[str, Any] = {kind: str(place / f"{kind}.json") for kind in ("questions", "corpus")}
+            if (aliases := place / "id_aliases.json").is_file():
+                files["aliases"] = str(aliases)
+            tasks[name] = load_task(find_env(f"searchgym/{name}-v0"), **files, **RULES)
+    return tasks
+
+
+def scored(model: str, tasks: Mapping[str, Task], given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Returns EM and F1 of each question, by set, for the agent and without searches."""
+    found: dict[str, Any] = {}
+    how = Loading(given.sampler, "bfloat16", max_context=2048)
+    models = load_models({"model": model}, next(iter(tasks.values())).rules.protocol, how)
+    try:
+        for name, agent_name in itertools.product(tasks, ("search-r1", "direct")):
+            agent = load_agent(agent_name)
+            roles = {role: dataclasses.replace(own, max_tokens=MAX_TOKENS) for role, own in agent.roles.items()}
+            agent = dataclasses.replace(agent, roles=roles, source=f"{agent.source}, at most {MAX_TOKENS} tokens")
+            out = folder / f"{name}-{agent_name}"
+            options = EvalOptions(resume=(out / "run.json").exists())
+            scores = evaluate(tasks[name], agent, out, dict.fromkeys(agent.roles, models["model"]), options)
+            rows = {str(row["id"]): row for _, row in iter_jsonl(out / "questions.jsonl")}
+            recall = scores["title_recall"]
+            found[f"{name} {agent_name}"] = {
+                "em": {id: row["em"] for id, row in sorted(rows.items())},
+                "f1": round(scores["f1"], 4),
+                "searches": round(scores["searches"], 3),
+                "gold_titles": None if recall is None else round(recall[-1], 4),
+                "legal": scores["legal"],
+            }
+    finally:
+        models["model"].sampler.close()
+    return found
+
+
+def run_arm(
+    arm: str, seed: int, given: argparse.Namespace, records: Mapping[tuple[str, int], dict[str, Any]]
+) -> dict[str, Any]:
+    """Trains and scores an arm of a seed; returns its record."""
+    say(f"{arm}, seed {seed} ...")
+    took: dict[str, Any] = {"steps": 0, "tokens_read": 0.0, "minutes": 0.0, "validation": [], "sampled": []}
+    model = given.model
+    if arm != "warm":
+        checkpoint, took = trained(arm, seed, given, records)
+        model = str(checkpoint)
+    began = time.perf_counter()
+    scores = scored(model, tasks_of(given.home, given.corpus), given, given.out / f"{arm}-{seed}" / "scores")
+    say(f"  scored in {time.perf_counter() - began:.0f} s")
+    return {"arm": arm, "seed": seed, **took, "scores": scores}
+
+
+def interval(first: np.ndarray, second: np.ndarray, draws: int = 10_000) -> tuple[float, float, float]:
+    """Returns the mean difference of two (seeds, questions) arrays and its 95 % interval.
+
+    Seeds and questions are drawn with replacement, both paired. An array of one row, such as of a model that was not
+    trained, stands beside every seed.
+    """
+    difference = first - second
+    rng = np.random.default_rng(0)
+    seeds, questions = difference.shape
+    means = np.empty(draws)
+    for draw in range(draws):
+        chosen = difference[rng.integers(seeds, size=seeds)][:, rng.integers(questions, size=questions)]
+        means[draw] = chosen.mean()
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(difference.mean()), float(low), float(high)
+
+
+def em_of(records: Mapping[tuple[str, int], dict[str, Any]], arm: str, sets: Sequence[str]) -> np.ndarray:
+    """Returns the EM of an arm, (seeds, questions) float, over the questions of some sets."""
+    rows = []
+    for (name, _), record in sorted(records.items()):
+        if name == arm:
+            parts = [record["scores"][own]["em"] for own in sets]
+            rows.append([part[id] for part in parts for id in sorted(part)])
+    return np.array(rows, dtype=float)
+
+
+def table(records: Mapping[tuple[str, int], dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns a row for each arm and set, and one for each contrast."""
+    sets = list(next(iter(records.values()))["scores"])
+    arms = [arm for arm in ARMS if any(name == arm for name, _ in records)]
+    rows = []
+    for arm, name in itertools.product(arms, sets):
+        own = [record for (other, _), record in sorted(records.items()) if other == arm]
+        em = em_of(records, arm, [name])
+        row = {"arm": arm, "set": name, "seeds": len(own), "em": em.mean(), "by seed": np.round(em.mean(1), 3).tolist()}
+        row |= {key: float(np.mean([r["scores"][name][key] for r in own])) for key in ("f1", "searches")}
+        row |= {key: float(np.mean([r[key] for r in own])) for key in ("tokens_read", "minutes")}
+        rows.append(row)
+    real = [name for name in sets if not name.startswith("generated") and name.endswith("search-r1")]
+    contrasts = []
+    for first, second in itertools.combinations([*[arm for arm in arms if arm != "warm"][::-1], "warm"], 2):
+        for label, chosen in (("generated", ["generated search-r1"]), ("real", real)):
+            if chosen:
+                mean, low, high = interval(em_of(records, first, chosen), em_of(records, second, chosen))
+                verdict = "higher" if low > 0 else "lower" if high < 0 else "not resolved"
+                contrasts.append(
+                    {"contrast": f"{first} less {second}", "set": label, "em": mean, "low": low, "high": high}
+                    | {"verdict": verdict}
+                )
+    return rows, contrasts
+
+
+def main() -> None:
+    """Runs what is missing and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("arms", nargs="*", default=["warm", "grpo", "demonstrations", "rejection"], metavar="ARM")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    parser.add_argument("--home", type=Path, default=Path("runs/smol"))
+    parser.add_argument("--corpus", required=True, help="corpus that the generated questions are scored over")
+    parser.add_argument("--model", default="smollm2-searcher")
+    parser.add_argument("--sampler", default="transformers", help="of the scores; the recipe's is rollout.sampler")
+    parser.add_argument("--shown-lr", default="1e-4", help="learning rate of demonstrations")
+    parser.add_argument("--out", type=Path, default=Path("runs/study"))
+    parser.add_argument("--records", type=Path, help="folder of records; default: --out")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="recipe values of the arms that ask")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if unknown := [arm for arm in given.arms if arm not in ARMS]:
+        parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
+    folder: Path = given.records or given.out
+    folder.mkdir(parents=True, exist_ok=True)
+    records: dict[tuple[str, int], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        records[record["arm"], record["seed"]] = record
+    for seed, arm in itertools.product(given.seeds, given.arms):
+        if arm == "warm" and any(name == "warm" for name, _ in records):
+            continue  # it was not trained: one seed is all
+        if (arm, seed) not in records:
+            records[arm, seed] = run_arm(arm, seed, given, records)
+            building = folder / f".{arm}-{seed}.json"
+            building.write_text(json.dumps(records[arm, seed]) + "\n", encoding="utf-8")
+            building.replace(folder / f"{arm}-{seed}.json")
+    rows, contrasts = table(records)
+    if given.json:
+        emit({"rows": rows, "contrasts": contrasts}, True)
+    else:
+        emit_rows(rows, False, "arms")
+        emit_rows(contrasts, False, "contrasts, over seeds and questions")
+
+
+if __name__ == "__main__":
+    main()
