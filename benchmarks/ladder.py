@@ -61,6 +61,12 @@ def fifth(rows: Sequence[Any], last: bool) -> Sequence[Any]:
     return rows[-size:] if last else rows[:size]
 
 
+def mean(values: Sequence[float | None]) -> float:
+    """Returns the mean of the values that there are, 0 if there are none: a step without signal updates nothing."""
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else 0.0
+
+
 def sampled(episodes: Sequence[Episode], questions: dict[str, Question]) -> dict[str, float]:
     """Returns what some episodes found and answered."""
     em = np.array([episode.scores["em"] for episode in episodes])
@@ -83,12 +89,12 @@ def row_of(rung: str, recipe: Recipe, run: Path) -> dict[str, Any]:
         "rung": rung,
         "validation": [round(row["validation/em"], 3) for row in rows if "validation/em" in row],
         "minutes": round(sum(row.get("time/draw", 0) + row.get("time/learn", 0) for row in steps) / 60, 1),
-        "sampler difference": max(row["learner/sampler_difference"] for row in steps),
+        "sampler difference": max(mean([row.get("learner/sampler_difference")]) for row in steps),
     }
     for place, last in (("first", False), ("last", True)):
         row |= {f"{name}, {place}": round(x, 3) for name, x in sampled(fifth(episodes, last), questions).items()}
         for name, key in (("no signal", "groups/zero_variance_share"), ("entropy", "learner/entropy")):
-            row[f"{name}, {place}"] = round(float(np.mean([own[key] for own in fifth(steps, last)])), 3)
+            row[f"{name}, {place}"] = round(mean([own.get(key) for own in fifth(steps, last)]), 3)
     return row
 
 
@@ -114,7 +120,7 @@ def main() -> None:
                 train(recipe, folder / "train", resume=(folder / "train" / "recipe.yaml").exists(), report=_say_step)
             record.write_text(json.dumps(row_of(rung, recipe, folder / "train")), encoding="utf-8")
         found.append(json.loads(record.read_text(encoding="utf-8")))
-    emit_rows(found, False, "ladder") if not given.json else emit({"rungs": found}, True)
+    emit_rows(found, False, "ladder") if not given.json else emit({"results": found}, True)
 
 
 def _say_step(row: dict[str, float]) -> None:

@@ -1,6 +1,6 @@
 """Writes some linked pages of a corpus as a folder of Markdown documents, to try a pipeline on them.
 
-    python benchmarks/own_corpus.py --corpus corpus.json --questions train.jsonl --pages 200 --out documents
+    python benchmarks/own_corpus.py --corpus corpus.json --questions train.jsonl --pages 200 --out documents [--json]
     searchgym train smol-own corpus=documents
 
 The pages are the gold pages of the first questions of several hops that one search does not answer, so that the folder
@@ -16,9 +16,10 @@ from pathlib import Path
 
 import yaml
 
-from searchgym.cli.output import say
+from searchgym.cli.output import emit
 from searchgym.corpora import open_corpus
 from searchgym.corpora.questions import read_questions
+from searchgym.questions.shortcuts import names_answer
 from searchgym.records import title_key
 
 
@@ -29,13 +30,15 @@ def main() -> None:
     parser.add_argument("--questions", required=True)
     parser.add_argument("--pages", type=int, default=200)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.out.exists():
         parser.error(f"{given.out} exists: name another folder")
     wanted: dict[str, None] = {}
     for question in read_questions(given.questions):
         titles = list(dict.fromkeys(map(title_key, question.gold_titles or ())))
-        if question.kind == "chain" and len(titles) > 1 and len(wanted.keys() | set(titles)) <= given.pages:
+        fits = len(titles) > 1 and len(wanted.keys() | set(titles)) <= given.pages
+        if fits and not names_answer(question):
             wanted |= dict.fromkeys(titles)
     building = given.out.with_name(f".{given.out.name}.building")
     shutil.rmtree(building, ignore_errors=True)
@@ -50,7 +53,7 @@ def main() -> None:
                 f"---\n{head}---\n{passage.text}\n", encoding="utf-8"
             )
     building.rename(given.out)
-    say(f"{len(written)} documents in {given.out}")
+    emit({"documents": len(written), "out": str(given.out)}, given.json, "documents")
 
 
 if __name__ == "__main__":

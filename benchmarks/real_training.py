@@ -3,12 +3,13 @@
     python benchmarks/real_training.py [ARM ...] --seeds 0 1 2 3 4 --home runs/smol --corpus corpus.json
         [--out runs/study] [--records FOLDER] [--set KEY=VALUE ...] [--json]
 
-Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt), `demonstrations` (oracle episodes of the
-same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with rewards
-exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages). `warm` is the model that all start
-from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and seed is scored once,
-after its last step: on test/ and, if SEARCHGYM_DATA has them, on HotpotQA's and 2WikiMultihopQA's questions, with and
-without searches. Records are small and enough for the table: with --records, arms and seeds in it are not run again.
+Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt), `demonstrations` (oracle episodes of
+the same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with
+rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages). `warm` is the model
+that all start from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and
+seed is scored once, after its last step: on test/ and, if SEARCHGYM_DATA has them, on HotpotQA's and
+2WikiMultihopQA's questions, with and without searches. Records are small and enough for the table: with --records,
+arms and seeds in it are not run again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from searchgym.cli.output import emit, emit_rows, say
 from searchgym.corpora.files import iter_jsonl
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import EvalOptions, evaluate
+from searchgym.rollout import read_episodes
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, load_models
 from searchgym.rollout.tokens import TokenFormat
@@ -46,14 +48,16 @@ MAX_TOKENS = 64
 REAL = {"HotpotQA": "hotpotqa", "2WikiMultihopQA": "2wikimultihopqa"}
 
 
-def recipe_of(arm: str, seed: int, home: Path, values: Sequence[str]) -> Recipe:
+def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     """Returns the recipe of an arm that asks questions."""
+    home: Path = given.home
     corpus = home / "practice" / "corpus.jsonl"
     rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
     asked = {
         "env_options": f"{{questions: {home / 'practice' / 'questions.jsonl'}, corpus: {corpus}, {rules}}}",
         "validation.env_options": f"{{questions: {home / 'validation' / 'questions.jsonl'}, corpus: {corpus}}}",
         "seed": str(seed),
+        "model": given.model,
     }
     if arm == "worlds":
         asked |= {
@@ -62,7 +66,7 @@ def recipe_of(arm: str, seed: int, home: Path, values: Sequence[str]) -> Recipe:
             "validation.env_options": "{world: {level: full, split: validation, size: 100, seed: 1}}",
         }
     changed = {"permuted": [PERMUTED], "rejection": ["method=rejection"]}.get(arm, [])
-    return load_recipe("smol-grpo", [*(f"{key}={value}" for key, value in asked.items()), *changed, *values])
+    return load_recipe("smol-grpo", [*(f"{key}={value}" for key, value in asked.items()), *changed, *given.set])
 
 
 def demonstrated(home: Path, model: str, folder: Path) -> int:
@@ -80,14 +84,12 @@ def demonstrations_recipe(given: argparse.Namespace, seed: int, tokens: float) -
     """Returns the recipe that learns oracle episodes until about as many tokens are read."""
     shown = given.out / "demonstrations"
     count = demonstrated(given.home, given.model, shown)
-    from searchgym.rollout import read_episodes
-
     spans = itertools.chain.from_iterable(e.contexts[0].spans for e in read_episodes(shown / EPISODES))
     each = sum(len(span.ids) for span in spans) / count
     batch = min(8, count)
     values = [f"model={given.model}", f"supervised.demonstrations={shown / EPISODES}", f"supervised.batch={batch}"]
     steps = max(1, round(tokens / each / batch))
-    return load_recipe("smol-search", [*values, f"seed={seed}", f"steps={steps}", f"optimizer.lr={given.shown_lr}"])
+    return load_recipe("smol-search", [*values, f"seed={seed}", f"steps={steps}", *given.shown])
 
 
 def trained(arm: str, seed: int, given: argparse.Namespace, records: Mapping[tuple[str, int], dict[str, Any]]) -> Any:
@@ -98,7 +100,7 @@ def trained(arm: str, seed: int, given: argparse.Namespace, records: Mapping[tup
             raise SystemExit(f"demonstrations, seed {seed}: run grpo of that seed first, its tokens are the budget")
         recipe = demonstrations_recipe(given, seed, records["grpo", seed]["tokens_read"])
     else:
-        recipe = recipe_of(arm, seed, given.home, given.set)
+        recipe = recipe_of(arm, seed, given)
     with contextlib.redirect_stdout(sys.stderr):
         result = train(recipe, folder, resume=(folder / "recipe.yaml").exists())
     rows = [row for row in result.rows if row["step"] > 0]
@@ -232,7 +234,9 @@ def main() -> None:
     parser.add_argument("--corpus", required=True, help="corpus that the generated questions are scored over")
     parser.add_argument("--model", default="smollm2-searcher")
     parser.add_argument("--sampler", default="transformers", help="of the scores; the recipe's is rollout.sampler")
-    parser.add_argument("--shown-lr", default="1e-4", help="learning rate of demonstrations")
+    parser.add_argument(
+        "--shown", nargs="+", default=["optimizer.lr=1e-4"], metavar="KEY=VALUE", help="recipe values of demonstrations"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--records", type=Path, help="folder of records; default: --out")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="recipe values of the arms that ask")
@@ -256,7 +260,7 @@ def main() -> None:
             building.replace(folder / f"{arm}-{seed}.json")
     rows, contrasts = table(records)
     if given.json:
-        emit({"rows": rows, "contrasts": contrasts}, True)
+        emit({"results": rows, "contrasts": contrasts}, True)
     else:
         emit_rows(rows, False, "arms")
         emit_rows(contrasts, False, "contrasts, over seeds and questions")

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from searchgym.cards import WorldSpec
+from searchgym.corpora.passages import write_corpus
+from searchgym.corpora.questions import write_questions
+from searchgym.corpora.worlds import build_world
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import load_tasks, train
@@ -130,3 +134,82 @@ def test_plans_of_a_team(tmp_path):
         if len(legal) == len(own):
             short = sum("<q2>" not in e.calls[0].text for e in own)
             assert row["one part"] == pytest.approx(short / len(own), abs=1e-3)
+
+
+@pytest.fixture
+def practised(tmp_path):
+    """A folder as `questions select` leaves it, with questions of a world, and the world's corpus."""
+    world = build_world(WorldSpec("simple", size=40, seed=5, split="train"))
+    corpus = tmp_path / "corpus.jsonl"
+    write_corpus(corpus, world.passages)
+    for name, questions in (("practice", world.questions[:16]), ("validation", world.questions[16:20]),
+                            ("test", world.questions[20:26])):  # fmt: skip
+        (tmp_path / name).mkdir()
+        write_questions(tmp_path / name / "questions.jsonl", questions)
+        write_corpus(tmp_path / name / "corpus.jsonl", world.passages)
+    return tmp_path
+
+
+SMALL = ["steps=2", "rollout.questions=4", "rollout.attempts=2", "rollout.resample=0", "learner.frozen_layers=0"]
+SMALL += [
+    "advantage.drop_zero_variance=false",
+    "validation.every=2",
+    "validation.questions=4",
+    "log.tensorboard=false",
+    "log.curve=false",
+]
+
+
+@pytest.mark.slow
+def test_a_ladder_of_two_rungs(practised):
+    given = ["recipe", "lr 2e-5", "--home", str(practised), "--out", str(practised / "ladder"), "--json"]
+    found = script("ladder.py", *given, "--set", "model=tiny", *SMALL)
+    assert found.returncode == 0, found.stderr
+    rows = json.loads(found.stdout)["results"]
+    assert [row["rung"] for row in rows] == ["recipe", "lr 2e-5"]
+    assert all(len(row["validation"]) == 2 for row in rows)
+    run = practised / "ladder" / "recipe" / "train"
+    assert load_recipe(str(run / "recipe.yaml")).optimizer.lr == 1e-5
+    assert load_recipe(str(practised / "ladder" / "lr-2e-5" / "train" / "recipe.yaml")).optimizer.lr == 2e-5
+    # the first and last fifth of 16 episodes are three each, counted here once more
+    first = list(SavedRun.read(run).episodes.values())[:3]
+    assert rows[0]["em, first"] == round(sum(episode.scores["em"] for episode in first) / 3, 3)
+    assert rows[0]["searches, first"] == round(sum(len(episode.searches) for episode in first) / 3, 3)
+
+
+@pytest.mark.slow
+def test_a_study_of_five_arms(practised):
+    out = practised / "study"
+    given = ["warm", "grpo", "demonstrations", "permuted", "worlds", "--seeds", "0", "--home", str(practised)]
+    given += ["--corpus", str(practised / "corpus.jsonl"), "--model", "tiny", "--out", str(out), "--json"]
+    given += ["--set", *SMALL, "--shown", "learner.frozen_layers=0"]
+    found = script("real_training.py", *given)
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    assert {(row["arm"], row["set"]) for row in result["results"]} == {
+        (arm, f"generated {agent}")
+        for arm in ("warm", "grpo", "demonstrations", "permuted", "worlds")
+        for agent in ("search-r1", "direct")
+    }
+    records = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    assert set(records) == {"warm-0", "grpo-0", "demonstrations-0", "permuted-0", "worlds-0"}
+    read = [records[f"{arm}-0"]["tokens_read"] for arm in ("grpo", "demonstrations")]
+    assert 0.5 < read[1] / read[0] < 2  # as near as whole steps of eight demonstrations come
+    assert load_recipe(str(out / "worlds-0" / "train" / "recipe.yaml")).env == "searchgym/WorldFull-v0"
+    contrast = next(row for row in result["contrasts"] if row["contrast"] == "grpo less warm")
+    em = [[records[f"{arm}-0"]["scores"]["generated search-r1"]["em"][id] for id in sorted(
+        records["warm-0"]["scores"]["generated search-r1"]["em"])] for arm in ("grpo", "warm")]  # fmt: skip
+    assert contrast["em"] == pytest.approx(sum(em[0]) / 6 - sum(em[1]) / 6)
+    again = script("real_training.py", *given)
+    assert again.returncode == 0 and json.loads(again.stdout) == result and "scored" not in again.stderr
+
+
+@pytest.mark.slow
+def test_documents_of_linked_pages(practised):
+    given = ["--corpus", str(practised / "corpus.jsonl"), "--pages", "4"]
+    given += ["--questions", str(practised / "practice" / "questions.jsonl"), "--out", str(practised / "documents")]
+    found = script("own_corpus.py", *given, "--json")
+    assert found.returncode == 0, found.stderr
+    texts = [path.read_text() for path in sorted((practised / "documents").glob("*.md"))]
+    assert json.loads(found.stdout)["documents"] == len(texts) and 2 <= len(texts) <= 4
+    assert all(text.startswith("---\ntitle: ") for text in texts)
