@@ -1,5 +1,6 @@
 """Every script under benchmarks/ prints a table, or exactly one JSON object with --json; progress goes to stderr."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -134,6 +135,24 @@ def test_plans_of_a_team(tmp_path):
         if len(legal) == len(own):
             short = sum("<q2>" not in e.calls[0].text for e in own)
             assert row["one part"] == pytest.approx(short / len(own), abs=1e-3)
+
+
+def test_growth_of_short_plans_by_hand():
+    found = importlib.util.spec_from_file_location("plans", ROOT / "benchmarks" / "plans.py")
+    plans = importlib.util.module_from_spec(found)
+    found.loader.exec_module(plans)
+    shares = {
+        ("a", 0): (0.2, 0.5, 0.7),
+        ("a", 1): (0.3, 0.3, 0.6),
+        ("b", 0): (0.2, 0.9, 0.3),
+        ("b", 1): (0.4, 0.0, 0.3),
+    }
+    rows = [{"run": f"{arm}-{seed}", "one part": share} for (arm, seed), own in shares.items() for share in own]
+    # a grows by 0.5 and 0.3, b by 0.1 and -0.1: the differences are 0.4 and 0.4
+    (row,) = plans.growth(rows)
+    assert row == {"arms": "a:b", "seeds": 2, "difference": 0.4, "low": 0.4, "high": 0.4,
+                   "growth of the first": 0.4, "of the second": 0.0}  # fmt: skip
+    assert plans.growth(rows[:6]) == []
 
 
 @pytest.fixture
