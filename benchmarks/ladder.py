@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from searchgym.cli.output import emit, emit_rows, say
-from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.files import iter_jsonl, write_atomic
 from searchgym.corpora.questions import read_questions
 from searchgym.records import Episode, Question, title_key
 from searchgym.rollout import read_episodes
@@ -74,7 +74,7 @@ def sampled(episodes: Sequence[Episode], questions: dict[str, Question]) -> dict
     return {
         "em": float(em.mean()),
         "found": float(all_found.mean()),
-        "em given found": float(em[all_found].mean()) if all_found.any() else float("nan"),
+        "em given found": float(em[all_found].mean()) if all_found.any() else 0.0,
         "searches": float(np.mean([len(episode.searches) for episode in episodes])),
     }
 
@@ -118,8 +118,13 @@ def main() -> None:
             recipe = recipe_of(rung, given.home, given.set)
             with contextlib.redirect_stdout(sys.stderr):
                 train(recipe, folder / "train", resume=(folder / "train" / "recipe.yaml").exists(), report=_say_step)
-            record.write_text(json.dumps(row_of(rung, recipe, folder / "train")), encoding="utf-8")
-        found.append(json.loads(record.read_text(encoding="utf-8")))
+            row = row_of(rung, recipe, folder / "train") | {"values": given.set}
+            with write_atomic(record) as file:
+                file.write(json.dumps(row).encode())
+        row = json.loads(record.read_text(encoding="utf-8"))
+        if row["values"] != given.set:
+            parser.error(f"{folder} was run with --set {' '.join(row['values'])}: name another --out")
+        found.append(row)
     emit_rows(found, False, "ladder") if not given.json else emit({"results": found}, True)
 
 

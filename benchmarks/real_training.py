@@ -7,7 +7,7 @@ Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt),
 the same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with
 rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages). `warm` is the model
 that all start from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and
-seed is scored once, after its last step: on test/ and, if SEARCHGYM_DATA has them, on HotpotQA's and
+seed is scored once, after its last step: on test/ and, if SEARCHGYM_DATA is set, on HotpotQA's and
 2WikiMultihopQA's questions, with and without searches. Records are small and enough for the table: with --records,
 arms and seeds in it are not run again.
 """
@@ -32,7 +32,7 @@ from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows, say
 from searchgym.corpora.files import iter_jsonl
 from searchgym.envs import Task, find_env, load_task
-from searchgym.eval import EvalOptions, evaluate
+from searchgym.eval import EvalOptions, evaluate, t_interval
 from searchgym.rollout import read_episodes
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, load_models
@@ -46,6 +46,10 @@ ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds")
 PERMUTED = "credit.terms=[searchgym.practice.controls:permuted]"
 MAX_TOKENS = 64
 REAL = {"HotpotQA": "hotpotqa", "2WikiMultihopQA": "2wikimultihopqa"}
+
+
+Records = Mapping[tuple[str, int], dict[str, Any]]
+"""What each arm and seed came to."""
 
 
 def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
@@ -92,7 +96,7 @@ def demonstrations_recipe(given: argparse.Namespace, seed: int, tokens: float) -
     return load_recipe("smol-search", [*values, f"seed={seed}", f"steps={steps}", *given.shown])
 
 
-def trained(arm: str, seed: int, given: argparse.Namespace, records: Mapping[tuple[str, int], dict[str, Any]]) -> Any:
+def trained(arm: str, seed: int, given: argparse.Namespace, records: Records) -> Any:
     """Trains an arm; returns (checkpoint, what the training took)."""
     folder = given.out / f"{arm}-{seed}" / "train"
     if arm == "demonstrations":
@@ -156,9 +160,7 @@ def scored(model: str, tasks: Mapping[str, Task], given: argparse.Namespace, fol
     return found
 
 
-def run_arm(
-    arm: str, seed: int, given: argparse.Namespace, records: Mapping[tuple[str, int], dict[str, Any]]
-) -> dict[str, Any]:
+def run_arm(arm: str, seed: int, given: argparse.Namespace, records: Records) -> dict[str, Any]:
     """Trains and scores an arm of a seed; returns its record."""
     say(f"{arm}, seed {seed} ...")
     took: dict[str, Any] = {"steps": 0, "tokens_read": 0.0, "minutes": 0.0, "validation": [], "sampled": []}
@@ -175,8 +177,9 @@ def run_arm(
 def interval(first: np.ndarray, second: np.ndarray, draws: int = 10_000) -> tuple[float, float, float]:
     """Returns the mean difference of two (seeds, questions) arrays and its 95 % interval.
 
-    Seeds and questions are drawn with replacement, both paired. An array of one row, such as of a model that was not
-    trained, stands beside every seed.
+    Seeds and questions are drawn with replacement, both paired. Few seeds vary less than their source when they are
+    drawn so; the interval is therefore at least as wide as Student's t over the seeds. With one seed it says nothing
+    of other seeds.
     """
     difference = first - second
     rng = np.random.default_rng(0)
@@ -185,29 +188,49 @@ def interval(first: np.ndarray, second: np.ndarray, draws: int = 10_000) -> tupl
     for draw in range(draws):
         chosen = difference[rng.integers(seeds, size=seeds)][:, rng.integers(questions, size=questions)]
         means[draw] = chosen.mean()
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(difference.mean()), float(low), float(high)
+    low, high = map(float, np.quantile(means, [0.025, 0.975]))
+    if seeds > 1:
+        by_t = t_interval(difference.mean(1))
+        low, high = min(low, by_t[0]), max(high, by_t[1])
+    return float(difference.mean()), low, high
 
 
-def em_of(records: Mapping[tuple[str, int], dict[str, Any]], arm: str, sets: Sequence[str]) -> np.ndarray:
-    """Returns the EM of an arm, (seeds, questions) float, over the questions of some sets."""
-    rows = []
-    for (name, _), record in sorted(records.items()):
+def em_of(records: Records, arm: str, sets: Sequence[str]) -> dict[int, list[float]]:
+    """Returns the EM of each question of some sets, in the same order everywhere, by the seeds of an arm."""
+    found = {}
+    for (name, seed), record in sorted(records.items()):
         if name == arm:
             parts = [record["scores"][own]["em"] for own in sets]
-            rows.append([part[id] for part in parts for id in sorted(part)])
-    return np.array(rows, dtype=float)
+            found[seed] = [part[id] for part in parts for id in sorted(part)]
+    return found
 
 
-def table(records: Mapping[tuple[str, int], dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns a row for each arm and set, and one for each contrast."""
-    sets = list(next(iter(records.values()))["scores"])
+def paired(records: Records, first: str, second: str, sets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the EM of two arms over the seeds that both have, (seeds, questions) float each.
+
+    The model that was not trained stands beside every seed.
+    """
+    ems = {arm: em_of(records, arm, sets) for arm in (first, second)}
+    for arm, other in ((first, second), (second, first)):
+        if arm == "warm":
+            (own,) = ems[arm].values()
+            ems[arm] = dict.fromkeys(ems[other], own)
+    seeds = [seed for seed in ems[first] if seed in ems[second]]
+    return np.array([ems[first][seed] for seed in seeds]), np.array([ems[second][seed] for seed in seeds])
+
+
+def table(records: Records) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns a row for each arm and set that all records have, and one for each contrast."""
+    sets = [
+        name for name in next(iter(records.values()))["scores"] if all(name in r["scores"] for r in records.values())
+    ]
     arms = [arm for arm in ARMS if any(name == arm for name, _ in records)]
     rows = []
     for arm, name in itertools.product(arms, sets):
         own = [record for (other, _), record in sorted(records.items()) if other == arm]
-        em = em_of(records, arm, [name])
-        row = {"arm": arm, "set": name, "seeds": len(own), "em": em.mean(), "by seed": np.round(em.mean(1), 3).tolist()}
+        by_seed = [float(np.mean(em)) for em in em_of(records, arm, [name]).values()]
+        row = {"arm": arm, "set": name, "seeds": len(own), "em": float(np.mean(by_seed))}
+        row["by seed"] = [round(em, 3) for em in by_seed]
         row |= {key: float(np.mean([r["scores"][name][key] for r in own])) for key in ("f1", "searches")}
         row |= {key: float(np.mean([r[key] for r in own])) for key in ("tokens_read", "minutes")}
         rows.append(row)
@@ -215,13 +238,15 @@ def table(records: Mapping[tuple[str, int], dict[str, Any]]) -> tuple[list[dict[
     contrasts = []
     for first, second in itertools.combinations([*[arm for arm in arms if arm != "warm"][::-1], "warm"], 2):
         for label, chosen in (("generated", ["generated search-r1"]), ("real", real)):
-            if chosen:
-                mean, low, high = interval(em_of(records, first, chosen), em_of(records, second, chosen))
-                verdict = "higher" if low > 0 else "lower" if high < 0 else "not resolved"
-                contrasts.append(
-                    {"contrast": f"{first} less {second}", "set": label, "em": mean, "low": low, "high": high}
-                    | {"verdict": verdict}
-                )
+            ems = paired(records, first, second, chosen) if chosen and {first, second} <= set(arms) else None
+            if ems is None or not len(ems[0]):
+                continue
+            mean, low, high = interval(*ems)
+            verdict = "higher" if low > 0 else "lower" if high < 0 else "not resolved"
+            contrasts.append(
+                {"contrast": f"{first} less {second}", "set": label, "seeds": len(ems[0]), "em": mean, "low": low}
+                | {"high": high, "verdict": verdict if len(ems[0]) > 1 else "one seed"}
+            )
     return rows, contrasts
 
 
@@ -244,6 +269,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [arm for arm in given.arms if arm not in ARMS]:
         parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
+    tasks_of(given.home, given.corpus)  # what is scored must be there before hours of training
     folder: Path = given.records or given.out
     folder.mkdir(parents=True, exist_ok=True)
     records: dict[tuple[str, int], dict[str, Any]] = {}

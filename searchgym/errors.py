@@ -41,6 +41,10 @@ class UsageError(SearchGymError):
     """Raised when an argument has a wrong type or value, or conflicts with another."""
 
 
+class NothingLeftError(UsageError):
+    """Raised when a choice among questions leaves none."""
+
+
 class UnknownNameError(UsageError):
     """Raised when a name is unknown; the message suggests the nearest known one.
 

@@ -6,17 +6,22 @@ import dataclasses
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cards import build, find_card
-from searchgym.errors import CardError, UsageError
+from searchgym.envs.data import find_corpus
+from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.practice.selection import Selection
 from searchgym.questions.generate import USUAL, Plan
-from searchgym.train.recipe.load import override_values
-from searchgym.train.recipe.recipe import recipe_keys
+from searchgym.rollout.folders import model_folder
+from searchgym.train.recipe.load import load_recipe, override_values
+from searchgym.train.recipe.recipe import Recipe, recipe_keys
 from searchgym.yaml_reader import read_yaml
 
 KIND: Final = "pipelines"
+WARM: Final = {"reading": "smol-read", "searching": "smol-search"}
+"""Recipes that train on demonstrations, by what is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class SelectionOptions:
     low: float = 0.25
     high: float = 0.75
     multi_hop: float = 0.8
+    fill: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,11 @@ class Pipeline:
         return Plan(n=self.questions.n, seed=self.seed, top_k=top_k, shapes=tuple(self.questions.shapes), shares=shares)
 
     @property
+    def recipe(self) -> Recipe:
+        """The recipe of the reinforcement learning, with its values."""
+        return load_recipe(self.reinforce.recipe, self.reinforce.values)
+
+    @property
     def choice(self) -> Selection:
         """The selection of training questions."""
         return Selection(**dataclasses.asdict(self.selection), seed=self.seed)
@@ -112,6 +123,7 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
         UnknownNameError: No such pipeline, or no such key; the nearest is suggested.
         CardError: The file or a value does not fit.
         UsageError: No corpus is named, or a number is out of range.
+        DataMissingError: A file that is named is not there.
     """
     path = find_card(KIND, name)
     data = read_yaml(path)
@@ -122,4 +134,31 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
     if pipeline.test < 1 or min(pipeline.demonstrations.reading, pipeline.demonstrations.searching) < 0:
         raise CardError(f"{where}: test must be at least 1, and numbers of demonstrations not negative")
     _ = pipeline.plan, pipeline.choice  # they check their values
-    return pipeline
+    if pipeline.recipe.method != "policy":
+        raise CardError(f"{where}: reinforce.recipe {pipeline.recipe.name} has method {pipeline.recipe.method}: policy")
+    for name in WARM.values():
+        load_recipe(name, [*pipeline.demonstrations.values, "supervised.demonstrations=x"])
+    return _absolute(pipeline)
+
+
+def _absolute(pipeline: Pipeline) -> Pipeline:
+    """Returns a pipeline whose files are there, named by absolute paths, so that it resumes from any folder.
+
+    Raises:
+        DataMissingError: The corpus, a file of held-out questions or the model is not there.
+        UnknownNameError: The corpus or the model is neither there nor known by that name.
+    """
+    corpus = find_corpus(pipeline.corpus).resolve() if Path(pipeline.corpus).exists() else None
+    if corpus is None:
+        find_corpus(pipeline.corpus)  # a card
+    for file in pipeline.hold_out:
+        if not Path(file).is_file():
+            raise DataMissingError("no such question file: check hold_out", file)
+    model = Path(pipeline.model)
+    model_folder(pipeline.model)
+    return dataclasses.replace(
+        pipeline,
+        corpus=pipeline.corpus if corpus is None else str(corpus),
+        hold_out=[str(Path(file).resolve()) for file in pipeline.hold_out],
+        model=str(model.resolve()) if model.is_dir() else pipeline.model,
+    )

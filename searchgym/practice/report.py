@@ -27,17 +27,16 @@ WHAT: Final = {
 def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out: Path) -> Path:
     """Writes ``report.md`` to a pipeline's folder."""
     lines = [f"# {pipeline.name}: {pipeline.model} on {pipeline.corpus}", "", *scores_table(done), ""]
-    lines += ["## What was done", "", "| stage | minutes | what came of it |", "|---|---|---|"]
+    lines += ["## What was done", "", "| stage | minutes (of its last session) | what came of it |", "|---|---|---|"]
     for name, did in done.items():
         told = did.get("left_out") or ", ".join(f"{key} {value}" for key, value in _facts(did).items())
         lines.append(f"| {WHAT[name]} | {did['seconds'] / 60:.1f} | {str(told).replace('|', '/')} |")
     lines += ["", f"Adapter: `{done['adapter']['adapter']}`. Evaluate it on questions of your own:", ""]
-    lines += [
-        "```bash",
-        f"searchgym eval --questions FILE --corpus {pipeline.corpus} --agent search-r1 "
-        f"--model {done['adapter']['adapter']}",
-        "```",
-    ]
+    rules = pipeline.env_options | {"max_tokens": pipeline.recipe.rollout.max_tokens}
+    rules = {name: value for name, value in rules.items() if isinstance(value, (int, str))}
+    told = "".join(f" --{name.replace('_', '-')} {value}" for name, value in rules.items())
+    command = f"searchgym eval --questions FILE --corpus {pipeline.corpus} --agent {pipeline.recipe.agent}"
+    lines += ["```bash", f"{command} --model {done['adapter']['adapter']}{told} --dtype bfloat16", "```"]
     with write_atomic(out / REPORT) as file:
         file.write(("\n".join(lines) + "\n").encode())
     return out / REPORT

@@ -22,7 +22,7 @@ from searchgym.corpora.files import iter_jsonl, sha256_file, write_atomic
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.retrieval.backends import Progress, quiet
 from searchgym.envs.task import Task
-from searchgym.errors import UsageError
+from searchgym.errors import NothingLeftError, RunExistsError, UsageError
 from searchgym.eval.runner import QUESTIONS, EvalOptions, evaluate
 from searchgym.questions.shortcuts import hops_of, names_answer
 from searchgym.records import Question, title_key
@@ -50,6 +50,8 @@ class Selection:
     """Highest pass rate."""
     multi_hop: float = 0.8
     """Share of questions of several hops among those measured and, by leaving others out, among those selected."""
+    fill: bool = False
+    """Whether the other kind takes the place of one that is too few. If not, all are fewer, in the share asked for."""
     temperature: float = 1.0
     """Sampling temperature of the attempts."""
     seed: int = 0
@@ -113,19 +115,23 @@ def _own_hits(task: Task, questions: Sequence[Question]) -> list[set[str]]:
 def pool_of(questions: Sequence[Question], how: Selection) -> list[Question]:
     """Returns the questions to measure: drawn by the seed, with the share of several hops that is asked for.
 
-    Where one kind is too few, the pool is smaller, not its share; where there is none of one kind, the other is taken.
+    Where one kind is too few see `Selection.fill`; where there is none of one kind, the other is taken.
     """
     rng = random.Random(f"pool {how.seed}")
     order = rng.sample(list(questions), len(questions))
-    return _in_proportion(order, how.multi_hop, how.pool)
+    return _in_proportion(order, how, how.pool)
 
 
-def _in_proportion(order: Sequence[Question], share: float, most: int) -> list[Question]:
+def _in_proportion(order: Sequence[Question], how: Selection, most: int) -> list[Question]:
     """Returns the first questions in an order, at most `most`, of which a share is of several hops."""
     several = [question for question in order if hops_of(question) > 1]
     single = [question for question in order if hops_of(question) <= 1]
-    if not several or not single:
-        share = float(bool(several))
+    share = how.multi_hop if several and single else float(bool(several))
+    if how.fill:
+        whole = min(most, len(order))
+        take = min(len(several), max(round(whole * share), whole - len(single)))
+        chosen = {question.id for question in [*several[:take], *single[: whole - take]]}
+        return [question for question in order if question.id in chosen]
     whole = min(
         most,
         int(len(several) / share + 1e-9) if share else most,
@@ -165,7 +171,7 @@ def select(
         The report that is written beside the questions.
 
     Raises:
-        UsageError: No question is a candidate, or none is selected.
+        NothingLeftError: No question is a candidate, or none is selected.
     """
     pool, left = drawn(task, how, apart)
     rates: list[dict[str, float]] = []
@@ -174,7 +180,7 @@ def select(
         rates.append(_measured(task.asking(kept), agent, models, out / name, how, number, progress, concurrency))
         kept = [question for question in kept if how.low <= rates[-1][question.id] <= how.high]
         if not kept:
-            raise UsageError(
+            raise NothingLeftError(
                 f"{name} measurement: no question's pass rate is in {how.low:g} to {how.high:g}; their mean is "
                 f"{sum(rates[-1].values()) / len(rates[-1]):.2f}: widen the window, measure more questions, or take "
                 "a model that knows more"
@@ -182,20 +188,31 @@ def select(
     marked = [
         dataclasses.replace(q, metadata={**q.metadata, "pass_rates": [rates[0][q.id], rates[1][q.id]]}) for q in kept
     ]
-    chosen = _in_proportion(marked, how.multi_hop, len(marked))
+    chosen = _in_proportion(marked, how, len(marked))
     return _written(chosen, out, _report(task, how, left, pool, rates, marked, chosen))
+
+
+def check_selection_out(out: Path, measured: bool) -> None:
+    """Refuses a folder that holds anything but a measured selection to go on with.
+
+    Raises:
+        RunExistsError: The folder holds something else.
+    """
+    goes_on = measured and (out / ROUNDS[0]).is_dir()
+    if out.is_dir() and any(out.iterdir()) and not goes_on:
+        raise RunExistsError(f"{out} is not empty and holds no selection to go on with: choose another --out")
 
 
 def drawn(task: Task, how: Selection, apart: Iterable[Question]) -> tuple[list[Question], dict[str, int]]:
     """Returns the pool of a task's candidates, and how many questions were left out by reason.
 
     Raises:
-        UsageError: The pool is empty.
+        NothingLeftError: The pool is empty.
     """
     fit, left = candidates(task, apart)
     pool = pool_of(fit, how)
     if not pool:
-        raise UsageError(f"none of {len(task.questions)} questions can be taken ({_counts(left)})")
+        raise NothingLeftError(f"none of {len(task.questions)} questions can be taken ({_counts(left)})")
     return pool, left
 
 
@@ -203,7 +220,7 @@ def write_pool(task: Task, out: Path, how: Selection, apart: Iterable[Question] 
     """Writes the pool of a task's candidates unmeasured, as for validation; returns the report written beside it.
 
     Raises:
-        UsageError: The pool is empty.
+        NothingLeftError: The pool is empty.
     """
     pool, left = drawn(task, how, apart)
     numbers = Counter(map(hops_of, pool))
@@ -216,9 +233,7 @@ def write_pool(task: Task, out: Path, how: Selection, apart: Iterable[Question] 
 def _written(questions: Sequence[Question], out: Path, report: dict[str, Any]) -> dict[str, Any]:
     """Writes questions and their report to a folder; returns the report with the file's hash."""
     out.mkdir(parents=True, exist_ok=True)
-    temporary = out / f".{SELECTED}.building"
-    write_questions(temporary, questions)
-    temporary.replace(out / SELECTED)
+    write_questions(out / SELECTED, questions)
     report = report | {"sha256": sha256_file(out / SELECTED)}
     with write_atomic(out / REPORT) as file:
         file.write((json.dumps(report, indent=1) + "\n").encode())

@@ -8,7 +8,7 @@ validation/     questions for validation        test/      questions for scores
 selected/       training questions, chosen by pass rate
 reinforced/     the run of reinforcement learning
 scores/ROW/     evaluations on the test questions
-adapter/        the adapter with the best validation score
+adapter/        the adapter with the best validation score, and how it was made
 report.md       what each stage did, and the scores
 stages.json     what finished stages did, with their seconds
 """
@@ -20,7 +20,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +37,15 @@ from searchgym.corpora.retrieval.backends import Progress
 from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
-from searchgym.errors import RunExistsError, UsageError
+from searchgym.errors import NothingLeftError, RunExistsError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate, write_json
-from searchgym.practice.pipeline import Pipeline
+from searchgym.practice.pipeline import WARM, Pipeline
 from searchgym.practice.selection import SELECTED, select, write_pool
 from searchgym.questions.storage import held_out_by, write_set
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, Model, load_models
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations.oracle import Shown, demonstrate_search
+from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.reading import demonstrate_reading
 from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 from searchgym.train.recipe.load import load_recipe
@@ -54,6 +54,8 @@ from searchgym.train.run.assembly import train
 
 DONE: Final = "stages.json"
 PIPELINE: Final = "pipeline.yaml"
+MADE: Final = "made.json"
+"""File beside an adapter that says how it was made."""
 ENV: Final = "searchgym/Corpus-v0"
 FEWEST: Final = 8
 """Demonstrations, or training questions, below which a stage is left out: they are too few for one step."""
@@ -106,11 +108,12 @@ class Work:
     @property
     def recipe(self) -> Recipe:
         """Recipe of the reinforcement learning, before it is fitted to the questions."""
-        return load_recipe(self.pipeline.reinforce.recipe, [*self.pipeline.reinforce.values, f"model={self.practised}"])
+        return dataclasses.replace(self.pipeline.recipe, model=self.practised, seed=self.pipeline.seed)
 
     @contextlib.contextmanager
-    def model(self, name: str, task: Task, agent: str = "search-r1") -> Any:
-        """Loads a model for the roles of an agent, and closes it when the block ends."""
+    def model(self, name: str, task: Task, agent: str | None = None) -> Any:
+        """Loads a model for the roles of an agent, the recipe's by default, and closes it when the block ends."""
+        agent = agent or self.recipe.agent
         chosen = with_max_tokens(load_agent(agent), self.recipe.rollout.max_tokens)
         how = Loading(dtype="bfloat16" if self.recipe.optimizer.autocast else "float32")
         models: dict[str, Model] = load_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how)
@@ -143,19 +146,34 @@ def generate(work: Work) -> dict[str, Any]:
     passages = list(open_corpus(find_corpus(pipeline.corpus)))
     held_out = held_out_by(passages, pipeline.hold_out)
     left = [p for number, p in enumerate(passages) if held_out is None or number not in held_out.pages]
-    write_corpus(work.out / ".corpus.jsonl.building", left)
-    (work.out / ".corpus.jsonl.building").replace(work.out / "corpus.jsonl")
+    write_corpus(work.out / "corpus.jsonl", left)
     folder = work.out / "questions"
     if not folder.exists():
         write_set(passages, pipeline.questions.pack, pipeline.plan, folder, held_out, pipeline.corpus, work.progress)
     report = read_json(folder / "report.json")
     empty = [split for split in ("train", "test") if not report["questions"].get(split)]
+    if not empty:
+        counts = {split: pool_for(work, split, report["questions"]) for split in ("test", "validation")}
+        empty = [] if counts["test"] else ["test"]
     if empty:
+        why = f"{folder / 'report.md'} tells what the filters took"
         raise UsageError(
-            f"{pipeline.corpus}: {len(passages)} passages give no questions for {' and '.join(empty)} "
-            f"({folder / 'report.md'} tells what the filters took): give more pages, or other questions.shapes"
+            f"{pipeline.corpus}: {len(passages)} passages give no questions for {' and '.join(empty)} ({why}): give "
+            "more pages or other questions.shapes, with another --out"
         )
     return {"passages": len(passages), "held_out_pages": len(passages) - len(left), **report["questions"]}
+
+
+def pool_for(work: Work, split: str, counts: Mapping[str, int]) -> int:
+    """Writes the questions of validation or test, chosen by their kind alone; returns their number."""
+    most = {"test": work.pipeline.test, "validation": work.recipe.validation.questions}[split]
+    if not counts.get(split):
+        return 0
+    try:
+        how = dataclasses.replace(work.pipeline.choice, pool=most)
+        return int(write_pool(work.task(work.questions(split)), work.out / split, how)["questions"])
+    except NothingLeftError:
+        return 0
 
 
 def demonstrated(work: Work, name: str) -> dict[str, Any]:
@@ -169,9 +187,12 @@ def demonstrated(work: Work, name: str) -> dict[str, Any]:
     task = work.task(work.questions("train"))
     tokenizer = load_tokenizer(work.pipeline.model)
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
-    seed = work.pipeline.seed
+    seed, agent = work.pipeline.seed, work.recipe.agent
     try:
-        shown: Shown = (demonstrate_reading if name == "reading" else demonstrate_search)(task, form, wanted, seed=seed)
+        if name == "reading":
+            shown = demonstrate_reading(task, form, wanted, seed=seed)
+        else:
+            shown = demonstrate_search(task, form, wanted, agent=agent, seed=seed)
     except UsageError as error:  # small corpora may give questions and no demonstration
         return {"episodes": 0, "left_out": str(error)}
     made = {"kind": name, "model": work.pipeline.model, "seed": seed}
@@ -184,8 +205,8 @@ def read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
-def warmed(work: Work, recipe: str, shown: str) -> dict[str, Any]:
-    """Trains on demonstrations by a recipe: each is read about once."""
+def warmed(work: Work, shown: str) -> dict[str, Any]:
+    """Trains on the demonstrations of ``reading`` or ``searching``: each is read about once."""
     count = work.done[shown]["episodes"]
     if count < FEWEST:
         return {"left_out": f"{count} demonstrations are too few"}
@@ -200,24 +221,19 @@ def warmed(work: Work, recipe: str, shown: str) -> dict[str, Any]:
         f"checkpoint.every={max(1, steps // 4)}",
         *work.pipeline.demonstrations.values,
     ]
-    return work.trained(load_recipe(recipe, values, work.say), work.out / name)
+    return work.trained(load_recipe(WARM[shown], values, work.say), work.out / name)
 
 
 def choose(work: Work) -> dict[str, Any]:
-    """Chooses the questions of training by pass rate, and those of validation and test by kind alone."""
-    choice, test = work.pipeline.choice, work.pipeline.test
-    parts = {"test": dataclasses.replace(choice, pool=test), "validation": dataclasses.replace(choice, pool=40)}
-    counts = {}
-    for split, how in parts.items():
-        file = work.questions(split)
-        counts[split] = write_pool(work.task(file), work.out / split, how)["questions"] if file.exists() else 0
+    """Chooses the questions of training by pass rate."""
     task = work.task(work.questions("train"))
-    try:
-        with work.model(work.practised, task) as (agent, models):
-            report = select(task, agent, models, work.out / "selected", choice, work.progress)
-    except UsageError as error:  # nothing to choose, which ends no pipeline
-        return {**counts, "train": 0, "left_out": str(error)}
-    return {**counts, "train": report["questions"], "pass_rate_again": report["pass_rate_again"]}
+    how = dataclasses.replace(work.pipeline.choice, temperature=work.recipe.rollout.temperature)
+    with work.model(work.practised, task) as (agent, models):
+        try:
+            report = select(task, agent, models, work.out / "selected", how, work.progress)
+        except NothingLeftError as error:  # which ends no pipeline
+            return {"train": 0, "left_out": str(error)}
+    return {"train": report["questions"], "pass_rate_again": report["pass_rate_again"]}
 
 
 def reinforce(work: Work) -> dict[str, Any]:
@@ -229,7 +245,7 @@ def reinforce(work: Work) -> dict[str, Any]:
     env = work.options(work.out / "selected" / SELECTED)
     rollout = dataclasses.replace(recipe.rollout, questions=min(recipe.rollout.questions, count))
     validation = dataclasses.replace(recipe.validation, env_options=work.options(work.out / "validation" / SELECTED))
-    if not work.done["selected"]["validation"]:
+    if not (work.out / "validation" / SELECTED).exists():
         validation = dataclasses.replace(validation, every=0, env_options={})
     checkpoint = dataclasses.replace(recipe.checkpoint, every=1)
     fitted = dataclasses.replace(
@@ -239,7 +255,6 @@ def reinforce(work: Work) -> dict[str, Any]:
         rollout=rollout,
         validation=validation,
         checkpoint=checkpoint,
-        seed=work.pipeline.seed,
     )
     return work.trained(fitted, work.out / "reinforced")
 
@@ -254,7 +269,7 @@ def score(work: Work) -> dict[str, Any]:
         if (row, model) == ("practised", chosen["before"]) or (row, model) == ("reinforced", chosen["practised"]):
             continue
         folder = work.out / "scores" / row.replace(" ", "-")
-        with work.model(model, task, "direct" if row == "closed book" else "search-r1") as (agent, models):
+        with work.model(model, task, "direct" if row == "closed book" else None) as (agent, models):
             options = EvalOptions(resume=(folder / "run.json").exists())
             found = evaluate(task, agent, folder, models, options, progress=lambda *n, r=row: work.progress(r, *n))
         names = ("n", "em", "em_ci95", "f1", "searches", "title_recall", "legal")
@@ -263,13 +278,14 @@ def score(work: Work) -> dict[str, Any]:
 
 
 def deliver(work: Work) -> dict[str, Any]:
-    """Copies the best adapter to where it is found, with a card that says how it was made."""
+    """Copies the best adapter to where it is found, with what it was made by."""
     best = Path(work.done["reinforced"].get("best", work.practised))
     building, folder = work.out / ".adapter.building", work.out / "adapter"
     shutil.rmtree(building, ignore_errors=True)
     if not best.is_dir():
         return {"adapter": str(best), "left_out": "nothing was trained"}
     shutil.copytree(best, building, ignore=shutil.ignore_patterns("trainer.json", "state*", "*.pt"))
+    write_json(building / MADE, {"pipeline": dataclasses.asdict(work.pipeline), "stages": work.done})
     shutil.rmtree(folder, ignore_errors=True)
     building.replace(folder)
     return {"adapter": str(folder)}
@@ -278,9 +294,9 @@ def deliver(work: Work) -> dict[str, Any]:
 ORDER: Final[dict[str, Callable[[Work], dict[str, Any]]]] = {
     "questions": generate,
     "reading": lambda work: demonstrated(work, "reading"),
-    "reader": lambda work: warmed(work, "smol-read", "reading"),
+    "reader": lambda work: warmed(work, "reading"),
     "searching": lambda work: demonstrated(work, "searching"),
-    "searcher": lambda work: warmed(work, "smol-search", "searching"),
+    "searcher": lambda work: warmed(work, "searching"),
     "selected": choose,
     "reinforced": reinforce,
     "scores": score,
@@ -293,46 +309,51 @@ def run_pipeline(work: Work) -> dict[str, Any]:
     """Runs the stages that are not finished, one after the other; returns what all of them did.
 
     Args:
-        work: A pipeline whose folder is open; see `open_folder`.
+        work: A pipeline whose folder is open; see `opened`.
 
     Raises:
         UsageError: The corpus gives no questions.
     """
-    with lock_folder(work.out):
-        for number, (name, stage) in enumerate(ORDER.items(), start=1):
-            if name in work.done:
-                continue
-            work.say(f"stage {number} of {len(ORDER)}: {name}")
-            started = time.perf_counter()
-            did = stage(work)
-            work.done[name] = did | {"seconds": round(time.perf_counter() - started, 1)}
-            write_json(work.out / DONE, work.done)
-            if why := did.get("left_out"):
-                work.say(f"  left out: {why}")
+    for number, (name, stage) in enumerate(ORDER.items(), start=1):
+        if name in work.done:
+            continue
+        work.say(f"stage {number} of {len(ORDER)}: {name}")
+        started = time.perf_counter()
+        did = stage(work)
+        work.done[name] = did | {"seconds": round(time.perf_counter() - started, 1)}
+        write_json(work.out / DONE, work.done)
+        if why := did.get("left_out"):
+            work.say(f"  left out: {why}")
     return work.done
 
 
-def open_folder(work: Work, resume: bool) -> None:
-    """Makes the folder of a pipeline, or takes up what was done in it.
+@contextlib.contextmanager
+def opened(work: Work, resume: bool) -> Iterator[None]:
+    """Makes the folder of a pipeline, or takes up what was done in it, and locks it until the block ends.
 
     Raises:
-        RunExistsError: The folder holds a pipeline and `resume` is false, or other files.
-        UsageError: It holds another pipeline.
+        RunExistsError: The folder holds a pipeline and `resume` is false, or other files, or it is in use.
+        UsageError: It holds another pipeline, or none to go on with.
     """
     record, mine = work.out / PIPELINE, dataclasses.asdict(work.pipeline)
+    if record.exists() and not resume:
+        raise RunExistsError(f"{work.out} holds a pipeline: --resume goes on with it, or choose another --out")
     if not record.exists():
         if work.out.is_dir() and any(entry.name != ".lock" for entry in work.out.iterdir()):
             raise RunExistsError(f"{work.out} is not empty and holds no pipeline: choose another --out")
-        work.out.mkdir(parents=True, exist_ok=True)
-        with write_atomic(record) as file:
-            file.write(yaml.safe_dump(mine, sort_keys=False, allow_unicode=True).encode())
-        return
-    if not resume:
-        raise RunExistsError(f"{work.out} holds a pipeline: --resume goes on with it, or choose another --out")
-    before = yaml.safe_load(record.read_text(encoding="utf-8"))
-    if differing := [key for key, value in mine.items() if before.get(key) != value]:
-        raise UsageError(
-            f"{work.out} holds a pipeline with another {', '.join(differing)}: resume with the same values"
-        )
-    if (work.out / DONE).exists():
-        work.done.update(json.loads((work.out / DONE).read_text(encoding="utf-8")))
+        if resume:
+            raise UsageError(f"nothing to resume in {work.out}: name the folder of a pipeline, or leave out --resume")
+    with lock_folder(work.out):
+        if record.exists():
+            before = yaml.safe_load(record.read_text(encoding="utf-8"))
+            if differing := [key for key, value in mine.items() if before.get(key) != value]:
+                raise UsageError(
+                    f"{work.out} holds a pipeline with another {', '.join(differing)}: resume with the same values, or "
+                    "choose another --out"
+                )
+        else:
+            with write_atomic(record) as file:
+                file.write(yaml.safe_dump(mine, sort_keys=False, allow_unicode=True).encode())
+        if (work.out / DONE).exists():
+            work.done.update(json.loads((work.out / DONE).read_text(encoding="utf-8")))
+        yield

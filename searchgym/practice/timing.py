@@ -14,7 +14,6 @@ from searchgym.practice.selection import Selection
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.transformers.sampler import load_sampler
-from searchgym.train.recipe.load import load_recipe
 
 CONTEXT: Final = 256
 """Tokens of a sequence that is timed."""
@@ -68,11 +67,14 @@ def measure(model: str) -> Speeds:
 
 def _learning(model: Any, ids: Any) -> float:
     """Returns the seconds of a forward and a backward pass."""
+    model.requires_grad_(True)  # a merged adapter has none
     rows = torch.from_numpy(ids.astype(np.int64)).to(model.device)
     times = []
     for _ in range(2):  # the first one allocates
         began = time.perf_counter()
         model(input_ids=rows, labels=rows).loss.backward()
+        if rows.is_cuda:
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
         model.zero_grad(set_to_none=True)
     return times[-1]
@@ -84,7 +86,7 @@ def expected(pipeline: Pipeline, speeds: Speeds) -> dict[str, float]:
         pipeline.demonstrations,
         Selection(pool=pipeline.selection.pool, attempts=pipeline.selection.attempts),
     )
-    recipe = load_recipe(pipeline.reinforce.recipe, pipeline.reinforce.values)
+    recipe = pipeline.recipe
     episodes = recipe.rollout.questions * recipe.rollout.attempts
     validations = 1 + recipe.steps // recipe.validation.every if recipe.validation.every else 0
     step = speeds.episodes(episodes) + episodes * EPISODE_READ / speeds.learnt

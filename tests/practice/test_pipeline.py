@@ -9,15 +9,19 @@ import sys
 
 import pytest
 import yaml
+from safetensors.torch import save_file
 
 from searchgym.cards import WorldSpec, list_cards
 from searchgym.cli.practice.own import is_pipeline
 from searchgym.corpora.worlds import build_world
-from searchgym.errors import CardError, RunExistsError, UnknownNameError, UsageError
+from searchgym.errors import CardError, DataMissingError, RunExistsError, UnknownNameError, UsageError
 from searchgym.practice.pipeline import Pipeline, load_pipeline
 from searchgym.practice.report import write_report
-from searchgym.practice.stages import ORDER, Work, open_folder
-from searchgym.practice.timing import Speeds, expected
+from searchgym.practice.stages import ORDER, Work, opened
+from searchgym.practice.timing import Speeds, expected, measure
+from searchgym.rollout.loading import load_model
+from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter
+from searchgym.train.recipe.options import LoraOptions
 
 TINY = [
     "model=tiny", "questions.n=300", "demonstrations.reading=16", "demonstrations.searching=16",
@@ -52,6 +56,12 @@ def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
 @pytest.mark.parametrize(
     "values, kind, said",
     [
+        (["corpus=nowhere/at/all"], DataMissingError, "no such corpus file"),
+        (["hold_out=[none.jsonl]"], DataMissingError, "check hold_out"),
+        (["model=smollm3"], DataMissingError, "smollm3: no such folder"),
+        (["reinforce.values=[stepz=3]"], UnknownNameError, "did you mean 'steps'"),
+        (["reinforce.recipe=smol-read"], CardError, "has method supervised: policy"),
+        (["demonstrations.values=[lora.ranks=3]"], UnknownNameError, "did you mean 'lora.rank'"),
         ([], UsageError, "smol-own needs your documents: searchgym train smol-own corpus=DIR"),
         (["corpus=x", "modle=y"], UnknownNameError, "did you mean 'model'"),
         (["corpus=x", "test=0"], CardError, "test must be at least 1"),
@@ -62,15 +72,37 @@ def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
         (["corpus"], CardError, "expected key=value"),
     ],
 )
-def test_wrong_values_are_refused_before_anything_is_loaded(values, kind, said):
+def test_wrong_values_are_refused_before_anything_is_loaded(values, kind, said, tmp_path):
+    named = not values or any(value.startswith("corpus") for value in values)
     with pytest.raises(kind, match=re.escape(said)):
-        load_pipeline("smol-own", values)
+        load_pipeline("smol-own", values if named else [f"corpus={tmp_path}", *values])
 
 
-def test_the_estimate_by_hand():
+def test_files_are_named_by_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "eval.jsonl").touch()
+    pipeline = load_pipeline("smol-own", ["corpus=notes", "hold_out=[eval.jsonl]", "model=tiny"])
+    assert (pipeline.corpus, pipeline.hold_out) == (str(tmp_path / "notes"), [str(tmp_path / "eval.jsonl")])
+    assert (pipeline.model, load_pipeline("smol-own", ["corpus=demo"]).corpus) == ("tiny", "demo")
+
+
+def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
+    saved = tmp_path / "adapter"
+    model, _ = load_model("tiny")
+    add_adapter(model, LoraOptions(rank=2), 0)
+    saved.mkdir()
+    save_file(adapter_weights(model.state_dict()), saved / "adapter_model.safetensors")
+    written = {**adapter_config(LoraOptions(rank=2)), "base_model_name_or_path": "tiny"}
+    (saved / "adapter_config.json").write_text(json.dumps(written))
+    speeds = measure(str(saved))
+    assert min(speeds.read, speeds.written, speeds.learnt) > 0 and speeds.read > speeds.written
+
+
+def test_the_estimate_by_hand(tmp_path):
     pipeline = load_pipeline(
         "smol-own",
-        ["corpus=x", "demonstrations.reading=10", "demonstrations.searching=4", "selection.pool=10",
+        [f"corpus={tmp_path}", "demonstrations.reading=10", "demonstrations.searching=4", "selection.pool=10",
          "selection.attempts=2", "test=5", "reinforce.values=[steps=3, rollout.questions=2, rollout.attempts=2,"
          " validation.every=3, validation.questions=6]"],
     )  # fmt: skip
@@ -90,20 +122,24 @@ def work(out, **values):
 
 def test_a_folder_is_taken_up_only_by_its_own_pipeline(tmp_path):
     out = tmp_path / "out"
-    open_folder(work(out), resume=False)
-    (out / "stages.json").write_text(json.dumps({"questions": {"train": 3, "seconds": 1.0}}))
-    with pytest.raises(RunExistsError, match="--resume goes on"):
-        open_folder(work(out), resume=False)
-    with pytest.raises(UsageError, match="another seed, test"):
-        open_folder(work(out, seed=1, test=3), resume=True)
+    with pytest.raises(UsageError, match="nothing to resume"), opened(work(out), resume=True):
+        pass
+    with opened(work(out), resume=False):
+        (out / "stages.json").write_text(json.dumps({"questions": {"train": 3, "seconds": 1.0}}))
+    with pytest.raises(RunExistsError, match="--resume goes on"), opened(work(out), resume=False):
+        pass
+    with pytest.raises(UsageError, match="another seed, test"), opened(work(out, seed=1, test=3), resume=True):
+        pass
     again = work(out)
-    open_folder(again, resume=True)
-    assert again.done == {"questions": {"train": 3, "seconds": 1.0}}
+    with opened(again, resume=True):
+        assert again.done == {"questions": {"train": 3, "seconds": 1.0}}
+        with pytest.raises(RunExistsError, match="in use"), opened(work(out), resume=True):
+            pass
     other = tmp_path / "other"
     other.mkdir()
     (other / "file").touch()
-    with pytest.raises(RunExistsError, match="holds no pipeline"):
-        open_folder(work(other), resume=True)
+    with pytest.raises(RunExistsError, match="holds no pipeline"), opened(work(other), resume=True):
+        pass
 
 
 def test_the_report_has_every_score_and_what_was_left_out(tmp_path):
@@ -117,7 +153,7 @@ def test_the_report_has_every_score_and_what_was_left_out(tmp_path):
     assert "| before | 0.500 | 0.250 to 0.750 | 0.625 | 1.50 | 0.500 | 1.000 |" in text
     assert "| closed book | 0.500 | 0.250 to 0.750 | 0.625 | 1.50 |  |  |" in text
     assert "| reinforcement learning | 1.5 | 3 questions are too few |" in text
-    assert "--model out/adapter" in text
+    assert "--model out/adapter --max-tokens 64 --dtype bfloat16" in text
 
 
 # -- whole pipelines -----------------------------------------------------------------------------------------------
@@ -172,5 +208,26 @@ def test_a_pipeline_that_was_killed_twice_ends_as_one_that_was_not(documents, tm
     assert rows["before"]["n"] == 6 and set(rows) == {"before", "practised", "closed book"} | (
         {"reinforced"} if "reinforced" in rows else set()
     )
+    assert json.loads((out / "adapter" / "made.json").read_text())["pipeline"]["model"] == "tiny"
     assert (out / "adapter" / "adapter_model.safetensors").is_file() and not (out / "adapter" / "optimizer.pt").exists()
     assert "| before |" in (out / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_documents_that_give_too_little_leave_stages_out(tmp_path):
+    """A few pages about single facts, no split for validation: the run ends well and says what was left out."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    for number, passage in enumerate(build_world(WorldSpec("simple", size=60, seed=3, split="train")).passages[:30]):
+        (folder / f"{number}.md").write_text(f"---\ntitle: {passage.title}\n---\n{passage.text}\n")
+    values = ["questions.shares=[0.7,0,0.3]", "demonstrations.reading=8", "demonstrations.searching=0", "test=3"]
+    arguments = [*command(folder, tmp_path / "out"), *values, "selection.high=0.01", "selection.low=0.01"]
+    process = started(arguments, tmp_path / "home")
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 0, said
+    stages = json.loads((tmp_path / "out" / "stages.json").read_text())
+    assert stages["searcher"]["left_out"] == "0 demonstrations are too few"
+    assert "no question's pass rate is in 0.01 to 0.01" in stages["reinforced"]["left_out"]
+    assert set(stages["scores"]["scores"]) == {"before", "practised", "closed book"}
+    assert "no question's pass rate" in (tmp_path / "out" / "report.md").read_text()

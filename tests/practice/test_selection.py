@@ -71,6 +71,16 @@ def made(several, single):
 
 
 @pytest.mark.parametrize(
+    "several, single, expected",
+    [(500, 1, (49, 1)), (1, 500, (1, 49)), (4, 500, (4, 46)), (30, 20, (30, 20)), (100, 100, (40, 10)), (0, 9, (0, 9))],
+)
+def test_the_other_kind_may_take_the_place_of_one_that_is_too_few(several, single, expected):
+    pool = pool_of(made(several, single), Selection(multi_hop=0.8, pool=50, fill=True))
+    hops = Counter(hops_of(q) > 1 for q in pool)
+    assert (hops[True], hops[False]) == expected
+
+
+@pytest.mark.parametrize(
     "several, single, share, most, expected",
     [
         (100, 100, 0.8, 50, (40, 10)),
@@ -190,5 +200,9 @@ def test_the_command_takes_a_pool_without_a_model_and_leaves_pages_out(tmp_path,
     titles = [passage.title for passage in read_passages(tmp_path / "chosen" / "corpus.jsonl")]
     assert titles == ["Anna Reed", "The Long Road", "Kestrel House"]
     assert "train with corpus=chosen/corpus.jsonl" in err
+    for folder in ("chosen", "."):  # a finished selection, and the folder of the questions
+        status, out, err = cli(*given, "--out", folder)
+        assert status == 1 and "not empty and holds no selection to go on with" in err
+    assert [q.id for q in read_questions("questions.jsonl")] == ["bridge", "single", "held"]
     status, out, err = cli(*given, "--low", 0.9, "--high", 0.1, "--out", "other")
     assert status == 2 and "0 <= low <= high <= 1" in err

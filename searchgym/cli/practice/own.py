@@ -22,7 +22,7 @@ def is_pipeline(name: str) -> bool:
     if not name.endswith((".yaml", ".yml")):
         return name in list_cards("pipelines")
     data = read_yaml(find_card("train", name))
-    return isinstance(data, dict) and "reinforce" in data
+    return isinstance(data, dict) and not {"corpus", "demonstrations", "selection", "reinforce"}.isdisjoint(data)
 
 
 def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume: bool, json: bool) -> None:
@@ -33,19 +33,19 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
     folder = out or Path("runs") / "train" / f"{pipeline.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.practice.report import write_report
-        from searchgym.practice.stages import ORDER, Work, open_folder, run_pipeline
+        from searchgym.practice.stages import ORDER, Work, opened, run_pipeline
 
         with stages() as progress:
-            work = Work(pipeline, folder, progress, training_steps, say)
-            open_folder(work, resume)
-            say(f"run folder: {folder}")
-            _say_times(work, [stage for stage in ORDER if stage not in work.done])
+            work = Work(pipeline, folder.resolve(), progress, training_steps, say)
             try:
-                done = run_pipeline(work)
+                with opened(work, resume):
+                    say(f"run folder: {folder}")
+                    _say_times(work, [stage for stage in ORDER if stage not in work.done])
+                    done = run_pipeline(work)
+                    report = write_report(pipeline, done, folder)
             except KeyboardInterrupt:
                 say(f"interrupted: go on with the same command and --out {folder} --resume")
                 raise typer.Exit(130) from None
-        report = write_report(pipeline, done, folder)
     if json:
         emit({"out": str(folder), "stages": done}, True)
         return

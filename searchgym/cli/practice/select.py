@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+import yaml
 
 from searchgym.cli.options import LoadOptions, Seed, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
@@ -28,9 +29,7 @@ def practice_task(env: str | None, choice: TaskChoice, hold_out: Sequence[Path] 
     out.mkdir(parents=True, exist_ok=True)
     task, pages = without_held_out(chosen_task(env, choice), hold_out or ())
     if hold_out:
-        building = out / ".corpus.jsonl.building"
-        write_corpus(building, passages_of(task.retriever) or ())
-        building.replace(out / CORPUS)
+        write_corpus(out / CORPUS, passages_of(task.retriever) or ())
         say(f"{pages} pages held out: train with corpus={out / CORPUS}")
     return task
 
@@ -50,6 +49,9 @@ def select_questions(
     low: Annotated[float, typer.Option(min=0.0, max=1.0, help="Least pass rate.")] = 0.125,
     high: Annotated[float, typer.Option(min=0.0, max=1.0, help="Highest pass rate.")] = 0.75,
     multi_hop: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of questions of several hops.")] = 0.8,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="Take the other kind where one is too few; otherwise all are fewer.")
+    ] = False,
     temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature, as in training.")] = 1.0,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of one output; default: the agent's card.")
@@ -71,12 +73,20 @@ def select_questions(
     from searchgym.agents.base import load_agent, with_max_tokens
     from searchgym.cli.evaluation.evaluate import named_models, open_models
     from searchgym.corpora.questions import read_questions
-    from searchgym.practice.selection import SELECTED, Selection, select, write_pool
+    from searchgym.practice.selection import SELECTED, Selection, check_selection_out, select, write_pool
     from searchgym.rollout.models import Loading
 
     how = Selection(
-        pool=pool, attempts=attempts, low=low, high=high, multi_hop=multi_hop, temperature=temperature, seed=seed
+        pool=pool,
+        attempts=attempts,
+        low=low,
+        high=high,
+        multi_hop=multi_hop,
+        fill=fill,
+        temperature=temperature,
+        seed=seed,
     )
+    check_selection_out(out, model is not None)
     apart = [question for file in apart_from or () for question in read_questions(file)]
     if model is None:
         report = write_pool(practice_task(env, choice, hold_out, out), out, how, apart)
@@ -96,7 +106,12 @@ def select_questions(
         return
     emit_rows([{"hops": hops} | row for hops, row in report["by_hops"].items()], False, "selection")
     left = ", ".join(f"{number} {reason}" for reason, number in report["left_out"].items())
-    corpus = out / CORPUS if hold_out else "CORPUS"
     say(f"{report['questions']} questions in {out / SELECTED}" + (f"; left out: {left}" if left else ""))
-    if model is not None:
-        say(f"next: searchgym train smol-grpo env_options='{{questions: {out / SELECTED}, corpus: {corpus}}}'")
+    corpus = out / CORPUS if hold_out else choice.corpus
+    if model is not None and corpus is not None:
+        rules = {"top_k": report["top_k"], "max_turns": report["max_turns"]}
+        rules["max_observation_words"] = report["max_observation_words"]
+        env_options = {"questions": str(out / SELECTED), "corpus": str(corpus), "reward": "em", **rules}
+        written = yaml.safe_dump(env_options, default_flow_style=True, width=10**6).strip()
+        limit = "" if max_tokens is None else f" rollout.max_tokens={max_tokens}"
+        say(f"next: searchgym train smol-grpo env_options='{written}'{limit} validation.every=0")

@@ -139,6 +139,7 @@ def _load_merged(
     base = model_folder(adapter_base(folder))
     read_adapter(folder, base)  # which says in few words what does not fit
     model, tokenizer = load_model(folder)
+    check_vocabulary(folder, tokenizer, vocabulary_of(base))
     ends = ends_of(generation_settings(base), tokenizer)
     sampler = VllmSampler(start_engine(base, dtype=dtype, requests=requests, options=options), ends=ends)
     try:

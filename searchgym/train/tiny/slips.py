@@ -35,7 +35,8 @@ def with_slips(samples: Sequence[Sample], share: float, form: TokenFormat, rng: 
 def slipped(sample: Sample, tags: Any, rng: random.Random) -> Sample:
     """Returns a sample in which one written token is left out or is another one.
 
-    The wrong token is not trained on: after one that is left out, that is the token that follows. All others are.
+    The wrong token is not trained on: after one that is left out, that is the token that follows. All others are. After
+    one that is left out the sample has no calls, whose places would be wrong.
 
     Args:
         sample: A demonstration.
@@ -61,4 +62,6 @@ def slipped(sample: Sample, tags: Any, rng: random.Random) -> Sample:
     mask[place + 1] = False
     kept = np.arange(len(mask)) != place
     zeros = np.zeros(len(mask) - 1, np.float32)
-    return replace(sample, ids=sample.ids[kept], mask=mask[kept], reward=zeros, advantage=zeros, sampler_logp=zeros)
+    return replace(
+        sample, ids=sample.ids[kept], mask=mask[kept], reward=zeros, advantage=zeros, sampler_logp=zeros, calls=()
+    )
