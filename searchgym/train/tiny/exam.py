@@ -37,8 +37,8 @@ EXERCISE_WORLD: Final = WorldSpec("simple", size=60, seed=2, split="validation")
 LAST_TURN: Final = 128
 """Maximum tokens of the last turn, which asks, recalls up to four facts and answers."""
 
-TEAM_QUESTIONS: Final = 100
-"""Number of questions that each team is asked."""
+TEAM_QUESTIONS: Final = 400
+"""Number of questions that each team is asked: some roles speak only at one in five."""
 
 Scores = dict[str, float]
 
