@@ -51,10 +51,12 @@ FLOORS = [
     {"train.demonstrations"},
     {"train.run", "train.tiny"},
     {"train.inspect", "train.selfcheck"},
+    {"practice"},
     {"cli.output"},
     {"cli.doctor", "cli.training"},
     {"cli"},
     {"cli.evaluation"},
+    {"cli.practice"},
     {"cli.__init__"},
     {"__main__"},
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from searchgym.cli.output import Json, emit, in_colour, printable, say, table
-from searchgym.cli.practice.own import is_pipeline, train_pipeline
+from searchgym.cli.training.own import is_pipeline, train_pipeline
 from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
 from searchgym.errors import DataError, DataMissingError, UsageError

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import save_file
 
 from searchgym.cards import WorldSpec, list_cards
-from searchgym.cli.practice.own import is_pipeline
+from searchgym.cli.training.own import is_pipeline
 from searchgym.corpora.worlds import build_world
 from searchgym.errors import CardError, DataMissingError, RunExistsError, UnknownNameError, UsageError
 from searchgym.practice.pipeline import Pipeline, load_pipeline
