@@ -27,6 +27,8 @@ from searchgym.records import Episode, Question, title_key
 from searchgym.rollout import read_episodes
 from searchgym.train import Recipe, load_recipe, train
 
+RULES: dict[str, Any] = {"top_k": 3, "max_turns": 6, "max_observation_words": 150, "reward": "em"}
+"""Rules of the environment, those of smol-grpo."""
 RUNGS: dict[str, list[str]] = {
     "recipe": [],
     "lr 5e-6": ["optimizer.lr=5e-6"],
@@ -38,15 +40,19 @@ RUNGS: dict[str, list[str]] = {
 """Name of a rung to the values that it changes."""
 
 
-def recipe_of(rung: str, home: Path, values: Sequence[str]) -> Recipe:
-    """Returns the recipe of a rung over the questions in a folder."""
+def data_of(home: Path) -> list[str]:
+    """Returns the recipe values that name the questions in a folder, under the rules of smol-grpo."""
     corpus = home / "practice" / "corpus.jsonl"
-    rules = "reward: em, top_k: 3, max_turns: 6, max_observation_words: 150"
-    data = [
+    rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
+    return [
         f"env_options={{questions: {home / 'practice' / 'questions.jsonl'}, corpus: {corpus}, {rules}}}",
         f"validation.env_options={{questions: {home / 'validation' / 'questions.jsonl'}, corpus: {corpus}}}",
     ]
-    return load_recipe("smol-grpo", [*data, *RUNGS[rung], *values])
+
+
+def recipe_of(rung: str, home: Path, values: Sequence[str]) -> Recipe:
+    """Returns the recipe of a rung over the questions in a folder."""
+    return load_recipe("smol-grpo", [*data_of(home), *RUNGS[rung], *values])
 
 
 def found_all(episode: Episode, question: Question) -> bool:

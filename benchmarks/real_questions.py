@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit, emit_rows, say
-from searchgym.envs import Task, find_env, load_task
+from searchgym.envs import Task, load_task
 from searchgym.envs.registration import own_card
 from searchgym.eval import EvalOptions, evaluate
 from searchgym.eval.ceilings import OtherHits, with_gold_pages
 from searchgym.eval.compare import Rows, difference, read_run
+from searchgym.eval.suites import load_suite, load_suite_tasks
 from searchgym.rollout import Model
 from searchgym.rollout.models import Loading, load_models
 
@@ -61,7 +62,6 @@ ROWS = {
     AGENT: Row("warm", "search-r1"),
     FLOOR: Row("warm", "search-r1", "other"),
 }
-REAL = {"HotpotQA": "hotpotqa", "2WikiMultihopQA": "2wikimultihopqa"}
 
 
 def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
@@ -70,16 +70,9 @@ def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
     if given.questions is not None:
         tasks = {"own": load_task(own_card("own/questions"), questions=given.questions, corpus=given.corpus, **rules)}
     else:
-        data = os.environ.get("SEARCHGYM_DATA")
-        if not data:
+        if not os.environ.get("SEARCHGYM_DATA"):
             raise SystemExit("set SEARCHGYM_DATA to a folder with hotpotqa/ and 2wikimultihopqa/, or give --questions")
-        tasks = {}
-        for name, folder in REAL.items():
-            place = Path(data) / folder
-            files: dict[str, Any] = {kind: str(place / f"{kind}.json") for kind in ("questions", "corpus")}
-            if (aliases := place / "id_aliases.json").is_file():
-                files["aliases"] = str(aliases)
-            tasks[name] = load_task(find_env(f"searchgym/{name}-v0"), **files, **rules)
+        tasks = load_suite_tasks(load_suite("wiki-real"), rules)  # type: ignore[arg-type]  # names of its options
     return {name: task.asking(task.questions[: given.limit]) for name, task in tasks.items()}
 
 

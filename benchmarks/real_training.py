@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -27,26 +26,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ladder import RULES, data_of
 
-from searchgym.agents import load_agent
+from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, emit_rows, say
 from searchgym.corpora.files import iter_jsonl
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import EvalOptions, evaluate, t_interval
+from searchgym.eval.suites import load_suite, load_suite_tasks
 from searchgym.rollout import read_episodes
 from searchgym.rollout.loading import load_tokenizer
-from searchgym.rollout.models import Loading, load_models
+from searchgym.rollout.models import Loading, opened_models
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 
-RULES: dict[str, Any] = {"top_k": 3, "max_turns": 6, "max_observation_words": 150, "reward": "em"}
 ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds")
 PERMUTED = "credit.terms=[searchgym.practice.controls:permuted]"
 MAX_TOKENS = 64
-REAL = {"HotpotQA": "hotpotqa", "2WikiMultihopQA": "2wikimultihopqa"}
-
 
 Records = Mapping[tuple[str, int], dict[str, Any]]
 """What each arm and seed came to."""
@@ -54,23 +52,16 @@ Records = Mapping[tuple[str, int], dict[str, Any]]
 
 def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     """Returns the recipe of an arm that asks questions."""
-    home: Path = given.home
-    corpus = home / "practice" / "corpus.jsonl"
-    rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
-    asked = {
-        "env_options": f"{{questions: {home / 'practice' / 'questions.jsonl'}, corpus: {corpus}, {rules}}}",
-        "validation.env_options": f"{{questions: {home / 'validation' / 'questions.jsonl'}, corpus: {corpus}}}",
-        "seed": str(seed),
-        "model": given.model,
-    }
+    values = [*data_of(given.home), f"seed={seed}", f"model={given.model}"]
     if arm == "worlds":
-        asked |= {
-            "env": "searchgym/WorldFull-v0",
-            "env_options": f"{{world: {{level: full, split: train, size: 2000, seed: {seed + 1}}}, {rules}}}",
-            "validation.env_options": "{world: {level: full, split: validation, size: 100, seed: 1}}",
-        }
+        rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
+        values += [
+            "env=searchgym/WorldFull-v0",
+            f"env_options={{world: {{level: full, split: train, size: 2000, seed: {seed + 1}}}, {rules}}}",
+            "validation.env_options={world: {level: full, split: validation, size: 100, seed: 1}}",
+        ]
     changed = {"permuted": [PERMUTED], "rejection": ["method=rejection"]}.get(arm, [])
-    return load_recipe("smol-grpo", [*(f"{key}={value}" for key, value in asked.items()), *changed, *given.set])
+    return load_recipe("smol-grpo", [*values, *changed, *given.set])
 
 
 def demonstrated(home: Path, model: str, folder: Path) -> int:
@@ -123,13 +114,8 @@ def tasks_of(home: Path, corpus: str) -> dict[str, Task]:
     env = find_env("searchgym/Corpus-v0")
     questions = home / "test" / "questions.jsonl"
     tasks = {"generated": load_task(env, questions=str(questions), corpus=corpus, **RULES)}
-    if data := os.environ.get("SEARCHGYM_DATA"):
-        for name, folder in REAL.items():
-            place = Path(data) / folder
-            files: dict[str, Any] = {kind: str(place / f"{kind}.json") for kind in ("questions", "corpus")}
-            if (aliases := place / "id_aliases.json").is_file():
-                files["aliases"] = str(aliases)
-            tasks[name] = load_task(find_env(f"searchgym/{name}-v0"), **files, **RULES)
+    if os.environ.get("SEARCHGYM_DATA"):
+        tasks |= load_suite_tasks(load_suite("wiki-real"), RULES)  # type: ignore[arg-type]  # names of its options
     return tasks
 
 
@@ -137,12 +123,10 @@ def scored(model: str, tasks: Mapping[str, Task], given: argparse.Namespace, fol
     """Returns EM and F1 of each question, by set, for the agent and without searches."""
     found: dict[str, Any] = {}
     how = Loading(given.sampler, "bfloat16", max_context=2048)
-    models = load_models({"model": model}, next(iter(tasks.values())).rules.protocol, how)
-    try:
+    protocol = next(iter(tasks.values())).rules.protocol
+    with opened_models({"model": model}, protocol, how) as models:
         for name, agent_name in itertools.product(tasks, ("search-r1", "direct")):
-            agent = load_agent(agent_name)
-            roles = {role: dataclasses.replace(own, max_tokens=MAX_TOKENS) for role, own in agent.roles.items()}
-            agent = dataclasses.replace(agent, roles=roles, source=f"{agent.source}, at most {MAX_TOKENS} tokens")
+            agent = with_max_tokens(load_agent(agent_name), MAX_TOKENS)
             out = folder / f"{name}-{agent_name}"
             options = EvalOptions(resume=(out / "run.json").exists())
             scores = evaluate(tasks[name], agent, out, dict.fromkeys(agent.roles, models["model"]), options)
@@ -155,8 +139,6 @@ def scored(model: str, tasks: Mapping[str, Task], given: argparse.Namespace, fol
                 "gold_titles": None if recall is None else round(recall[-1], 4),
                 "legal": scores["legal"],
             }
-    finally:
-        models["model"].sampler.close()
     return found
 
 

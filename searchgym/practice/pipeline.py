@@ -148,17 +148,14 @@ def _absolute(pipeline: Pipeline) -> Pipeline:
         DataMissingError: The corpus, a file of held-out questions or the model is not there.
         UnknownNameError: The corpus or the model is neither there nor known by that name.
     """
-    corpus = find_corpus(pipeline.corpus).resolve() if Path(pipeline.corpus).exists() else None
-    if corpus is None:
-        find_corpus(pipeline.corpus)  # a card
+    corpus = find_corpus(pipeline.corpus)
     for file in pipeline.hold_out:
         if not Path(file).is_file():
             raise DataMissingError("no such question file: check hold_out", file)
-    model = Path(pipeline.model)
     model_folder(pipeline.model)
     return dataclasses.replace(
         pipeline,
-        corpus=pipeline.corpus if corpus is None else str(corpus),
+        corpus=str(corpus.resolve()) if Path(pipeline.corpus).exists() else pipeline.corpus,  # else a card
         hold_out=[str(Path(file).resolve()) for file in pipeline.hold_out],
-        model=str(model.resolve()) if model.is_dir() else pipeline.model,
+        model=str(Path(pipeline.model).resolve()) if Path(pipeline.model).is_dir() else pipeline.model,
     )

@@ -21,6 +21,7 @@ from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import iter_jsonl, sha256_file, write_atomic
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.retrieval.backends import Progress, quiet
+from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.task import Task
 from searchgym.errors import NothingLeftError, RunExistsError, UsageError
 from searchgym.eval.runner import QUESTIONS, EvalOptions, evaluate
@@ -34,6 +35,8 @@ REPORT: Final = "selection.json"
 """File that tells how they were selected."""
 ROUNDS: Final = ("first", "second")
 """Folders of the two measurements."""
+BATCH: Final = 256
+"""Questions that are searched for at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +107,13 @@ def candidates(task: Task, apart: Iterable[Question] = ()) -> tuple[list[Questio
 
 def _own_hits(task: Task, questions: Sequence[Question]) -> list[set[str]]:
     """Returns the titles that a search for each question's own text finds."""
-    texts, k = [question.text for question in questions], task.rules.top_k
-    if (search_for := getattr(task.retriever, "search_for", None)) is not None:
-        found = search_for([question.id for question in questions], texts, k)
-    else:
-        found = task.retriever.search(texts, k)  # type: ignore[union-attr]
-    return [{title_key(hit.passage.title) for hit in hits} for hits in found]
+    rules, titles = task.rules, list[set[str]]()
+    for start in range(0, len(questions), BATCH):
+        batch = questions[start : start + BATCH]
+        ids, texts = [question.id for question in batch], [question.text for question in batch]
+        for hits in retrieve(task.retriever, ids, texts, rules.top_k, rules.deadline):
+            titles.append({title_key(hit.passage.title) for hit in hits})
+    return titles
 
 
 def pool_of(questions: Sequence[Question], how: Selection) -> list[Question]:
@@ -130,14 +134,13 @@ def _in_proportion(order: Sequence[Question], how: Selection, most: int) -> list
     if how.fill:
         whole = min(most, len(order))
         take = min(len(several), max(round(whole * share), whole - len(single)))
-        chosen = {question.id for question in [*several[:take], *single[: whole - take]]}
-        return [question for question in order if question.id in chosen]
-    whole = min(
-        most,
-        int(len(several) / share + 1e-9) if share else most,
-        int(len(single) / (1 - share) + 1e-9) if share < 1 else most,
-    )
-    take = round(whole * share)
+    else:
+        whole = min(
+            most,
+            int(len(several) / share + 1e-9) if share else most,
+            int(len(single) / (1 - share) + 1e-9) if share < 1 else most,
+        )
+        take = round(whole * share)
     chosen = {question.id for question in [*several[:take], *single[: whole - take]]}
     return [question for question in order if question.id in chosen]
 

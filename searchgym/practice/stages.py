@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +27,7 @@ from typing import Any, Final
 
 import yaml
 
-from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.agents.base import LoadedAgent, load_agent, with_max_tokens
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import read_json, write_atomic
 from searchgym.corpora.locks import lock_folder
@@ -43,7 +42,7 @@ from searchgym.practice.pipeline import WARM, Pipeline
 from searchgym.practice.selection import SELECTED, select, write_pool
 from searchgym.questions.storage import held_out_by, write_set
 from searchgym.rollout.loading import load_tokenizer
-from searchgym.rollout.models import Loading, Model, load_models
+from searchgym.rollout.models import Loading, Model, opened_models
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.reading import demonstrate_reading
@@ -51,6 +50,7 @@ from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import train
+from searchgym.yaml_reader import read_yaml
 
 DONE: Final = "stages.json"
 PIPELINE: Final = "pipeline.yaml"
@@ -59,10 +59,6 @@ MADE: Final = "made.json"
 ENV: Final = "searchgym/Corpus-v0"
 FEWEST: Final = 8
 """Demonstrations, or training questions, below which a stage is left out: they are too few for one step."""
-ROWS: Final = ("before", "practised", "reinforced", "closed book")
-"""Evaluations on the test questions: the model given, after demonstrations, after reinforcement, and that without
-searches."""
-
 Steps = Callable[[Recipe], AbstractContextManager[Callable[[Mapping[str, float]], None]]]
 """Function that opens a display of a training's steps."""
 
@@ -111,17 +107,13 @@ class Work:
         return dataclasses.replace(self.pipeline.recipe, model=self.practised, seed=self.pipeline.seed)
 
     @contextlib.contextmanager
-    def model(self, name: str, task: Task, agent: str | None = None) -> Any:
+    def model(self, name: str, task: Task, agent: str | None = None) -> Iterator[tuple[LoadedAgent, dict[str, Model]]]:
         """Loads a model for the roles of an agent, the recipe's by default, and closes it when the block ends."""
-        agent = agent or self.recipe.agent
-        chosen = with_max_tokens(load_agent(agent), self.recipe.rollout.max_tokens)
-        how = Loading(dtype="bfloat16" if self.recipe.optimizer.autocast else "float32")
-        models: dict[str, Model] = load_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how)
-        try:
+        recipe = self.recipe
+        chosen = with_max_tokens(load_agent(agent or recipe.agent), recipe.rollout.max_tokens)
+        how = Loading(dtype="bfloat16" if recipe.optimizer.autocast else "float32")
+        with opened_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how) as models:
             yield chosen, models
-        finally:
-            for model in {id(model): model for model in models.values()}.values():
-                model.sampler.close()
 
     def trained(self, recipe: Recipe, folder: Path) -> dict[str, Any]:
         """Trains by a recipe, or goes on with a run; returns what it came to."""
@@ -151,17 +143,18 @@ def generate(work: Work) -> dict[str, Any]:
     if not folder.exists():
         write_set(passages, pipeline.questions.pack, pipeline.plan, folder, held_out, pipeline.corpus, work.progress)
     report = read_json(folder / "report.json")
-    empty = [split for split in ("train", "test") if not report["questions"].get(split)]
-    if not empty:
-        counts = {split: pool_for(work, split, report["questions"]) for split in ("test", "validation")}
-        empty = [] if counts["test"] else ["test"]
-    if empty:
+    made = report["questions"]
+    lacking = [split for split in ("train", "test") if not made.get(split)]
+    if not lacking and not pool_for(work, "test", made):
+        lacking = ["test"]
+    if lacking:
         why = f"{folder / 'report.md'} tells what the filters took"
         raise UsageError(
-            f"{pipeline.corpus}: {len(passages)} passages give no questions for {' and '.join(empty)} ({why}): give "
+            f"{pipeline.corpus}: {len(passages)} passages give no questions for {' and '.join(lacking)} ({why}): give "
             "more pages or other questions.shapes, with another --out"
         )
-    return {"passages": len(passages), "held_out_pages": len(passages) - len(left), **report["questions"]}
+    pool_for(work, "validation", made)
+    return {"passages": len(passages), "held_out_pages": len(passages) - len(left), **made}
 
 
 def pool_for(work: Work, split: str, counts: Mapping[str, int]) -> int:
@@ -181,7 +174,7 @@ def demonstrated(work: Work, name: str) -> dict[str, Any]:
     wanted = getattr(work.pipeline.demonstrations, name)
     folder = work.out / name
     if folder.exists():
-        return {"episodes": read_card(folder)["episodes"]}
+        return {"episodes": read_yaml(folder / "card.yaml")["episodes"]}
     if not wanted:
         return {"episodes": 0}
     task = work.task(work.questions("train"))
@@ -197,12 +190,6 @@ def demonstrated(work: Work, name: str) -> dict[str, Any]:
         return {"episodes": 0, "left_out": str(error)}
     made = {"kind": name, "model": work.pipeline.model, "seed": seed}
     return {"episodes": write_demonstrations(shown, folder, made)["episodes"]}
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    """Returns the card of a folder of demonstrations."""
-    card: dict[str, Any] = yaml.safe_load((folder / "card.yaml").read_text(encoding="utf-8"))
-    return card
 
 
 def warmed(work: Work, shown: str) -> dict[str, Any]:
@@ -345,7 +332,7 @@ def opened(work: Work, resume: bool) -> Iterator[None]:
             raise UsageError(f"nothing to resume in {work.out}: name the folder of a pipeline, or leave out --resume")
     with lock_folder(work.out):
         if record.exists():
-            before = yaml.safe_load(record.read_text(encoding="utf-8"))
+            before = read_yaml(record)
             if differing := [key for key, value in mine.items() if before.get(key) != value]:
                 raise UsageError(
                     f"{work.out} holds a pipeline with another {', '.join(differing)}: resume with the same values, or "
@@ -355,5 +342,5 @@ def opened(work: Work, resume: bool) -> Iterator[None]:
             with write_atomic(record) as file:
                 file.write(yaml.safe_dump(mine, sort_keys=False, allow_unicode=True).encode())
         if (work.out / DONE).exists():
-            work.done.update(json.loads((work.out / DONE).read_text(encoding="utf-8")))
+            work.done.update(read_json(work.out / DONE))
         yield

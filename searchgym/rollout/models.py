@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
@@ -151,6 +151,18 @@ def load_models(models: Mapping[str, str | Path], protocol: Protocol, how: Loadi
     remote = {model: _served(model, protocol) for model in dict.fromkeys(served.values())}
     local = _loaded({role: model for role, model in found.items() if isinstance(model, Path)}, protocol, how)
     return local | {role: remote[model] for role, model in served.items()}
+
+
+@contextmanager
+def opened_models(
+    models: Mapping[str, str | Path], protocol: Protocol, how: Loading = Loading()
+) -> Iterator[dict[str, Model]]:
+    """Loads the models of all roles, as `load_models`, and closes their samplers when the block ends."""
+    with ExitStack() as opened:
+        loaded = load_models(models, protocol, how)
+        for model in {id(model): model for model in loaded.values()}.values():  # roles may share a model
+            opened.callback(model.sampler.close)
+        yield loaded
 
 
 def find_models(models: Mapping[str, str | Path], how: Loading = Loading()) -> dict[str, str | Path]:

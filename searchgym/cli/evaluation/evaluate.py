@@ -167,15 +167,13 @@ def named_models(specs: list[str], agent: LoadedAgent, how: Loading) -> dict[str
 @contextlib.contextmanager
 def open_models(named: Mapping[str, str | Path], task: Task, how: Loading) -> Iterator[Mapping[str, Model]]:
     """Loads the model behind each role of an agent, and closes the samplers when the block ends."""
-    from searchgym.rollout.models import load_models
+    from searchgym.rollout.models import opened_models
 
     if named:
         say(f"loading {', '.join(dict.fromkeys(map(str, named.values())))} ...")
     with contextlib.ExitStack() as opened:
         with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-            models = load_models(named, task.rules.protocol, how)
-        for model in {id(model): model for model in models.values()}.values():  # roles may share a model
-            opened.callback(model.sampler.close)
+            models = opened.enter_context(opened_models(named, task.rules.protocol, how))
         yield models
 
 
