@@ -26,7 +26,7 @@ from searchgym.cli.output import emit, table
 
 VARYING = ("time/", "memory/")
 """Prefixes of the metrics that differ from run to run."""
-LINES = ("episodes.jsonl", "episodes.advantages.jsonl")
+LINES = ("episodes.jsonl", "episodes.advantages.jsonl", "proposed.jsonl")
 """Files of one JSON object per line that are equal in equal runs."""
 BYTES = ("episodes.tokens.bin",)
 """Files without parts that are equal in equal runs."""

@@ -45,6 +45,8 @@ FLOORS = [
     {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.leaderboard"},
+    {"selfplay.arms"},
+    {"selfplay"},
     {"train.algorithms"},
     {"train.learner"},
     {"train.distributed"},

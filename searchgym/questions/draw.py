@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from searchgym.graphs.facts import Found
 from searchgym.graphs.graph import Form
-from searchgym.graphs.packs import Bridge, Joined
+from searchgym.graphs.packs import Bridge, Clues, Joined
 from searchgym.questions.source import Source
 from searchgym.records import Hop
 
 MOST_CHAINS: Final = 200_000
 """Number of chains of one length after which no more are looked for."""
+Makers = dict[str, "Callable[[], Draft | None]"]
+"""Functions that draw a comparison or nothing, by the operation of its form."""
 _YEAR: Final = re.compile(r"\b\d{4}\b")
 
 
@@ -63,7 +65,7 @@ def draw(source: Source, shape: str, hops: int, rng: random.Random) -> Iterator[
     elif shape == "bridge-comparison":
         yield from _take_turns([_bridges(source, bridge, rng) for bridge in source.pack.bridges])
     elif shape == "intersection":
-        yield from _intersections(source, rng)
+        yield from intersections(source, source.pack.clues, rng)
 
 
 # -- chains --------------------------------------------------------------------------------------------------------
@@ -71,13 +73,21 @@ def draw(source: Source, shape: str, hops: int, rng: random.Random) -> Iterator[
 
 def chains(source: Source, hops: int, rng: random.Random) -> Iterator[Draft]:
     """Yields the chains of a length, in turn from each sequence of relations so that rare ones are not lost."""
+    by_relations = chains_by_relations(source, hops, rng)
+    for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
+        yield chain_of(source, path)
+
+
+def chains_by_relations(
+    source: Source, hops: int, rng: random.Random
+) -> dict[tuple[str, ...], list[tuple[Found, ...]]]:
+    """Returns the paths of a length by their relations, in random order."""
     by_relations: defaultdict[tuple[str, ...], list[tuple[Found, ...]]] = defaultdict(list)
     for path in itertools.islice(_paths(source, hops, rng), MOST_CHAINS):
         by_relations[tuple(fact.relation for fact in path)].append(path)
     for group in by_relations.values():
         rng.shuffle(group)
-    for path in _take_turns([iter(by_relations[key]) for key in sorted(by_relations)]):
-        yield _chain(source, path)
+    return dict(by_relations)
 
 
 def _paths(source: Source, hops: int, rng: random.Random) -> Iterator[tuple[Found, ...]]:
@@ -104,8 +114,8 @@ def _paths(source: Source, hops: int, rng: random.Random) -> Iterator[tuple[Foun
         yield from walk((), page, frozenset([page]))
 
 
-def _chain(source: Source, path: Sequence[Found]) -> Draft:
-    """Returns the draft of a path."""
+def chain_of(source: Source, path: Sequence[Found]) -> Draft:
+    """Returns the draft of a path of facts."""
     pages = tuple(fact.subject for fact in path)
     relations = tuple(fact.relation for fact in path)
     form = {"op": "path", "start": source.passages[pages[0]].title, "steps": list(relations)}
@@ -162,13 +172,22 @@ def _steps(source: Source, paths: Sequence[Sequence[Found]]) -> tuple[Hop, ...]:
 
 def _comparisons(source: Source, name: str, rng: random.Random) -> Iterator[Draft]:
     """Yields comparisons of two pages by a relation."""
-    relation = source.pack.relations[name]
-    paths = {page: (facts[name],) for page, facts in source.of_page.items() if name in facts and source.nameable(page)}
-    yield from _pairs(source, paths, relation, "comparison", rng)
+    yield from pairs_of(compare_by(source, name, rng).values())
 
 
 def _bridges(source: Source, bridge: Bridge, rng: random.Random) -> Iterator[Draft]:
     """Yields comparisons of two pages by a property of what a role leads to."""
+    yield from pairs_of(compare_over(source, bridge, rng).values())
+
+
+def compare_by(source: Source, name: str, rng: random.Random) -> Makers:
+    """Returns what draws comparisons of two pages by a relation."""
+    paths = {page: (facts[name],) for page, facts in source.of_page.items() if name in facts and source.nameable(page)}
+    return _makers(source, paths, source.pack.relations[name], "comparison", rng)
+
+
+def compare_over(source: Source, bridge: Bridge, rng: random.Random) -> Makers:
+    """Returns what draws comparisons of two pages by a property of what a role leads to."""
     paths = {}
     for page, facts in source.of_page.items():
         role = facts.get(bridge.role)
@@ -177,27 +196,32 @@ def _bridges(source: Source, bridge: Bridge, rng: random.Random) -> Iterator[Dra
         value = source.of_page.get(role.target, {}).get(bridge.value)
         if value is not None:
             paths[page] = (role, value)
-    yield from _pairs(source, paths, bridge, "bridge-comparison", rng)
+    return _makers(source, paths, bridge, "bridge-comparison", rng)
 
 
-def _pairs(
+def _makers(
     source: Source, paths: Mapping[int, tuple[Found, ...]], wording: Any, shape: str, rng: random.Random
-) -> Iterator[Draft]:
-    """Yields comparisons of pairs by turns: least, greatest, same and not the same."""
-    makers: list[Callable[[], Draft | None]] = []
+) -> Makers:
+    """Returns a function for each operation that draws a pair, in the order least, greatest, same."""
+    makers: Makers = {}
     sized = sorted(page for page, path in paths.items() if _size(path[-1].text) is not None)
     by_value: defaultdict[str, list[int]] = defaultdict(list)
     for page in sorted(paths):
         by_value[paths[page][-1].text].append(page)
     for op in ("least", "greatest"):
         if getattr(wording, op) and len(sized) > 1:
-            makers.append(_sizer(source, paths, sized, op, getattr(wording, op), shape, rng))
+            makers[op] = _sizer(source, paths, sized, op, getattr(wording, op), shape, rng)
     if wording.same and len(by_value) > 1:
         several = [value for value, pages in sorted(by_value.items()) if len(pages) > 1]
-        makers.append(lambda: _same(source, paths, by_value, several, wording.same, shape, rng))
-    seen, idle = set(), 0
-    while makers and idle < 200:  # pairs without end, or 200 draws that gave nothing new
-        for make in makers:
+        makers["same"] = lambda: _same(source, paths, by_value, several, wording.same, shape, rng)
+    return makers
+
+
+def pairs_of(makers: Iterable[Callable[[], Draft | None]]) -> Iterator[Draft]:
+    """Yields comparisons of new pairs, from each maker in turn, until 200 draws gave nothing new."""
+    turns, seen, idle = list(makers), set(), 0
+    while turns and idle < 200:
+        for make in turns:
             draft = make()
             key = None if draft is None else (draft.text, frozenset(draft.pages))
             if draft is None or key in seen:
@@ -304,9 +328,9 @@ def _compared(
 # -- two clues -----------------------------------------------------------------------------------------------------
 
 
-def _intersections(source: Source, rng: random.Random) -> Iterator[Draft]:
+def intersections(source: Source, pairs: Iterable[Clues], rng: random.Random) -> Iterator[Draft]:
     """Yields questions for the one page that two clues fit, each of which fits several."""
-    for clues in source.pack.clues:
+    for clues in pairs:
         one, other = clues.steps
         fits = {step: _subjects(source, step) for step in clues.steps}
         pages = sorted(

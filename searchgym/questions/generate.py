@@ -155,11 +155,7 @@ def generate(
     """
     facts = find_facts(passages, pack, lambda done, whole: progress("reading facts", done, whole))
     out = HeldOut(frozenset(), frozenset()) if held_out is None else held_out
-    edges = [(fact.subject, fact.target) for fact in facts.found if fact.target is not None]
-    if any(shape in CLOZE for shape in plan.shapes):
-        edges += [(link.source, link.target) for link in facts.links]
-    kept = [edge for edge in edges if not out.pages & set(edge)]
-    splits = {name: pages - out.pages for name, pages in split_pages(len(passages), kept, plan.shares).items()}
+    splits = pages_of_splits(len(passages), facts, plan, out)
     retriever = build_in_memory(passages) if retriever is None else retriever
     whole, strata = Source(passages, facts, pack), []
     for split, share in zip(SPLITS, plan.shares, strict=True):
@@ -183,6 +179,22 @@ def generate(
     if not any(stratum.questions for stratum in strata):
         raise DataError(f"gives no questions: {_why(made, facts, len(passages))}")
     return made
+
+
+def pages_of_splits(count: int, facts: Facts, plan: Plan, out: HeldOut) -> dict[str, frozenset[int]]:
+    """Returns the pages of each split, without those that are held out.
+
+    Args:
+        count: Number of passages.
+        facts: Their facts and links.
+        plan: Shares of the splits, and the shapes, which say what keeps two pages together.
+        out: What is held out.
+    """
+    edges = [(fact.subject, fact.target) for fact in facts.found if fact.target is not None]
+    if any(shape in CLOZE for shape in plan.shapes):
+        edges += [(link.source, link.target) for link in facts.links]
+    kept = [edge for edge in edges if not out.pages & set(edge)]
+    return {name: pages - out.pages for name, pages in split_pages(count, kept, plan.shares).items()}
 
 
 def _mix(plan: Plan) -> dict[tuple[str, int], float]:

@@ -16,8 +16,8 @@ from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.run.checkpoint import list_checkpoints
-from searchgym.train.run.draw import batch_of
 from searchgym.train.run.folder import read_advantages
+from searchgym.train.run.questions import batch_of
 
 
 def weights(folder):

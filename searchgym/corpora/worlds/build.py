@@ -32,9 +32,7 @@ def build_world(spec: WorldSpec) -> World:
         UsageError: The specification is not valid, or its world is too small for the questions that it asks for.
     """
     check_spec(spec)
-    # Every field of the spec seeds the generator, and so does the version: a new one makes new worlds throughout.
-    key = f"{VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)} {sorted(spec.strata)}"
-    rng = random.Random(f"world {key}")
+    rng = _generator(spec)
     graph = generate(spec, rng)
     language, half = LANGUAGES[spec.level], SPLITS[spec.split].templates
     pages = {entity.title: language.page(graph, entity, half, rng) for entity in graph.entities.values()}
@@ -43,6 +41,25 @@ def build_world(spec: WorldSpec) -> World:
     passages = [Passage(str(number), title, "".join(pages[title].sentences)) for number, title in enumerate(titles)]
     questions = _Questions(spec, graph, pages, passages, Asker(language, half, graph, rng), rng)
     return World(spec, tuple(passages), questions.make(), tuple(Triple(*fact) for fact in graph.triples()))
+
+
+def world_graph(spec: WorldSpec) -> Graph:
+    """Returns the graph of the world that `build_world` builds, without its pages and questions.
+
+    Raises:
+        UnknownNameError, UsageError: No world can be built from `spec`; see `build_world`.
+    """
+    check_spec(spec)
+    return generate(spec, _generator(spec))
+
+
+def _generator(spec: WorldSpec) -> random.Random:
+    """Returns the random generator of a world.
+
+    Every field of the spec seeds it, and so does the version: a new one makes new worlds throughout.
+    """
+    key = f"{VERSION} {spec.level} {spec.split} {spec.size} {spec.seed} {sorted(spec.hops)} {sorted(spec.strata)}"
+    return random.Random(f"world {key}")
 
 
 def other_names(entity: Entity) -> tuple[str, ...]:

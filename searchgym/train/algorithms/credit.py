@@ -8,6 +8,7 @@ the advantages.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from searchgym.envs.task import Task, checked_reward
 from searchgym.errors import RewardError
 from searchgym.records import Answer, Episode
 from searchgym.train.algorithms.terms import KEPT, TERMS, CreditContext, Rows, get_term
+from searchgym.train.algorithms.waypoints import Names
 from searchgym.train.recipe.options import CreditOptions, TermOptions
 
 
@@ -74,7 +76,8 @@ class Credit:
             return checked_reward(task.reward, state)
 
         penalties = {name: role.penalty for name, role in roles.items()}
-        context = CreditContext(options, penalties, score, lambda episode: load().find(episode.question_id))
+        names = functools.cache(lambda: Names.of(load().questions))
+        context = CreditContext(options, penalties, score, lambda episode: load().find(episode.question_id), names)
         return cls(options, context)
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:

@@ -10,6 +10,7 @@ from searchgym.errors import DataError, UnknownNameError, UsageError
 from searchgym.named import load_function
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
+from searchgym.train.algorithms.waypoints import Names, coverage, waypoints_of
 from searchgym.train.recipe.options import CreditOptions
 
 Rows = list[list[float]]
@@ -32,6 +33,8 @@ class CreditContext:
     """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
     question: Callable[[Episode], Question] = _no_question
     """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
+    names: Callable[[], Names] = lambda: Names(())
+    """Returns the names of the entities that the environment's questions are about. Default: none."""
 
 
 Term = Callable[[Sequence[Episode], CreditContext], Rows]
@@ -177,8 +180,39 @@ def _overlong(episode: Episode, options: CreditOptions) -> list[float]:
     return rewards
 
 
+def waypoint(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Gives an episode that is not right a part of the reward for the waypoints that it reached.
+
+    With the environment's reward r, cut to [0, 1], and the share c of the question's waypoints that searches earned:
+    ``lambda (1 - r) c`` for the last call of each sequence, so that with ``outcome`` the sum is 1 where the episode is
+    right and ``lambda c`` where r is 0. What earns a waypoint is said by `CreditOptions.waypoint_rules`.
+
+    Do not divide it by the deviation of its group (``advantage.std: sample``): in groups that are all wrong lambda
+    cancels, and a search that still fails counts as much as a right answer elsewhere. Set ``std: none``, or `std_floor`
+    to about 0.3.
+
+    Source: Waypoint Coverage Reward, arXiv 2605.05702. The abstract alone is public: full reward if right, else graded
+    by the coverage of the construction path. What counts as reached, lambda and the scale for rewards between 0 and 1
+    are ours.
+    """
+    return [_waypoint(episode, context) for episode in group]
+
+
+def _waypoint(episode: Episode, context: CreditContext) -> list[float]:
+    options, rewards = context.options, [0.0] * len(episode.calls)
+    missing = 1 - min(max(episode.reward, 0.0), 1.0)
+    if missing == 0 or (options.waypoint_answered and episode.stop_reason != "answer"):
+        return rewards
+    points = waypoints_of(context.question(episode))
+    share = coverage(points, episode.searches, context.names(), options.waypoint_rules, options.waypoint_names)
+    for calls in sequences_of(episode):
+        rewards[calls[-1]] = options.waypoint_lambda * missing * share
+    return rewards
+
+
 TERMS: dict[str, Term] = {
     "outcome": outcome,
+    "waypoint": waypoint,
     "difference": difference,
     "gain": gain,
     "praise": praise,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.agents.base import load_agent
+from searchgym.corpora.questions import read_questions
 from searchgym.envs.task import Task
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Episode
@@ -21,7 +22,7 @@ from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.folder import ADVANTAGES, EPISODES, RECIPE, read_advantages
+from searchgym.train.run.folder import ADVANTAGES, EPISODES, PROPOSED, RECIPE, read_advantages
 
 Advantages = Mapping[str, npt.NDArray[np.float32]]
 """Call id to the advantages of its tokens; (1,) where all have the same."""
@@ -81,7 +82,8 @@ class SavedRun:
         """Returns the rewards that training gave an episode's calls; those of an evaluation by the outcome alone."""
         if self.recipe is None:
             return {"outcome": outcome_rewards(episode)}
-        return terms_of(episode, list(self.episodes.values()), credit_of(self.recipe))
+        credit = credit_of(self.recipe, self.path.with_name(PROPOSED))
+        return terms_of(episode, list(self.episodes.values()), credit)
 
     def model_of(self, key: str) -> Path:
         """Returns the folder of the model behind a model key.
@@ -98,14 +100,22 @@ class SavedRun:
             ) from error
 
 
-def credit_of(recipe: Recipe) -> Credit:
-    """Returns the credit of a recipe; its environment is loaded only if a term scores answers."""
+def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
+    """Returns the credit of a recipe; its environment is loaded only if a term scores answers.
+
+    Args:
+        recipe: Recipe of the training.
+        proposed: File of the questions that were proposed for it, if it has one.
+    """
 
     @functools.cache
     def load() -> Task:
         from searchgym.train.run.assembly import load_tasks
 
-        return load_tasks(recipe)[0]
+        task = load_tasks(recipe)[0]
+        if proposed is None or not proposed.is_file() or not proposed.stat().st_size:
+            return task
+        return replace(task, by_id={**task.by_id, **{q.id: q for q in read_questions(proposed)}})
 
     return Credit.of(recipe.credit, load_agent(recipe.agent).roles, load)
 

@@ -6,6 +6,7 @@ import math
 import re
 
 from searchgym.errors import did_you_mean
+from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
 USED = {
@@ -19,6 +20,7 @@ USED = {
 """Estimator-specific options, by estimator."""
 CREDIT: dict[str, set[str]] = {
     "outcome": set(),
+    "waypoint": {"waypoint_lambda", "waypoint_rules", "waypoint_names", "waypoint_answered"},
     "difference": set(),
     "gain": set(),
     "overlong": {"length_limit", "length_cache"},
@@ -39,7 +41,12 @@ def combination_problems(recipe: Recipe) -> list[str]:
         if recipe.rollout.staleness:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
         found += _unused(recipe)
-    found += [*_learner_problems(recipe), *_engine_problems(recipe), *_key_problems(recipe)]
+    found += [
+        *_learner_problems(recipe),
+        *_engine_problems(recipe),
+        *_key_problems(recipe),
+        *_proposer_problems(recipe),
+    ]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
         found.append("loss.reduction constant needs loss.constant_length, the most tokens a model writes in a sequence")
@@ -79,6 +86,31 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
         found.append(f"rollout.resample replaces groups without signal; {advantage.estimator} has none")
     if rollout.resample and not advantage.drop_zero_variance:
         found.append("rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one")
+    return found
+
+
+def _proposer_problems(recipe: Recipe) -> list[str]:
+    """Returns problems with the proposer's options."""
+    proposer, found = recipe.proposer, []
+    defaults = type(proposer)()
+    if proposer.kind == "none":
+        changed = [name for name in defaults.__dataclass_fields__ if getattr(proposer, name) != getattr(defaults, name)]
+        return [f"proposer.{name} is set, and proposer.kind is none: set it to path or uniform" for name in changed]
+    if recipe.method == "supervised":
+        found.append("proposer: method supervised asks no questions")
+    if recipe.rollout.attempts < 2:
+        found.append(
+            f"rollout.attempts is {recipe.rollout.attempts}: a proposer needs pass rates of at least 2 attempts"
+        )
+    for name in ("decay", "min_entropy", "max_named"):
+        if getattr(proposer, name) > 1:
+            found.append(f"proposer.{name} is {getattr(proposer, name)}: expected at most 1")
+    if proposer.temperature <= 0:
+        found.append(f"proposer.temperature is {proposer.temperature}: expected above 0")
+    if not proposer.hops or len(set(proposer.hops)) < len(proposer.hops) or min(proposer.hops) < 1:
+        found.append(f"proposer.hops is {proposer.hops}: expected numbers from 1 on, each once")
+    if recipe.env_options.get("distractors"):
+        found.append("proposer: its questions bring no paragraphs, leave env_options.distractors out")
     return found
 
 
@@ -209,7 +241,7 @@ def _credit_problems(recipe: Recipe) -> list[str]:
     if (by_call or chained) and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
         why = f"{recipe.advantage.estimator} compares episodes as wholes, and this credit rewards calls"
         found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
-    for name in sorted({"outcome", "difference", "costs"} & set(credit.terms)) if chained else ():
+    for name in sorted({"outcome", "waypoint", "difference", "costs"} & set(credit.terms)) if chained else ():
         found.append(
             f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again: use gain"
         )
@@ -228,12 +260,28 @@ def _term_problems(recipe: Recipe) -> list[str]:
             found.append(f"credit.terms.{name}: roles is {how.roles}: expected at least one, none twice")
         if how.share == "split" and name != "outcome":
             found.append(f"credit.terms.{name}: share split divides the outcome, not {name}")
+    if "waypoint" in credit.terms:
+        found += _waypoint_problems(credit)
     if "overlong" in credit.terms:
         limit, cache = credit.length_limit, credit.length_cache
         if limit is None or cache is None:
             found.append("credit.terms: overlong needs credit.length_limit and credit.length_cache, in tokens")
         elif cache > limit:
             found.append(f"credit.length_cache is {cache}: more than credit.length_limit, {limit}")
+    return found
+
+
+def _waypoint_problems(credit: CreditOptions) -> list[str]:
+    """Returns problems with the options of the credit term ``waypoint``."""
+    found = []
+    if not 0 < credit.waypoint_lambda < 1:
+        why = "from 1 on a wrong answer would earn as much as a right one"
+        found.append(f"credit.waypoint_lambda is {credit.waypoint_lambda}: expected above 0 and below 1, {why}")
+    for rule in credit.waypoint_rules:
+        if rule not in WAYPOINT_RULES:
+            found.append(f"credit.waypoint_rules: unknown {rule!r}{did_you_mean(rule, WAYPOINT_RULES)}")
+    if not {"query", "page"} & set(credit.waypoint_rules):
+        found.append("credit.waypoint_rules needs query or page: else any search would reach every waypoint")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from searchgym.rollout.sampler import VllmOptions
 
@@ -13,6 +13,8 @@ Reduction = Literal["token-mean", "sequence-mean", "episode-mean", "constant"]
 KL = Literal["k1", "k2", "k3"]
 
 
+WAYPOINT_RULES: Final = ("query", "page", "led", "few")
+"""What may be asked of a search that earns a waypoint; see `CreditOptions.waypoint_rules`."""
 Device = Literal["auto", "cpu", "cuda"]
 """Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
 
@@ -56,6 +58,37 @@ class RolloutOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerOptions:
+    """Who makes the questions of a run; see `searchgym.selfplay`."""
+
+    kind: Literal["none", "uniform", "path"] = "none"
+    """``none``: the environment's questions; ``path``: a policy that walks the graph behind the environment's corpus
+    and learns which kinds of questions teach; ``uniform``: the same walks, drawn evenly for the whole run."""
+    arms: Literal["hops", "shape", "last", "relations"] = "last"
+    """What the policy tells apart: numbers of hops; shapes, hops and operations; these and the last relation; or the
+    first relation too."""
+    reward: Literal["signal", "hard"] = "signal"
+    """Reward of a question with pass rate p: ``signal`` is 4 p (1 - p), ``hard`` is 1 - p."""
+    decay: float = 0.9
+    """Weight per step of what earlier steps showed: the solver changes, so the policy must forget."""
+    prior: float = 2.0
+    """Number of questions by which an arm is shrunk towards its shape, and a shape towards all."""
+    temperature: float = 0.25
+    """Lowest temperature of the policy over mean advantages."""
+    min_entropy: float = 0.7
+    """Least entropy of the policy, as a share of that of even draws."""
+    max_named: float = 0.15
+    """Largest share of questions that name their answer or ask for yes or no: they are coin-flips to a solver that
+    knows nothing, which 4 p (1 - p) rewards most."""
+    hops: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
+    """Numbers of pages that a question may need."""
+    pool: int = 256
+    """Most earlier questions that are kept to fill up a step for which too few new ones are found."""
+    tries: int = 50
+    """Drafts per question after which the pool fills up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
     """One model key: a set of weights that some of the agent's roles sample from."""
 
@@ -88,8 +121,8 @@ class CreditOptions:
     """How calls are rewarded; see `searchgym.train.algorithms.terms`."""
 
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
-    """Reward terms, which are added: ``outcome``, ``difference``, ``gain``, ``praise``, ``format``, ``overlong``,
-    ``costs`` or ``module:function``. Either names, or names with weights or `TermOptions`."""
+    """Reward terms, which are added: ``outcome``, ``waypoint``, ``difference``, ``gain``, ``praise``, ``format``,
+    ``overlong``, ``costs`` or ``module:function``. Either names, or names with weights or `TermOptions`."""
     alpha: float = 0.5
     """``praise``: weight of the change in the prefix answer's score that a search causes."""
     train_prefixes: bool = True
@@ -98,6 +131,15 @@ class CreditOptions:
     """``costs``: reward deducted for three or more rounds beyond the first, proportionally less for fewer."""
     search_cost: float = 0.0
     """``costs``: reward deducted for three or more searches, proportionally less for fewer."""
+    waypoint_lambda: float = 0.3
+    """``waypoint``: reward of an episode that reached every waypoint and is wrong; above 0 and below 1."""
+    waypoint_rules: list[str] = field(default_factory=lambda: list(WAYPOINT_RULES))
+    """``waypoint``: what must hold of one search for a waypoint to count: ``query`` names it, the hits hold its
+    ``page``, an earlier page had named it (``led``), and the query names ``few`` entities."""
+    waypoint_names: int = 2
+    """``waypoint``: entities that a query may name under the rule ``few``."""
+    waypoint_answered: bool = False
+    """``waypoint``: if true, an episode earns it only if it ends with an answer."""
     length_limit: int | None = None
     """``overlong``: tokens of a sequence from which on the whole reward of 1 is deducted."""
     length_cache: int | None = None

@@ -23,6 +23,7 @@ from searchgym.train.recipe.options import (
     LossOptions,
     Method,
     OptimizerOptions,
+    ProposerOptions,
     RolloutOptions,
     SupervisedOptions,
     ValidationOptions,
@@ -56,6 +57,7 @@ class Recipe:
     Tokens sampled for validation do not count. Default: no budget."""
     models: dict[str, KeyOptions] = field(default_factory=dict)
     """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
+    proposer: ProposerOptions = field(default_factory=ProposerOptions)
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
     credit: CreditOptions = field(default_factory=CreditOptions)
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)

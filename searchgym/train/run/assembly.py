@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.selfplay.build import proposer_of
+from searchgym.selfplay.proposer import PathProposer
 from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.distributed.remote import RemoteLearner
@@ -69,6 +72,8 @@ class Assembly:
     """Updates the trained keys."""
     credit: Credit
     """Rewards the calls of an episode."""
+    proposer: PathProposer | None = None
+    """Makes the questions; None where they are the environment's."""
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -137,7 +142,9 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_credit(recipe, agent.roles)
-    credit = Credit.of(recipe.credit, agent.roles, lambda: task)
+    proposer = proposer_of(recipe, task)
+    known = task if proposer is None else replace(task, by_id=ChainMap(proposer.known, dict(task.by_id)))
+    credit = Credit.of(recipe.credit, agent.roles, lambda: known)
     _check_adapters(recipe, keys)
     loaded = load_keys(recipe, keys)
     with ExitStack() as opened:
@@ -154,7 +161,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    return Assembly(recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit)
+    return Assembly(recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit, proposer)
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
@@ -203,7 +210,7 @@ def trainer_of(
 ) -> Trainer:
     """Returns the trainer of an assembled recipe; see `train` for the parameters."""
     data = TrainingData(
-        questions=assembly.task.questions,
+        questions=assembly.task.questions if assembly.proposer is None else assembly.proposer,
         validation=assembly.validation.questions,
         demonstrations=_demonstrations(recipe),
         trained=assembly.trained,

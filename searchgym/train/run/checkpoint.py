@@ -95,7 +95,7 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     """Loads a checkpoint's weights and optimizers into a learner with models of the same shape.
 
     Returns:
-        The progress that was saved with it.
+        The progress that was saved with it, lengths of files, and the state of the run's source of questions.
 
     Raises:
         DataError: A file is missing or damaged, or the model has another shape.
@@ -114,7 +114,7 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     if not isinstance(sizes, dict) or not all(type(size) is int and size >= 0 for size in sizes.values()):
         raise DataError("damaged: expected progress and the lengths of files; go on from another checkpoint", record)
     build(Progress, state.get("progress"), f"{record}: progress")
-    return dict(state)
+    return {"source": {}, **state}
 
 
 def link_checkpoint(link: Path, step: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import Row
 from searchgym.train.run.metrics import advantage_metrics, generated_tokens, role_metrics, rollout_metrics
+from searchgym.train.run.questions import ListedQuestions, QuestionSource, batch_of
 
 
 class Rollout(Protocol):
@@ -40,8 +41,8 @@ class Rollout(Protocol):
 class TrainingData:
     """Data that a run learns from, and how its episodes are rewarded."""
 
-    questions: Sequence[Question] = ()
-    """Questions to train on."""
+    questions: Sequence[Question] | QuestionSource = ()
+    """Questions to train on, or what gives each step its own."""
     validation: Sequence[Question] = ()
     """Questions to validate on, of which the recipe uses the first ones."""
     demonstrations: Sequence[Sample] = ()
@@ -66,14 +67,18 @@ class StepData:
     """Tokens that models generated in the episodes."""
     seconds: float = 0.0
     """Wall-clock seconds that drawing took."""
+    questions: list[Question] = field(default_factory=list)
+    """Questions of the step that no file has, because they were proposed for it."""
+    source: dict[str, Any] = field(default_factory=dict)
+    """State of the run's `QuestionSource` behind the step."""
 
 
 @dataclass(slots=True)
 class _Attempts:
     """Episodes of a step, and the samples in each that count for it."""
 
-    picks: list[int]
-    """Indices of the questions, in the order in which they were drawn."""
+    questions: list[Question]
+    """The questions, in the order in which they were drawn."""
     episodes: list[Episode]
     """The attempts at these questions."""
     samples: list[list[Sample]]
@@ -97,16 +102,19 @@ class Drawer:
 
     def __init__(self, recipe: Recipe, learner: Learner, rollout: Rollout | None, data: TrainingData) -> None:
         self.recipe, self.learner, self._rollout = recipe, learner, rollout
-        self.questions, self.demonstrations = data.questions, data.demonstrations
+        self.demonstrations = data.demonstrations
         self._trained, self._credit = data.trained, data.credit
-        supervised = recipe.method == "supervised"
-        have = len(self.demonstrations if supervised else self.questions)
-        need = recipe.supervised.batch if supervised else recipe.rollout.questions
-        if have < need:
-            what, key = ("demonstrations", "supervised.batch") if supervised else ("questions", "rollout.questions")
-            raise UsageError(f"{have} {what} for {need} per step: give more, or make the step smaller ({key})")
+        supervised, have, need = recipe.method == "supervised", len(self.demonstrations), recipe.supervised.batch
+        if supervised and have < need:
+            hint = "give more, or make the step smaller (supervised.batch)"
+            raise UsageError(f"{have} demonstrations for {need} per step: {hint}")
         if rollout is None and not supervised:
             raise UsageError("training on questions needs a rollout")
+        self.source: QuestionSource
+        if isinstance(data.questions, Sequence):
+            self.source = ListedQuestions(data.questions, recipe.seed, 0 if supervised else recipe.rollout.questions)
+        else:
+            self.source = data.questions
 
     def draw(self, step: int) -> StepData:
         """Returns the data of a 0-based step, still without advantages; see `prepared`.
@@ -125,7 +133,7 @@ class Drawer:
     def _sampled(self, step: int) -> StepData:
         """Returns the episodes of a step, their samples and their metrics."""
         recipe = self.recipe
-        drawn = self._attempt(batch_of(len(self.questions), recipe.rollout.questions, step, recipe.seed), step)
+        drawn = self._attempt(self.source.draw(step, recipe.rollout.questions), step)
         resampled = self._resample(drawn, step) if recipe.method == "policy" and recipe.rollout.resample else {}
         samples = [sample for of_episode in drawn.samples for sample in of_episode]
         tokens = generated_tokens(drawn.episodes)
@@ -137,10 +145,13 @@ class Drawer:
         }
         by_role = role_metrics(drawn.episodes, drawn.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
+        learnt = self.source.learn(step, drawn.questions, drawn.episodes)
+        row |= {f"proposer/{name}": value for name, value in learnt.items()}
         if recipe.method == "rejection":
             samples, share = self._accepted(samples)
             row["rejection/kept"] = share
-        return StepData(samples, row, drawn.episodes, tokens)
+        proposed = [] if isinstance(self.source, ListedQuestions) else drawn.questions
+        return StepData(samples, row, drawn.episodes, tokens, questions=proposed, source=self.source.state())
 
     def _accepted(self, samples: Sequence[Sample]) -> tuple[list[Sample], float]:
         """Returns the trained keys' samples that earned enough reward, and their share of those keys' samples."""
@@ -160,13 +171,13 @@ class Drawer:
         advantages = {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}
         return replace(data, samples=samples, row=data.row | groups | advantages)
 
-    def _attempt(self, picks: Sequence[int], step: int) -> _Attempts:
+    def _attempt(self, questions: list[Question], step: int) -> _Attempts:
         """Runs the attempts at some questions, and returns their episodes, samples and rewards."""
         attempts = self.recipe.rollout.attempts
         assert self._rollout is not None
-        episodes = self._rollout([self.questions[i] for i in picks], attempts, step, False)
-        if len(episodes) != len(picks) * attempts:
-            wanted = f"{attempts} attempts at {len(picks)} questions"
+        episodes = self._rollout(questions, attempts, step, False)
+        if len(episodes) != len(questions) * attempts:
+            wanted = f"{attempts} attempts at {len(questions)} questions"
             raise UsageError(f"the rollout returned {len(episodes)} episodes for {wanted}")
         rewards = self._credit.rewards(episodes)
         samples = [
@@ -178,7 +189,7 @@ class Drawer:
         numbers = [
             [0.0] * len(e.calls) if given is None else given.total for e, given in zip(episodes, rewards, strict=True)
         ]
-        return _Attempts(list(picks), episodes, samples, numbers)
+        return _Attempts(questions, episodes, samples, numbers)
 
     def _counts(self, sample: Sample) -> bool:
         """Tells whether a sample belongs to the step, as prefix answers do only if the credit rewards them."""
@@ -197,20 +208,20 @@ class Drawer:
         Returns:
             Metrics: the rounds, the additional questions, and the groups that are still missing.
         """
-        recipe, wanted, rounds = self.recipe, len(drawn.picks), 0
+        recipe, wanted, rounds = self.recipe, len(drawn.questions), 0
         while True:
             samples = [sample for of_episode in drawn.samples for sample in of_episode]
             missing = wanted - len(groups_with_signal(samples, recipe.advantage))
-            order = np.random.default_rng([recipe.seed, step, rounds + 1]).permutation(len(self.questions))
-            fresh = [int(i) for i in order if i not in drawn.picks][:missing]
-            if not fresh or rounds == recipe.rollout.resample:
+            last = missing <= 0 or rounds == recipe.rollout.resample
+            fresh = [] if last else self.source.more(step, rounds + 1, missing, drawn.questions)
+            if not fresh:
                 return {
                     "rollout/resample_rounds": float(rounds),
-                    "rollout/resampled": float(len(drawn.picks) - wanted),
+                    "rollout/resampled": float(len(drawn.questions) - wanted),
                     "rollout/groups_missing": float(missing),
                 }
             more = self._attempt(fresh, step)
-            drawn.picks += more.picks
+            drawn.questions += more.questions
             drawn.episodes += more.episodes
             drawn.samples += more.samples
             drawn.rewards += more.rewards
@@ -246,17 +257,3 @@ def with_advantages(
     wanted = [s for s in assigned if trained is None or s.model_key in trained]
     row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
     return wanted, row | {"groups/zero_variance_share": counts.zero_variance / max(counts.groups, 1)}
-
-
-def batch_of(count: int, batch: int, step: int, seed: int) -> list[int]:
-    """Returns the indices of a step's items; each epoch has a new order, and no item comes twice in a step.
-
-    Args:
-        count: Number of items, at least `batch`. The rest of an epoch that is less than a batch is skipped.
-        batch: Items per step.
-        step: 0-based step.
-        seed: Seed of the orders.
-    """
-    epoch, place = divmod(step, count // batch)
-    order = np.random.default_rng([seed, epoch]).permutation(count)
-    return [int(i) for i in order[place * batch : (place + 1) * batch]]

@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
 from searchgym.corpora.locks import lock_folder
+from searchgym.corpora.questions import question_row
 from searchgym.errors import RunExistsError, UsageError
-from searchgym.records import Episode
+from searchgym.records import Episode, Question
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.extension import resume_problem
@@ -34,6 +35,8 @@ RECIPE: Final = "recipe.yaml"
 METRICS: Final = "metrics.jsonl"
 EPISODES: Final = "episodes.jsonl"
 ADVANTAGES: Final = "episodes.advantages.jsonl"
+PROPOSED: Final = "proposed.jsonl"
+"""File of the questions that were proposed for the run, each once, in the format ``searchgym``."""
 VARYING: Final = ("time/", "memory/")
 """Prefixes of the metrics that differ from run to run; all other metrics are reproducible."""
 
@@ -75,6 +78,11 @@ class RunFolder:
         return self.path / ADVANTAGES
 
     @property
+    def proposed(self) -> Path:
+        """Path of the proposed questions; it exists only if the run has a proposer."""
+        return self.path / PROPOSED
+
+    @property
     def metrics(self) -> Path:
         """Path of the metrics, one JSON line per step."""
         return self.path / METRICS
@@ -99,6 +107,8 @@ class RunFolder:
         self._metrics: BinaryIO = self._open.enter_context(self.metrics.open("ab"))
         self._advantages: BinaryIO = self._open.enter_context(self.advantages.open("ab"))
         self._writer = self._open.enter_context(EpisodeWriter(self.episodes))
+        asked = iter_jsonl(self.proposed) if self.proposed.exists() and self.proposed.stat().st_size else ()
+        self._written = {row["id"] for _, row in asked}
         log = self._recipe.log
         self._board = self._open.enter_context(_tensorboard(self.path, step)) if log.tensorboard else None
         self._wandb = _wandb(log.wandb, self.path, self._recipe) if log.wandb else None
@@ -129,6 +139,14 @@ class RunFolder:
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(row, step=step)
+
+    def write_questions(self, questions: Sequence[Question]) -> None:
+        """Writes the questions that were proposed for a step, without those that an earlier step asked already."""
+        fresh = [question for question in questions if question.id not in self._written]
+        if fresh:
+            with self.proposed.open("ab") as file:
+                file.write(b"".join(dump_line(question_row(question)) for question in fresh))
+            self._written |= {question.id for question in fresh}
 
     def write_episodes(self, step: int, episodes: Sequence[Episode], samples: Sequence[Sample]) -> None:
         """Writes the episodes of a step and the advantages of their calls, if the recipe logs this step."""
@@ -208,7 +226,7 @@ def _unused(path: Path) -> bool:
 
 def _appended(path: Path) -> list[Path]:
     """Returns the files of a run folder that grow."""
-    return [path / METRICS, path / EPISODES, sidecar(path / EPISODES), path / ADVANTAGES]
+    return [path / METRICS, path / EPISODES, sidecar(path / EPISODES), path / ADVANTAGES, path / PROPOSED]
 
 
 def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:

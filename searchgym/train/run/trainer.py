@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
 from searchgym.train.algorithms.samples import Sample
@@ -90,6 +90,7 @@ class Trainer:
             raise UsageError("validating on questions needs a rollout")
         self._ahead: Ahead | None = None
         self.progress = Progress()
+        self._source: dict[str, Any] = {}
         self._clean = True
         self.folder = RunFolder(out, recipe, resume=resume)
         self._watchdog = Watchdog(out, self._rescue)
@@ -151,6 +152,7 @@ class Trainer:
             data = self._prepare(data)
         with self._whole_step():
             with phases.clock("writing"):
+                self.folder.write_questions(data.questions)
                 self.folder.write_episodes(self.progress.step + 1, data.episodes, data.samples)
             with phases("learning"):
                 learnt = self._learn(data.samples)
@@ -197,6 +199,7 @@ class Trainer:
         row |= pace("learn", seconds, learnt.get("learner/tokens_read", 0.0))
         self.progress.step += 1
         self.progress.generated_tokens += data.tokens
+        self._source = data.source
         self._finish_step(row)
         if self._ahead is not None:
             self._ahead.learnt(self.progress.step)
@@ -255,7 +258,7 @@ class Trainer:
             folder, progress = self.folder.checkpoints, self.progress
             path = folder / checkpoint_name(progress.step)
             if not path.exists():
-                state = {"progress": asdict(progress), "files": self.folder.sizes()}
+                state = {"progress": asdict(progress), "files": self.folder.sizes(), "source": self._source}
                 save_checkpoint(path, self.learner, self.tokenizer, state)
                 if self.recipe.log.curve:
                     self.folder.plot_curve(self.recipe.validation.metric)
@@ -278,7 +281,9 @@ class Trainer:
         if newest is not None:
             state = load_checkpoint(newest, self.learner)
             self.progress = Progress(**state["progress"])
-            sizes = state["files"]
+            sizes, self._source = state["files"], state["source"]
+            if self._source:
+                self.drawer.source.restore(self._source)
         self.folder.start(sizes, self.progress.step)
         self._hooks.publish(self.learner.version)
 

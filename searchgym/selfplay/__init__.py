@@ -1,0 +1,1 @@
+"""Self-play: proposers that make the questions which a solver learns from."""

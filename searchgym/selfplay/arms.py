@@ -1,0 +1,195 @@
+"""What a proposer chooses between: kinds of questions, with a policy over them that learns from pass rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from searchgym.train.recipe.options import ProposerOptions
+
+Floats = npt.NDArray[np.float64]
+
+
+class Arm(NamedTuple):
+    """A kind of question: the choices that make its logical form, all but the entities."""
+
+    shape: str
+    """Shape of the question, such as ``chain``."""
+    hops: int
+    """Number of pages that must be read."""
+    op: str
+    """Operation of the form: ``path``, ``least``, ``greatest``, ``same`` or ``both``."""
+    first: str
+    """First relation of its paths."""
+    last: str
+    """Last relation of its paths."""
+
+    @property
+    def named(self) -> bool:
+        """Whether the answer is one of two that the question names, or yes or no."""
+        return self.op in ("least", "greatest", "same")
+
+    @property
+    def name(self) -> str:
+        """Name for logs, part of the ids of questions: ``chain-2-path-director-born``."""
+        return "-".join(map(str, self)).replace("~", "of-").replace(" ", "_")
+
+
+LEVELS: Final[dict[str, tuple[str, ...]]] = {
+    "hops": ("hops",),
+    "shape": ("shape", "hops", "op"),
+    "last": ("shape", "hops", "op", "last"),
+    "relations": ("shape", "hops", "op", "first", "last"),
+}
+"""Choices that a policy tells apart, by the name of its level."""
+
+
+def choice_of(arm: Arm, level: str) -> tuple[Any, ...]:
+    """Returns the part of an arm that a level tells apart."""
+    return tuple(getattr(arm, name) for name in LEVELS[level])
+
+
+def signal(rates: Iterable[float], attempts: Sequence[int]) -> Floats:
+    """Returns how much groups of attempts teach: an unbiased estimate of 4 p (1 - p) for each question.
+
+    With the share p of n attempts that are right it is ``4 p (1 - p) n / (n - 1)``: largest for questions that are
+    answered half the time, 0 where no attempt or every attempt is right. NaN stays NaN.
+
+    Source: SSP, arXiv 2510.18821, its reward for intermediate difficulty. The factor n / (n - 1) is ours: the plain
+    estimate is too small by it.
+
+    Args:
+        rates: Shares of right attempts.
+        attempts: Numbers of attempts, each at least 2.
+    """
+    p, n = np.array(list(rates), float), np.array(attempts, float)
+    return np.asarray(4 * p * (1 - p) * n / (n - 1))
+
+
+def hardness(rates: Iterable[float]) -> Floats:
+    """Returns 1 - p for each question, the first reward of SSP: largest for questions that nobody answers."""
+    return 1 - np.array(list(rates), float)
+
+
+class ArmPolicy:
+    """A softmax policy over arms that learns from the rewards of questions, and forgets.
+
+    A batch's advantages are rewards less their mean, over their deviation (REINFORCE++, arXiv 2501.03262: the batch is
+    the baseline). A natural-gradient step of a softmax over arms moves each arm's logit by its advantage; here the
+    logit is the mean advantage of the arm, with weights that decay by `ProposerOptions.decay` per step, shrunk towards
+    that of the arm's shape as if by `ProposerOptions.prior` more questions, and the shape's towards 0. The logits are
+    divided by a temperature, which rises until the entropy is `ProposerOptions.min_entropy` of that of uniform draws.
+
+    Args:
+        arms: Kinds of questions, each once.
+        options: What is told apart, and how fast it learns.
+    """
+
+    def __init__(self, arms: Sequence[Arm], options: ProposerOptions) -> None:
+        self.arms, self._options = tuple(arms), options
+        self._choices = [choice_of(arm, options.arms) for arm in self.arms]
+        self._above = "hops" if options.arms == "hops" else "shape"
+        self._sums: dict[str, list[float]] = {}
+
+    def values(self, arms: Sequence[Arm] | None = None) -> Floats:
+        """Returns the shrunk mean advantage of each arm. Default: of all arms."""
+        prior, found = self._options.prior, []
+        for arm in self.arms if arms is None else arms:
+            shape = choice_of(arm, self._above)
+            total, weight = self._sums.get(_key("shape", shape), (0.0, 0.0))
+            value = total / (weight + prior)
+            total, weight = self._sums.get(_key("arm", choice_of(arm, self._options.arms)), (0.0, 0.0))
+            found.append((total + prior * value) / (weight + prior))
+        return np.array(found)
+
+    def probabilities(self, open_arms: Sequence[bool] | None = None) -> Floats:
+        """Returns the chance of each arm, which sum to 1 over those that are open.
+
+        Arms whose questions name their answer have `ProposerOptions.max_named` together at most, if others are open.
+        """
+        there = np.ones(len(self.arms), bool) if open_arms is None else np.array(open_arms)
+        named = np.array([arm.named for arm in self.arms])
+        chances = np.zeros(len(self.arms))
+        if not there.any():
+            return chances
+        chances[there] = _sharpest(self.values()[there], self._spread(there), self._options)
+        share, most = float(chances[named].sum()), self._options.max_named
+        if most < share < 1:
+            chances = np.where(named, chances * most / share, chances * (1 - most) / (1 - share))
+        return chances
+
+    def _spread(self, there: npt.NDArray[np.bool_]) -> Floats:
+        """Returns the chances of open arms before anything is learnt: equal over what the policy tells apart."""
+        choices = [choice for choice, is_open in zip(self._choices, there, strict=True) if is_open]
+        chances = np.array([1 / choices.count(choice) for choice in choices])
+        return np.asarray(chances / chances.sum())
+
+    def entropy(self) -> float:
+        """Returns the entropy of the choices over that of uniform draws; 1 with a single choice."""
+        by_choice: dict[Any, float] = {}
+        for choice, chance in zip(self._choices, self.probabilities(), strict=True):
+            by_choice[choice] = by_choice.get(choice, 0.0) + float(chance)
+        return _entropy(np.array(list(by_choice.values()))) / math.log(len(by_choice)) if len(by_choice) > 1 else 1.0
+
+    def learn(self, arms: Sequence[Arm], rewards: Floats) -> None:
+        """Takes in the rewards of a batch of questions; those that are not finite are left out."""
+        for sums in self._sums.values():
+            sums[:] = [value * self._options.decay for value in sums]
+        kept = np.isfinite(rewards)
+        if kept.sum() < 2:
+            return
+        centred = rewards - rewards[kept].mean()
+        advantages = centred / max(float(rewards[kept].std()), 1e-6)
+        for arm, advantage, counts in zip(arms, advantages, kept, strict=True):
+            if counts:
+                for key in (
+                    _key("shape", choice_of(arm, self._above)),
+                    _key("arm", choice_of(arm, self._options.arms)),
+                ):
+                    sums = self._sums.setdefault(key, [0.0, 0.0])
+                    sums[0] += float(advantage)
+                    sums[1] += 1.0
+
+    def state(self) -> dict[str, Any]:
+        """Returns what was learnt, as plain JSON."""
+        return {key: list(sums) for key, sums in sorted(self._sums.items())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state."""
+        self._sums = {key: list(sums) for key, sums in state.items()}
+
+
+def _key(kind: str, choice: tuple[Any, ...]) -> str:
+    return " ".join([kind, *map(str, choice)])
+
+
+def _entropy(chances: Floats) -> float:
+    """Returns the entropy of a distribution in nats."""
+    some = chances[chances > 0]
+    return float(-(some * np.log(some)).sum())
+
+
+def _sharpest(values: Floats, spread: Floats, options: ProposerOptions) -> Floats:
+    """Returns the softmax of values over a spread, at the lowest temperature that the entropy allows."""
+    least = options.min_entropy * _entropy(spread)
+
+    def at(temperature: float) -> Floats:
+        logits = np.log(spread) + values / temperature
+        chances = np.exp(logits - logits.max())
+        return np.asarray(chances / chances.sum())
+
+    low, high = options.temperature, options.temperature
+    if _entropy(at(low)) >= least:
+        return at(low)
+    while _entropy(at(high)) < least:
+        high *= 2
+        if high > 1e6:  # the spread itself: with one arm there is nothing to choose
+            return spread
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _entropy(at(middle)) < least else (low, middle)
+    return at(high)

@@ -1,0 +1,71 @@
+"""From a recipe to its proposer: finds the graph behind the environment's corpus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from searchgym.cards import GeneratedSpec
+from searchgym.corpora.own import home
+from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.worlds import cached_world
+from searchgym.corpora.worlds.report import findable_titles
+from searchgym.corpora.worlds.storage import read_world
+from searchgym.envs.data import find_corpus, load_corpus
+from searchgym.envs.task import Task
+from searchgym.errors import UsageError
+from searchgym.graphs.facts import find_facts
+from searchgym.graphs.packs import load_pack
+from searchgym.questions.generate import USUAL, Plan, pages_of_splits
+from searchgym.questions.source import HeldOut, Source
+from searchgym.questions.storage import held_out_by
+from searchgym.selfplay.corpora import CorpusGround
+from searchgym.selfplay.proposal import Ground
+from searchgym.selfplay.proposer import PathProposer
+from searchgym.selfplay.worlds import WorldGround
+
+if TYPE_CHECKING:
+    from searchgym.train.recipe.recipe import Recipe
+
+
+def proposer_of(recipe: Recipe, task: Task) -> PathProposer | None:
+    """Returns the proposer that a recipe asks for, None if it asks for none.
+
+    Args:
+        recipe: Names the proposer, the environment and its options.
+        task: The environment, loaded.
+
+    Raises:
+        UsageError: There is no graph behind the environment's questions, or none with the hops that are asked for.
+    """
+    if recipe.proposer.kind == "none":
+        return None
+    return PathProposer(_ground(recipe, task), recipe.proposer, recipe.seed)
+
+
+def _ground(recipe: Recipe, task: Task) -> Ground:
+    """Returns the graph behind an environment's corpus."""
+    hops, corpus = recipe.proposer.hops, recipe.env_options.get("corpus")
+    if task.card.world is not None and corpus is None:
+        findable = None
+        if task.card.world.level != "simple":
+            passages = read_world(cached_world(task.card.world, home() / "worlds")).passages
+            findable = findable_titles(passages, build_in_memory(passages))
+        return WorldGround(task.card.world, hops, recipe.seed, findable)
+    if corpus is None:
+        raise UsageError(
+            f"proposer: {recipe.env} has no graph to walk: use searchgym/World-v0, or searchgym/Corpus-v0 with "
+            "env_options.corpus"
+        )
+    return corpus_ground(str(corpus), task.card.generated or GeneratedSpec(), task.card.top_k, recipe)
+
+
+def corpus_ground(corpus: str, spec: GeneratedSpec, top_k: int, recipe: Recipe) -> CorpusGround:
+    """Returns the facts of a corpus's training pages, without what belongs to evaluation questions."""
+    passages = list(load_corpus(find_corpus(corpus)).passages())
+    pack = load_pack(spec.pack)
+    facts = find_facts(passages, pack)
+    out = held_out_by(passages, spec.hold_out) or HeldOut(frozenset(), frozenset())
+    pages = pages_of_splits(len(passages), facts, Plan(shapes=tuple(spec.shapes) or USUAL), out)
+    allowed = frozenset().union(*pages.values()) if spec.split == "all" else pages[spec.split]
+    source = Source(passages, facts, pack).within(allowed, out.names)
+    return CorpusGround(source, build_in_memory(passages), top_k, recipe.proposer.hops, recipe.seed)
