@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval leaderboard tiny smol real train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
+.PHONY: help setup demo eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -74,6 +74,9 @@ smol: setup  ## teach SmolLM2-135M to read and to search, by questions made from
 WARM ?= smollm2-searcher
 real: setup  ## 40 real questions: a small model before and after practice, and controls (needs SEARCHGYM_DATA; 5 to 20 minutes)
 	$(PY) benchmarks/real_questions.py --warm $(WARM) --limit 20 --out $(or $(OUT),runs/made-by-make/real) $(ARGS)
+
+selfplay: setup  ## self-play on the tiny model: a proposer makes the questions, a solver learns from them (minutes)
+	$(VENV)/bin/searchgym selfplay $(or $(RECIPE),tiny-selfplay) $(if $(MODEL),model=$(MODEL)) $(ARGS) $(if $(OUT),--out $(OUT))
 
 train-monolithic: DEFAULT := tiny-monolithic
 train-monolithic: setup  ## train the monolithic agent (MODEL= ENV= RECIPE= OUT= ARGS=; minutes on a CPU by default)

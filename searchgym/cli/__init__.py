@@ -14,6 +14,7 @@ from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
+from searchgym.cli.practice.selfplay import selfplay
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
 
@@ -31,6 +32,7 @@ app.command("compare")(compare)
 app.add_typer(leaderboard, name="leaderboard")
 app.command("demonstrate")(demonstrate)
 app.command("train")(train.train)
+app.command("selfplay")(selfplay)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)
 app.command("export")(models.export)

@@ -70,13 +70,13 @@ def train(
             )
         train_pipeline(recipe, overrides or [], out, resume, json)
         return
-    loaded = _recipe(recipe, overrides)
+    loaded = recipe_of(recipe, overrides)
     if plan:
         machine = Machine(gpus=gpus, gpu_gib=gpu_gib, cpu_gib=cpu_gib)
         print_plan(loaded if config is None else sized_by(loaded, config), machine, step_seconds, out, json)
         return
     if explain:
-        _check(loaded)
+        check_recipe(loaded)
         _explain(loaded, out, episode, json)
         return
     folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
@@ -84,11 +84,11 @@ def train(
         from searchgym.train.recipe.load import read_recipe, with_warmups_of
 
         loaded = with_warmups_of(loaded, read_recipe(folder / "recipe.yaml"), overrides or [])
-    _check(loaded, folder, resume)
-    emit(_train(loaded, folder, resume), json, loaded.name)
+    check_recipe(loaded, folder, resume)
+    emit(run_training(loaded, folder, resume), json, loaded.name)
 
 
-def _train(recipe: Recipe, folder: Path, resume: bool) -> dict[str, Any]:
+def run_training(recipe: Recipe, folder: Path, resume: bool) -> dict[str, Any]:
     """Trains and shows the steps; returns the summary of the run. When interrupted, tells how to go on."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.run.assembly import train as run
@@ -142,14 +142,14 @@ def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
     say(f"look at an episode: searchgym show {folder}")
 
 
-def _recipe(name: str, overrides: list[str] | None) -> Recipe:
+def recipe_of(name: str, overrides: list[str] | None) -> Recipe:
     """Reads a recipe, and says which of its values were changed to fit the overrides."""
     from searchgym.train.recipe.load import load_recipe
 
     return load_recipe(name, overrides or [], say)
 
 
-def _check(recipe: Recipe, folder: Path | None = None, resume: bool = False) -> None:
+def check_recipe(recipe: Recipe, folder: Path | None = None, resume: bool = False) -> None:
     """Checks the names in a recipe, and whether a run can begin or go on in a folder, before libraries are loaded."""
     from searchgym.train.recipe.preflight import check_names
     from searchgym.train.run.folder import check_run_folder
@@ -194,8 +194,8 @@ def selfcheck(
     json: Json = False,
 ) -> None:
     """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
-    loaded = _recipe(recipe, overrides)
-    _check(loaded)
+    loaded = recipe_of(recipe, overrides)
+    check_recipe(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.selfcheck.run import selfcheck as run
 
@@ -218,8 +218,8 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train the shipped tiny model to search, and print its scores before and after."""
-    loaded = _recipe(recipe, overrides)
-    _check(loaded)
+    loaded = recipe_of(recipe, overrides)
+    check_recipe(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import print_summary, run_demo
 

@@ -1,6 +1,7 @@
 """docs/metrics.md beside what trainings write, in both directions, and the formulas of episodes by hand."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,15 @@ import pytest
 import test_run
 from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_trainer
 
+from searchgym.cards import WorldSpec
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
 from searchgym.records import Call, Episode, Hit, Searched
+from searchgym.selfplay.proposer import PathProposer
+from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import ProposerOptions
 from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
 
@@ -35,6 +40,25 @@ def documented():
 def written(folder):
     names = {name for _, row in iter_jsonl(folder / "metrics.jsonl") for name in row}
     return {re.sub(r"^role/[^/]+/", "role/ROLE/", name) for name in names}
+
+
+class Proposed:
+    """The bandit's questions, with the metrics that a path proposer gives for questions of its own."""
+
+    def __init__(self):
+        options = ProposerOptions(kind="path")
+        self.proposer = PathProposer(WorldGround(WorldSpec("simple", size=60), [1, 2], 0), options, 0)
+
+    def draw(self, step, count):
+        return list(QUESTIONS[:count])
+
+    def learn(self, step, questions, episodes):
+        own = self.proposer.draw(step, len(questions))
+        by_place = {question.id: made.id for question, made in zip(questions, own, strict=True)}
+        return self.proposer.learn(step, own, [replace(e, question_id=by_place[e.question_id]) for e in episodes])
+
+    def state(self):
+        return self.proposer.state()
 
 
 @pytest.fixture
@@ -60,9 +84,9 @@ def runs(recipe, tmp_path):
     apart = BanditRollout(toy_model())  # a model of its own: it samples in a thread while the other one learns
     probe = lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}  # noqa: E731
     toy_trainer(tmp_path / "stale", stale, rollout=apart, publish=apart.publish, probe=probe).run()
-    return {
-        name: written(tmp_path / name) for name in ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale")
-    }
+    toy_trainer(tmp_path / "proposed", toy_recipe(steps=1), questions=Proposed()).run()
+    names = ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale", "proposed")
+    return {name: written(tmp_path / name) for name in names}
 
 
 def test_the_page_has_every_metric_and_no_other(runs):

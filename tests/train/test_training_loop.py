@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, GuardError, RunExistsError, ScoringError, TrainingError, UsageError
 from searchgym.rollout.storage import read_episodes
+from searchgym.selfplay.source import batch_of
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.run.checkpoint import list_checkpoints
 from searchgym.train.run.folder import read_advantages
-from searchgym.train.run.questions import batch_of
 
 
 def weights(folder):

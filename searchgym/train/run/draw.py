@@ -11,6 +11,7 @@ import numpy as np
 
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
+from searchgym.selfplay.source import ListedQuestions, QuestionSource, batch_of
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
 from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.gae import assign_gae
@@ -19,7 +20,6 @@ from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import Row
 from searchgym.train.run.metrics import advantage_metrics, generated_tokens, role_metrics, rollout_metrics
-from searchgym.train.run.questions import ListedQuestions, QuestionSource, batch_of
 
 
 class Rollout(Protocol):

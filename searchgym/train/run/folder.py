@@ -176,10 +176,12 @@ class RunFolder:
         panels = {
             "rollout/reward": ("-", "sampled episodes, training questions"),
             f"validation/{metric}": ("o-", "greedy episodes, validation questions"),
+            "proposer/signal": ("-", "proposed questions that some attempts, but not all, got right"),
+            "proposer/hops": ("-", "pages that a proposed question needs"),
         }
         curves = {name: [(row["step"], row[name]) for row in self.rows if name in row] for name in panels}
         curves = {name: points for name, points in curves.items() if points}
-        figure = Figure(figsize=(7, 5), layout="constrained")
+        figure = Figure(figsize=(7, 1 + 2 * max(len(curves), 2)), layout="constrained")
         canvas = FigureCanvasAgg(figure)
         figure.suptitle(self._recipe.name)
         rows = figure.subplots(max(len(curves), 1), 1, sharex=True, squeeze=False)

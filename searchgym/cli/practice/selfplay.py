@@ -1,0 +1,78 @@
+"""The ``selfplay`` command: trains a solver on questions that a proposer makes while it learns what teaches."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from searchgym.cli.output import Json, emit, say, table
+from searchgym.cli.train import check_recipe, recipe_of, run_training
+from searchgym.corpora.files import iter_jsonl
+from searchgym.errors import UsageError
+
+SHOWN = {
+    "signal": "signal",
+    "signal_unnamed": "of open questions",
+    "pass_rate": "pass rate",
+    "hops": "hops",
+    "named": "named answers",
+    "valid": "valid",
+    "entropy": "entropy",
+    "distinct_arms": "distinct kinds",
+}
+"""Metrics of the proposer in the table, with their headings."""
+
+
+def selfplay(
+    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")] = "tiny-selfplay",
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default a new one under runs/selfplay/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out; steps may be more.")] = False,
+    show: Annotated[int, typer.Option(min=0, help="Questions to print from the start, and from the end.")] = 5,
+    json: Json = False,
+) -> None:
+    """Train a solver on questions that a proposer makes, walking a graph and learning which kinds of them teach."""
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder of the run")
+    loaded = recipe_of(recipe, overrides)
+    if loaded.proposer.kind == "none":
+        raise UsageError(f"{recipe} has no proposer: set proposer.kind=path, or train it by `searchgym train`")
+    folder = out or Path("runs") / "selfplay" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    check_recipe(loaded, folder, resume)
+    summary = run_training(loaded, folder, resume)
+    rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl") if "proposer/signal" in row]
+    asked = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
+    thirds = thirds_of(rows)
+    if json:
+        emit(summary | {"proposer": thirds, "first": asked[:show], "last": asked[-show:] if show else []}, True)
+        return
+    emit(summary, False, loaded.name)
+    table(("steps", *SHOWN.values()), [tuple(third.values()) for third in thirds], "what was proposed")
+    for title, some in (("first questions", asked[:show]), ("last questions", asked[-show:])):
+        if show:
+            table(("kind", "question", "answer"), [_said(row) for row in some], title)
+    say(f"every question: {folder / 'proposed.jsonl'}; curves: {folder / 'curve.png'}")
+
+
+def thirds_of(rows: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
+    """Returns the proposer's metrics, averaged over each third of the steps."""
+    cuts = [round(len(rows) * part / 3) for part in range(4)]
+    found = []
+    for start, end in itertools.pairwise(cuts):
+        if part := rows[start:end]:
+            row = {"steps": f"{part[0]['step']:.0f} to {part[-1]['step']:.0f}"}
+            for name in SHOWN:
+                values = [step[f"proposer/{name}"] for step in part if f"proposer/{name}" in step]
+                row[name] = f"{sum(values) / len(values):.3f}" if values else "n/a"
+            found.append(row)
+    return found
+
+
+def _said(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Returns the kind, the text and the answer of a proposed question."""
+    return f"{row['kind']} {row['metadata']['hops']}", str(row["text"]), str(row["answers"][0])

@@ -1,0 +1,119 @@
+"""Self-play as users run it: the command, and a training that is killed again and again."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_training import QUESTIONS, exact, toy_recipe, toy_trainer
+
+from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.questions import read_questions
+from searchgym.train.inspect.saved import SavedRun
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "steps=4",
+    "rollout.questions=4",
+    "rollout.attempts=4",
+    "validation.every=0",
+    "checkpoint.every=1",
+    "optimizer.warmup_steps=1",
+    "env_options={world: {split: train, size: 60, seed: 1}}",
+]
+FILES = ("proposed.jsonl", "episodes.jsonl", "episodes.tokens.bin", "episodes.advantages.jsonl")
+
+
+class Counting:
+    """A source of questions whose state is the number of questions so far."""
+
+    def __init__(self):
+        self.drawn, self.seen = 0, []
+
+    def draw(self, step, count):
+        self.drawn += count
+        self.seen.append((step, self.drawn))
+        return list(QUESTIONS[:count])
+
+    def more(self, step, round, count, drawn):
+        return []
+
+    def learn(self, step, questions, episodes):
+        return {"drawn": float(self.drawn)}
+
+    def state(self):
+        return {"drawn": self.drawn}
+
+    def restore(self, state):
+        self.drawn = state["drawn"]
+
+
+def test_a_training_saves_the_state_of_its_source_of_questions(tmp_path):
+    toy_trainer(tmp_path / "run", toy_recipe(steps=4), questions=Counting()).run()
+    source = Counting()
+    result = toy_trainer(tmp_path / "run", toy_recipe(steps=6), questions=source, resume=True).run()
+    assert source.seen == [(4, 20), (5, 24)]
+    assert [row["proposer/drawn"] for row in result.rows[1:]] == [4, 8, 12, 16, 20, 24]
+
+
+def command(*arguments):
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "searchgym", *arguments],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finished(*arguments):
+    process = command(*arguments)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.mark.slow
+def test_self_play_killed_five_times_gives_the_same_bits(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    printed = json.loads(finished("selfplay", "tiny-selfplay", *SMALL, "--out", str(whole), "--json"))
+    assert len(printed["first"]) == len(printed["last"]) == 5
+    assert [third["valid"] for third in printed["proposer"]] == ["1.000"] * 3
+    for step in (1, 2, 3, 4, 4):
+        process = command("selfplay", "tiny-selfplay", *SMALL, "--out", str(parts), "--json", *resumed(parts))
+        while lines(parts / "proposed.jsonl") < 4 * step and process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+        assert process.poll() is None, process.communicate()[1]
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    finished("selfplay", "tiny-selfplay", *SMALL, "--out", str(parts), "--json", *resumed(parts))
+    rows = [exact([row for _, row in iter_jsonl(run / "metrics.jsonl")]) for run in (whole, parts)]
+    assert rows[0] == rows[1]
+    for name in FILES:
+        assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+    weights = [run / "checkpoints" / "last" / "model.safetensors" for run in (whole, parts)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def lines(path):
+    """Returns the number of lines of a file that may not exist yet."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def resumed(folder):
+    """Returns the option to go on with a run that has begun."""
+    return ["--resume"] if (folder / "recipe.yaml").is_file() else []
+
+
+@pytest.mark.slow
+def test_proposed_questions_are_kept_and_explain_their_episodes(tmp_path):
+    finished("selfplay", "tiny-selfplay", *SMALL, "steps=1", "--out", str(tmp_path / "run"), "--json")
+    asked = {question.id: question for question in read_questions(tmp_path / "run" / "proposed.jsonl")}
+    saved = SavedRun.read(tmp_path / "run")
+    assert {episode.question_id for episode in saved.episodes.values()} == asked.keys()
+    episode = next(iter(saved.episodes.values()))
+    assert set(saved.terms(episode)) == {"outcome", "waypoint"}
