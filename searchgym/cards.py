@@ -18,7 +18,7 @@ from searchgym.yaml_reader import read_yaml
 
 T = TypeVar("T")
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1"]
-ProtocolName = Literal["tags", "tool_calls"]
+ProtocolName = Literal["tags", "tool_calls", "propose"]
 MAX_CALLS: Final = 100
 """Default limit on model calls per episode, for agents whose card sets none."""
 

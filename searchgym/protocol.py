@@ -1,13 +1,14 @@
 """Action grammars: how a model's text is parsed into an action, and how hits become the text of an observation.
 
-Two grammars share one scanner:
+Three grammars share one scanner:
 
 * ``tags`` (Search-R1, arXiv 2503.09516): ``<search>query</search>`` and ``<answer>text</answer>``; hits come back in
   ``<information>``.
 * ``tool_calls``: ``<tool_call>{"name": "search", "arguments": {"query": ...}}</tool_call>`` and
   ``<answer>text</answer>``; hits come back in ``<tool_response>``.
+* ``propose`` (SSP, arXiv 2510.18821): as ``tags``, but ``<question>text</question>`` ends the episode.
 
-Rules, the same for both: only the model's own text is parsed; a closed ``<think>`` block never acts; the first
+Rules, the same for all: only the model's own text is parsed; a closed ``<think>`` block never acts; the first
 complete action acts and what follows it is ignored (a stop string may fall inside a token); an action that holds
 another action's tag is refused. Parsing is linear in the length of the text and never raises.
 
@@ -101,6 +102,8 @@ class Protocol:
     """Name of the tag around retrieved text."""
     keep_thoughts: bool = True
     """Whether the transcript keeps the model's ``<think>`` blocks (see `history`)."""
+    answer_tag: str = "answer"
+    """Name of the tag around the action that ends an episode."""
 
     # -- model text to action ------------------------------------------------------------------------------------
 
@@ -113,16 +116,16 @@ class Protocol:
         if first is None:
             return Invalid("no complete action was found")
         tag, body = first
-        if any(f"<{t}>" in body or f"</{t}>" in body for t in (self.search_tag, "answer")):
+        if any(f"<{t}>" in body or f"</{t}>" in body for t in (self.search_tag, self.answer_tag)):
             return Invalid(f"<{tag}> holds another tag")
-        if tag == "answer":
+        if tag == self.answer_tag:
             return Answer(body.strip())
         return self._read_search(body)
 
     def _first_action(self, text: str) -> tuple[str, str] | None:
         """Returns (tag, body) of the first opening tag that has a closing tag after it."""
         best: tuple[int, str, str] | None = None
-        for tag in (self.search_tag, "answer"):
+        for tag in (self.search_tag, self.answer_tag):
             start = text.find(f"<{tag}>")
             end = text.find(f"</{tag}>", start) if start >= 0 else -1
             if end >= 0 and (best is None or start < best[0]):
@@ -131,7 +134,7 @@ class Protocol:
 
     def _read_search(self, body: str) -> Action:
         """Parses the text between the search tags."""
-        if self.name == "tags":
+        if self.name != "tool_calls":
             query = body.strip()
             return Search((query,)) if query else Invalid("the query is empty")
         try:
@@ -143,15 +146,15 @@ class Protocol:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """Strings that end a model's response: the closing tags of the two actions."""
-        return (f"</{self.search_tag}>", "</answer>")
+        return (f"</{self.search_tag}>", f"</{self.answer_tag}>")
 
     # -- action to text ------------------------------------------------------------------------------------------
 
     def write(self, action: Search | Answer) -> str:
         """Returns the canonical text of an action, which `parse` turns back into the action unless it contains tags."""
         if isinstance(action, Answer):
-            return f"<answer>{action.text}</answer>"
-        if self.name == "tags":
+            return f"<{self.answer_tag}>{action.text}</{self.answer_tag}>"
+        if self.name != "tool_calls":
             return f"<search>{' '.join(action.queries)}</search>"
         query: object = action.queries[0] if len(action.queries) == 1 else list(action.queries)
         call = {"name": "search", "arguments": {"query": query}}
@@ -164,9 +167,10 @@ class Protocol:
     def instructions(self) -> str:
         """Returns a description of the grammar in plain words, for people and for prompts."""
         example = self.write(Search(("your query",)))
+        final = "final answer" if self.answer_tag == "answer" else self.answer_tag
         return (
             f"Search with {example}; results come back between <{self.result_tag}> and </{self.result_tag}>. "
-            "Give the final answer with <answer>your answer</answer>."
+            f"Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
         )
 
     # -- observations --------------------------------------------------------------------------------------------
@@ -227,4 +231,6 @@ def get_protocol(name: ProtocolName, keep_thoughts: bool = True) -> Protocol:
     """Returns the action grammar of that name, as cards write it."""
     if name == "tags":
         return Protocol("tags", "search", "information", keep_thoughts)
+    if name == "propose":
+        return Protocol("propose", "search", "information", keep_thoughts, "question")
     return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts)

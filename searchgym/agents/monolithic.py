@@ -16,14 +16,15 @@ class Monolithic:
     Args:
         prefix_answers: Whether, in training, the model also gives a trial answer before the first search and after each
             search (PRAISE, arXiv 2604.03675), as role ``prefix``, in forks that do not affect the episode.
+        role: Name of the model's role.
     """
 
-    def __init__(self, prefix_answers: bool = False) -> None:
-        self.prefix_answers = prefix_answers
+    def __init__(self, prefix_answers: bool = False, role: str = "searcher") -> None:
+        self.prefix_answers, self.role = prefix_answers, role
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
-        chat = io.open("searcher", question=question.text, instructions=io.protocol.instructions())
+        chat = io.open(self.role, question=question.text, instructions=io.protocol.instructions())
         await self._trial_answer(chat, io)
         while True:
             reply = await chat.generate()
