@@ -56,6 +56,7 @@ class TestEveryRegisteredEnvironment(EnvironmentTests):
     def id_of_it(self, request):
         self.id, demo, world = request.param, request.param == "searchgym/Demo-v0", "World" in request.param
         self.options = {} if demo else WORLD if world else SMALL
+        self.protocol = registered()[self.id].protocol
 
     def make_env(self, retriever=None):
         options = self.options | ({"retriever": retriever} if retriever else {})
