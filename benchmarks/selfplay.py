@@ -111,7 +111,7 @@ def speed(size: int, forms: int) -> list[dict[str, Any]]:
         timed.append(count / (time.perf_counter() - started))
     proposer = PathProposer(ground, ProposerOptions(kind="path"), 0)
     started = time.perf_counter()
-    made = [p for step in range(forms // 500) for p in proposer.propose(step, 0, 500, ())]
+    made = [p for step in range(max(forms // 500, 1)) for p in proposer.propose(step, 0, 500, ())]
     words = len(made) / (time.perf_counter() - started)
     texts = {str(proposal.form) for proposal in made}
     return [
