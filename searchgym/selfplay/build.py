@@ -15,12 +15,14 @@ from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.facts import find_facts
 from searchgym.graphs.packs import load_pack
+from searchgym.graphs.triples import read_triples
 from searchgym.questions.generate import USUAL, Plan, pages_of_splits
 from searchgym.questions.source import HeldOut, Source
 from searchgym.questions.storage import held_out_by
 from searchgym.selfplay.corpora import CorpusGround
 from searchgym.selfplay.proposal import Ground
 from searchgym.selfplay.proposer import PathProposer
+from searchgym.selfplay.triples import TripleGround
 from searchgym.selfplay.worlds import WorldGround
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ def proposer_of(recipe: Recipe, task: Task) -> PathProposer | None:
 def _ground(recipe: Recipe, task: Task) -> Ground:
     """Returns the graph behind an environment's corpus."""
     hops, corpus = recipe.proposer.hops, recipe.env_options.get("corpus")
+    if recipe.proposer.triples is not None:
+        return _triple_ground(recipe, task, recipe.proposer.triples)
     if task.card.world is not None and corpus is None:
         findable = None
         if task.card.world.level != "simple":
@@ -57,6 +61,21 @@ def _ground(recipe: Recipe, task: Task) -> Ground:
             "env_options.corpus"
         )
     return corpus_ground(str(corpus), task.card.generated or GeneratedSpec(), task.card.top_k, recipe)
+
+
+def _triple_ground(recipe: Recipe, task: Task, path: str) -> TripleGround:
+    """Returns the triples of a file over the environment's corpus."""
+    corpus = recipe.env_options.get("corpus")
+    if corpus is not None:
+        passages = list(load_corpus(find_corpus(str(corpus))).passages())
+    elif task.card.world is not None:
+        passages = list(read_world(cached_world(task.card.world, home() / "worlds")).passages)
+    else:
+        raise UsageError("proposer.triples needs env_options.corpus, whose titles are its subjects")
+    spec = task.card.generated or GeneratedSpec()
+    out = held_out_by(passages, spec.hold_out) or HeldOut(frozenset(), frozenset())
+    made = read_triples(path), passages, build_in_memory(passages), task.card.top_k
+    return TripleGround(*made, recipe.proposer.hops, recipe.seed, out)
 
 
 def corpus_ground(corpus: str, spec: GeneratedSpec, top_k: int, recipe: Recipe) -> CorpusGround:

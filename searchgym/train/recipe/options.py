@@ -82,6 +82,9 @@ class ProposerOptions:
     knows nothing, which 4 p (1 - p) rewards most."""
     hops: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
     """Numbers of pages that a question may need."""
+    triples: str | None = None
+    """File of triples (subject, relation, object with tabs between them) to walk, whose subjects are titles in the
+    environment's corpus. Default: a world's own graph, or the facts that are found in the corpus."""
     pool: int = 256
     """Most earlier questions that are kept to fill up a step for which too few new ones are found."""
     tries: int = 50
