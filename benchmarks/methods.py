@@ -19,6 +19,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ TEAM = [
 """Recipe values shared by all arms with teams (the monolithic agent counts as a team of one)."""
 PPO_MASK = ["tiny-mask", "rollout.questions=8", "rollout.attempts=6"]
 """M-ASK by PPO with a shared critic, as in its paper."""
+SELF_PLAY = ["tiny-selfplay", "steps=20", "credit.terms=[outcome]"]
+"""Self-play with the outcome alone, by the same advantages (``std: none``) as with waypoints."""
+WAYPOINT = "credit.terms=[outcome, waypoint]"
 DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {frozen: true}}"
 ARMS: dict[str, list[str]] = {
     "grpo": ["tiny-grpo"],
@@ -69,6 +73,11 @@ ARMS: dict[str, list[str]] = {
     "jade-frozen": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]", DECOUPLED],
     "praise": [*TEAM, "agent=praise", "credit.terms=[outcome,praise]"],
     "monolithic": [*TEAM, "credit.terms=[outcome]"],
+    "sp-neither": [*SELF_PLAY, "proposer.kind=uniform"],
+    "sp-proposer": SELF_PLAY,
+    "sp-waypoint": [*SELF_PLAY, "proposer.kind=uniform", WAYPOINT],
+    "sp-both": [*SELF_PLAY, WAYPOINT],
+    "sp-sample": [*SELF_PLAY, "proposer.kind=uniform", "advantage.std=sample"],
 }
 """Name of an arm to its recipe and values; LLDS acts only if a rollout is trained on in several minibatches."""
 CONTRASTS = ["grpo:rejection", "grpo:stratified", "grpo-4:llds", "grpo:ppo"]
@@ -80,7 +89,11 @@ MASK_CONTRASTS = [
     "mask:mask-final", "mask-chain:mask-final", "mask-chain:mask",
 ]  # fmt: skip
 """Contrasts that ``python benchmarks/methods.py mask`` runs; ``benchmarks/plans.py`` shows what the teams did."""
-NAMED = {"teams": TEAM_CONTRASTS, "mask": MASK_CONTRASTS}
+SELF_PLAY_CONTRASTS = [
+    "sp-proposer:sp-neither", "sp-waypoint:sp-neither", "sp-both:sp-neither", "sp-sample:sp-neither",
+]  # fmt: skip
+"""Contrasts that ``python benchmarks/methods.py selfplay`` runs; it prints main effects too."""
+NAMED = {"teams": TEAM_CONTRASTS, "mask": MASK_CONTRASTS, "selfplay": SELF_PLAY_CONTRASTS}
 MANY_STEPS = 100_000
 """Number of steps for an arm that ends by its token budget instead."""
 
@@ -89,7 +102,11 @@ def main() -> None:
     """Trains what is missing and prints a row per training and one per contrast."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "contrasts", nargs="*", default=CONTRASTS, metavar="A:B", help="pairs of arms to compare, or teams, or mask"
+        "contrasts",
+        nargs="*",
+        default=CONTRASTS,
+        metavar="A:B",
+        help="pairs of arms, or teams, mask or selfplay",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     budget = parser.add_mutually_exclusive_group()
@@ -116,12 +133,15 @@ def main() -> None:
             rows[second, seed] = trained(task, second, seed, [*args.set, *same], args.out)
     contrasts = [contrast(rows, first, second, args.seeds) for first, second in pairs]
     draw(rows, args.out)
+    effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
     if args.json:
-        emit({"trainings": listed, "contrasts": contrasts}, True)
+        emit({"trainings": listed, "contrasts": contrasts, "effects": effects}, True)
         return
     emit_rows(listed, False, "trainings", f"greedy episodes on {len(task.questions)} held-out questions of {ENV}")
     emit_rows(contrasts, False, "contrasts", f"differences over {len(args.seeds)} paired seeds, first arm - second")
+    if effects:
+        emit_rows(effects, False, "effects", "proposer and waypoints, two by two; p by t, Holm's correction over three")
 
 
 def tokens_budget(tokens: int) -> list[str]:
@@ -152,6 +172,7 @@ def trained(task: Task, arm: str, seed: int, overrides: list[str], out: Path) ->
         "before": reference,
         "steps": result.progress.step,
         "tokens": result.progress.generated_tokens,
+        "by_hops": by_hops(task, after["em"]),
         "collapsed": collapsed([row["rollout/em"] for row in result.rows if "rollout/em" in row]),
         "seconds": round(seconds),
     }
@@ -173,6 +194,52 @@ def scores_of(task: Task, recipe: Recipe, checkpoint: Path | None, out: Path) ->
     scores = evaluate_model(task, agent, models, out)
     prompts = [call.start for episode in read_episodes(out / "episodes.jsonl") for call in episode.calls]
     return scores | {"em": em_by_question(out), "longest_prompt": max(prompts)}
+
+
+def by_hops(task: Task, em: Mapping[str, float]) -> dict[str, float]:
+    """Returns EM by the number of pages that a question needs."""
+    groups: dict[str, list[float]] = {}
+    for question in task.questions:
+        groups.setdefault(str(question.metadata["hops"]), []).append(em[question.id])
+    return {hops: float(np.mean(values)) for hops, values in sorted(groups.items())}
+
+
+def main_effects(rows: dict[tuple[str, int], dict[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns the effects of proposer, waypoints and both on EM, paired by seed, with Holm's correction over the three.
+
+    A main effect is the mean of its two differences: with and without the other factor.
+    """
+    from scipy.stats import ttest_1samp
+
+    def em(arm: str) -> Any:
+        return np.array([rows[f"sp-{arm}", seed]["em"] for seed in seeds])
+
+    neither, proposer, waypoint, both = map(em, ("neither", "proposer", "waypoint", "both"))
+    effects = {
+        "proposer": (proposer - neither + both - waypoint) / 2,
+        "waypoints": (waypoint - neither + both - proposer) / 2,
+        "both against neither": both - neither,
+    }
+    found = []
+    for name, values in effects.items():
+        low, high = t_interval(values) if len(seeds) > 1 else (float("-inf"), float("inf"))
+        p = float(ttest_1samp(values, 0).pvalue) if len(seeds) > 1 and values.std() else 1.0
+        found.append({"effect": name, "difference": float(values.mean()), "low": low, "high": high, "p": p})
+    corrected = holm([row["p"] for row in found])
+    for row, value in zip(found, corrected, strict=True):
+        row["p_holm"] = value
+        sign = "wins" if row["difference"] > 0 else "loses"
+        row["verdict"] = f"{row['effect']} {sign}" if value < 0.05 else "not resolved"
+    return found
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Returns p-values corrected for as many tests (Holm 1979): the smallest times n, the next times n - 1, ..."""
+    order, highest, corrected = np.argsort(values), 0.0, [0.0] * len(values)
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, values[place] * (len(values) - rank)))
+        corrected[place] = highest
+    return corrected
 
 
 def means(scores: dict[str, Any]) -> dict[str, float]:

@@ -137,10 +137,16 @@ def test_plans_of_a_team(tmp_path):
             assert row["one part"] == pytest.approx(short / len(own), abs=1e-3)
 
 
+def module(name):
+    """Imports a script as a module."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    script = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    return script
+
+
 def test_growth_of_short_plans_by_hand():
-    found = importlib.util.spec_from_file_location("plans", ROOT / "benchmarks" / "plans.py")
-    plans = importlib.util.module_from_spec(found)
-    found.loader.exec_module(plans)
+    plans = module("plans")
     shares = {
         ("a", 0): (0.2, 0.5, 0.7),
         ("a", 1): (0.3, 0.3, 0.6),
@@ -258,3 +264,15 @@ def test_self_play_in_figures(tmp_path):
         groups.setdefault(episode.group_uid, []).append(episode.reward)
     mixed = sum(len(set(rewards)) > 1 for rewards in groups.values())
     assert every["outcome"] == pytest.approx(mixed / 24)
+
+
+def test_main_effects_by_hand():
+    methods = module("methods")
+    em = {"neither": [0.30, 0.32], "proposer": [0.36, 0.36], "waypoint": [0.31, 0.33], "both": [0.39, 0.42]}
+    rows = {(f"sp-{arm}", seed): {"em": values[seed]} for arm, values in em.items() for seed in (0, 1)}
+    effects = {row["effect"]: row for row in methods.main_effects(rows, [0, 1])}
+    assert effects["proposer"]["difference"] == pytest.approx(((0.06 + 0.08) / 2 + (0.04 + 0.09) / 2) / 2)
+    assert effects["waypoints"]["difference"] == pytest.approx(((0.01 + 0.03) / 2 + (0.01 + 0.06) / 2) / 2)
+    assert effects["both against neither"]["difference"] == pytest.approx(0.095)
+    assert methods.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert methods.holm([0.6, 0.5]) == [1.0, 1.0]
