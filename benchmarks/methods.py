@@ -220,12 +220,13 @@ def main_effects(rows: dict[tuple[str, int], dict[str, Any]], seeds: Sequence[in
         "waypoints": (waypoint - neither + both - proposer) / 2,
         "both against neither": both - neither,
     }
-    found = []
+    found, tested = list[dict[str, Any]](), []
     for name, values in effects.items():
         low, high = t_interval(values) if len(seeds) > 1 else (float("-inf"), float("inf"))
         p = float(ttest_1samp(values, 0).pvalue) if len(seeds) > 1 and values.std() else 1.0
         found.append({"effect": name, "difference": float(values.mean()), "low": low, "high": high, "p": p})
-    corrected = holm([row["p"] for row in found])
+        tested.append(p)
+    corrected = holm(tested)
     for row, value in zip(found, corrected, strict=True):
         row["p_holm"] = value
         sign = "wins" if row["difference"] > 0 else "loses"
