@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_1samp
 
 from searchgym.cards import WorldSpec
 from searchgym.corpora.passages import write_corpus
@@ -274,5 +275,7 @@ def test_main_effects_by_hand():
     assert effects["proposer"]["difference"] == pytest.approx(((0.06 + 0.08) / 2 + (0.04 + 0.09) / 2) / 2)
     assert effects["waypoints"]["difference"] == pytest.approx(((0.01 + 0.03) / 2 + (0.01 + 0.06) / 2) / 2)
     assert effects["both against neither"]["difference"] == pytest.approx(0.095)
+    by_scipy = ttest_1samp([0.09, 0.10], 0).pvalue
+    assert effects["both against neither"]["p"] == pytest.approx(by_scipy)
     assert methods.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert methods.holm([0.6, 0.5]) == [1.0, 1.0]
