@@ -80,16 +80,20 @@ def train(
         _explain(loaded, out, episode, json)
         return
     folder = out or Path("runs") / "train" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
+    emit(run_training(loaded, overrides or [], folder, resume), json, loaded.name)
+
+
+def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: bool) -> dict[str, Any]:
+    """Checks a recipe and its folder, trains and shows the steps; returns the summary of the run.
+
+    A run that goes on keeps its warm-ups where the new recipe fits them to its steps. When interrupted, it tells how to
+    go on.
+    """
     if resume and (folder / "recipe.yaml").is_file():
         from searchgym.train.recipe.load import read_recipe, with_warmups_of
 
-        loaded = with_warmups_of(loaded, read_recipe(folder / "recipe.yaml"), overrides or [])
-    check_recipe(loaded, folder, resume)
-    emit(run_training(loaded, folder, resume), json, loaded.name)
-
-
-def run_training(recipe: Recipe, folder: Path, resume: bool) -> dict[str, Any]:
-    """Trains and shows the steps; returns the summary of the run. When interrupted, tells how to go on."""
+        recipe = with_warmups_of(recipe, read_recipe(folder / "recipe.yaml"), overrides)
+    check_recipe(recipe, folder, resume)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.run.assembly import train as run
 

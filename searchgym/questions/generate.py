@@ -154,7 +154,7 @@ def generate(
         DataError: The corpus gives no question; the message says what the rules and filters took.
     """
     facts = find_facts(passages, pack, lambda done, whole: progress("reading facts", done, whole))
-    out = HeldOut(frozenset(), frozenset()) if held_out is None else held_out
+    out = HeldOut() if held_out is None else held_out
     splits = pages_of_splits(len(passages), facts, plan, out)
     retriever = build_in_memory(passages) if retriever is None else retriever
     whole, strata = Source(passages, facts, pack), []

@@ -109,9 +109,9 @@ class Source:
 class HeldOut:
     """Pages and names that belong to evaluation questions and to nothing else."""
 
-    pages: frozenset[int]
+    pages: frozenset[int] = frozenset()
     """Numbers of the corpus's pages that are their gold pages."""
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
     """Names of these pages' subjects, of any page that has such a name, and the questions' answers of two words."""
 
 

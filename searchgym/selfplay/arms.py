@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -125,7 +126,8 @@ class ArmPolicy:
     def _spread(self, there: npt.NDArray[np.bool_]) -> Floats:
         """Returns the chances of open arms before anything is learnt: equal over what the policy tells apart."""
         choices = [choice for choice, is_open in zip(self._choices, there, strict=True) if is_open]
-        chances = np.array([1 / choices.count(choice) for choice in choices])
+        times = Counter(choices)
+        chances = np.array([1 / times[choice] for choice in choices])
         return np.asarray(chances / chances.sum())
 
     def entropy(self) -> float:

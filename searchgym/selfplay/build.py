@@ -26,6 +26,7 @@ from searchgym.selfplay.triples import TripleGround
 from searchgym.selfplay.worlds import WorldGround
 
 if TYPE_CHECKING:
+    from searchgym.records import Passage
     from searchgym.train.recipe.recipe import Recipe
 
 
@@ -52,7 +53,7 @@ def _ground(recipe: Recipe, task: Task) -> Ground:
     if task.card.world is not None and corpus is None:
         findable = None
         if task.card.world.level != "simple":
-            passages = read_world(cached_world(task.card.world, home() / "worlds")).passages
+            passages = _passages(recipe, task)
             findable = findable_titles(passages, build_in_memory(passages))
         return WorldGround(task.card.world, hops, recipe.seed, findable)
     if corpus is None:
@@ -65,17 +66,21 @@ def _ground(recipe: Recipe, task: Task) -> Ground:
 
 def _triple_ground(recipe: Recipe, task: Task, path: str) -> TripleGround:
     """Returns the triples of a file over the environment's corpus."""
-    corpus = recipe.env_options.get("corpus")
-    if corpus is not None:
-        passages = list(load_corpus(find_corpus(str(corpus))).passages())
-    elif task.card.world is not None:
-        passages = list(read_world(cached_world(task.card.world, home() / "worlds")).passages)
-    else:
-        raise UsageError("proposer.triples needs env_options.corpus, whose titles are its subjects")
+    passages = _passages(recipe, task)
     spec = task.card.generated or GeneratedSpec()
-    out = held_out_by(passages, spec.hold_out) or HeldOut(frozenset(), frozenset())
+    out = held_out_by(passages, spec.hold_out) or HeldOut()
     made = read_triples(path), passages, build_in_memory(passages), task.card.top_k
     return TripleGround(*made, recipe.proposer.hops, recipe.seed, out)
+
+
+def _passages(recipe: Recipe, task: Task) -> list[Passage]:
+    """Returns the passages of the user's corpus, or else those of the environment's world."""
+    corpus = recipe.env_options.get("corpus")
+    if corpus is not None:
+        return list(load_corpus(find_corpus(str(corpus))).passages())
+    if task.card.world is None:
+        raise UsageError("proposer.triples needs env_options.corpus, whose titles are its subjects")
+    return list(read_world(cached_world(task.card.world, home() / "worlds")).passages)
 
 
 def corpus_ground(corpus: str, spec: GeneratedSpec, top_k: int, recipe: Recipe) -> CorpusGround:
@@ -83,7 +88,7 @@ def corpus_ground(corpus: str, spec: GeneratedSpec, top_k: int, recipe: Recipe) 
     passages = list(load_corpus(find_corpus(corpus)).passages())
     pack = load_pack(spec.pack)
     facts = find_facts(passages, pack)
-    out = held_out_by(passages, spec.hold_out) or HeldOut(frozenset(), frozenset())
+    out = held_out_by(passages, spec.hold_out) or HeldOut()
     pages = pages_of_splits(len(passages), facts, Plan(shapes=tuple(spec.shapes) or USUAL), out)
     allowed = frozenset().union(*pages.values()) if spec.split == "all" else pages[spec.split]
     source = Source(passages, facts, pack).within(allowed, out.names)

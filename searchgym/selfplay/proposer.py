@@ -44,7 +44,7 @@ class PathProposer:
         self._walks: dict[Arm, Iterator[Any]] = {}
         self._taken: Counter[Arm] = Counter()
         self._ended: set[Arm] = set()
-        self._pool: dict[str, Proposal] = {}
+        self._pool: dict[str, Question] = {}
         self._named = self._proposed = 0
         self.known: dict[str, Question] = {}
         """Every question proposed so far, by id."""
@@ -87,7 +87,7 @@ class PathProposer:
             if proposal is not None:
                 found.append(proposal)
         there = {proposal.question.id for proposal in found} | set(drawn)
-        spare = [proposal for name, proposal in self._pool.items() if name not in there]
+        spare = [question for name, question in self._pool.items() if name not in there]
         fill = rng.sample(spare, min(count - len(found), len(spare)))
         self._step["from pool"] += len(fill)
         for proposal in found:
@@ -98,7 +98,7 @@ class PathProposer:
                 f"proposer: step {step + 1} has no question, and the pool of earlier ones is empty ({why}): ask for "
                 "fewer questions or steps, other hops (proposer.hops), or a larger world or corpus"
             )
-        return found + fill
+        return found + [Proposal(question, arm=_arm_of(question)) for question in fill]
 
     def _try(self, rng: random.Random) -> Proposal | None:
         """Walks once; returns the proposal, None if the walk is refused or its arm has ended."""
@@ -138,15 +138,15 @@ class PathProposer:
         Attempts whose retriever failed do not count; a question with fewer than two others has no pass rate.
         """
         rates, attempts = pass_rates(questions, episodes)
-        arms = [Arm(*question.metadata["arm"]) for question in questions]
+        arms = [_arm_of(question) for question in questions]
         with np.errstate(invalid="ignore", divide="ignore"):
             rewards = hardness(rates) if self._options.reward == "hard" else signal(rates, attempts)
         if self._options.kind == "path":
             self.policy.learn(arms, rewards)
             self._chances.clear()
-        for question, arm in zip(questions, arms, strict=True):
-            self._pool.pop(question.id, None)
-            self._pool[question.id] = Proposal(question, arm=arm)
+        for question in questions:
+            self._pool.pop(question.id, None)  # the newest stand last
+            self._pool[question.id] = question
         for name in list(self._pool)[: max(len(self._pool) - self._options.pool, 0)]:
             del self._pool[name]
         return self._metrics(questions, arms, np.array(rates))
@@ -184,7 +184,7 @@ class PathProposer:
             "taken": {arm.name: times for arm, times in sorted(self._taken.items())},
             "ended": sorted(arm.name for arm in self._ended),
             "counts": [self._proposed, self._named],
-            "pool": [question_row(proposal.question) for proposal in self._pool.values()],
+            "pool": [question_row(question) for question in self._pool.values()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -200,8 +200,13 @@ class PathProposer:
         self._ended = {names[name] for name in state["ended"]}
         rows = Rows("the proposer's pool", "item", enumerate(state["pool"], start=1))
         questions = parse_questions(rows, "searchgym", BadLines()) if state["pool"] else []
-        self._pool = {q.id: Proposal(q, arm=Arm(*q.metadata["arm"])) for q in questions}
-        self.known |= {question.id: question for question in questions}
+        self._pool = {question.id: question for question in questions}
+        self.known |= self._pool
+
+
+def _arm_of(question: Question) -> Arm:
+    """Returns the arm that a proposed question is of."""
+    return Arm(*question.metadata["arm"])
 
 
 def pass_rates(questions: Sequence[Question], episodes: Sequence[Episode]) -> tuple[list[float], list[int]]:

@@ -6,19 +6,16 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
 
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.graphs.graph import Form, evaluate
 from searchgym.graphs.text import base_title, holds, norm
 from searchgym.graphs.triples import TripleGraph
+from searchgym.questions.draw import MOST_CHAINS
 from searchgym.questions.source import HeldOut
 from searchgym.records import Hop, Passage, Question, SupportingFact, Triple, title_key
 from searchgym.selfplay.arms import Arm
 from searchgym.selfplay.proposal import Proposal
-
-MOST_CHAINS: Final = 200_000
-"""Number of chains of one length after which no more are looked for."""
 
 
 class TripleGround:

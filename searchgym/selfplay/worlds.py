@@ -11,26 +11,23 @@ from typing import Final
 from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds.build import LANGUAGES, other_names, world_graph
 from searchgym.corpora.worlds.language import Asker
+from searchgym.corpora.worlds.questions import facts_along, fits, same_pair
 from searchgym.corpora.worlds.schema import (
-    ALIAS,
     COMPARED,
     HELD_OUT,
     INFERENCES,
-    KIN,
-    LITERALS,
     MEMBER,
     RELATIONS,
     ROLES,
     SHARED,
     SPLITS,
 )
-from searchgym.graphs.graph import Fact, Form, evaluate, starts
+from searchgym.graphs.graph import Form, evaluate, starts
+from searchgym.questions.draw import MOST_CHAINS
 from searchgym.records import Question, SupportingFact, Triple
 from searchgym.selfplay.arms import Arm
 from searchgym.selfplay.proposal import Proposal
 
-MOST_CHAINS: Final = 200_000
-"""Number of chains of one length after which no more are looked for."""
 _IDLE: Final = 400
 """Pairs in a row that give nothing new after which a comparison has no more."""
 
@@ -72,7 +69,7 @@ class WorldGround:
         steps = [arm.first] if arm.hops == 2 else [arm.first, arm.last]
         groups, seen, idle = self._groups(arm), set[frozenset[str]](), 0
         while idle < _IDLE:
-            pair = _pair(arm, groups, rng)
+            pair = same_pair(groups, rng) if arm.op == "same" else rng.sample(groups[0], 2)
             if pair is None or frozenset(pair) in seen:
                 idle += 1
                 continue
@@ -95,12 +92,11 @@ class WorldGround:
 
         def walk(steps: tuple[str, ...], node: str, seen: frozenset[str], left: int) -> Iterator[tuple[str, ...]]:
             for relation, objects in facts[node].items():
-                kin = relation in KIN and steps and steps[-1] in KIN
-                if len(objects) != 1 or relation in (MEMBER, ALIAS) or kin or objects[0] in seen:
+                if len(objects) != 1 or objects[0] in seen or not fits(relation, steps, left == 1):
                     continue
                 if left == 1:
                     yield (*steps, relation)
-                elif RELATIONS[relation].object not in LITERALS:
+                else:
                     yield from walk((*steps, relation), objects[0], seen | {objects[0]}, left - 1)
 
         for title in titles:
@@ -140,7 +136,7 @@ class WorldGround:
     def proposal(self, arm: Arm, walk: Form, number: int) -> Proposal | str:
         """Returns the proposal of a form, or why it is none."""
         graph = self.graph
-        facts = tuple(self._facts(walk))
+        facts = tuple(facts_along(graph, walk))
         pages = list(dict.fromkeys(fact.subject for fact in facts))
         if len(answers := evaluate(graph, walk)) != 1:
             return "not one answer"
@@ -170,18 +166,6 @@ class WorldGround:
         between = dict.fromkeys(graph.display(title) for title in pages if title not in starts(walk))
         return Proposal(question, walk, tuple(between), arm)
 
-    def _facts(self, form: Form) -> Iterator[Fact]:
-        """Yields the facts along the paths of a form; stops at a step without exactly one end."""
-        for path in [form] if form["op"] == "path" else form["paths"]:
-            node = path["start"]
-            for step in path["steps"]:
-                backwards, relation = step.startswith("~"), step.lstrip("~")
-                ends = self.graph.subjects(node, relation) if backwards else self.graph.objects(node, relation)
-                if len(ends) != 1:
-                    return
-                yield Fact(ends[0], relation, node) if backwards else Fact(node, relation, ends[0])
-                node = ends[0]
-
 
 def _pair_arms() -> Iterator[Arm]:
     """Yields the kinds of comparisons that worlds have."""
@@ -191,13 +175,3 @@ def _pair_arms() -> Iterator[Arm]:
     for role in ROLES:
         yield from (Arm("bridge-comparison", 4, op, role, "born") for op in ("least", "greatest"))
         yield Arm("bridge-comparison", 4, "same", role, "birthplace")
-
-
-def _pair(arm: Arm, groups: Sequence[Sequence[str]], rng: random.Random) -> list[str] | None:
-    """Draws two entities to compare; for ``same`` two of one group or of two groups, with even chances."""
-    if arm.op != "same":
-        return rng.sample(groups[0], 2)
-    if rng.random() < 0.5:
-        larger = [group for group in groups if len(group) > 1]
-        return rng.sample(rng.choice(larger), 2) if larger else None
-    return [rng.choice(group) for group in rng.sample(groups, 2)]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from searchgym.cli.output import Json, emit, say, table
-from searchgym.cli.train import check_recipe, recipe_of, run_training
+from searchgym.cli.train import recipe_of, run_training
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import UsageError
 
@@ -43,8 +43,7 @@ def selfplay(
     if loaded.proposer.kind == "none":
         raise UsageError(f"{recipe} has no proposer: set proposer.kind=path, or train it by `searchgym train`")
     folder = out or Path("runs") / "selfplay" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
-    check_recipe(loaded, folder, resume)
-    summary = run_training(loaded, folder, resume)
+    summary = run_training(loaded, overrides or [], folder, resume)
     rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl") if "proposer/signal" in row]
     asked = [row for _, row in iter_jsonl(folder / "proposed.jsonl")]
     thirds = thirds_of(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,7 +113,7 @@ class Drafter:
         if self._key(form) in self._seen:
             return None
         answers = evaluate(self._graph, form)
-        facts = tuple(self._facts(form))
+        facts = tuple(facts_along(self._graph, form))
         pages = {fact.subject for fact in facts}
         if len(answers) != 1 or len(pages) != hops:
             return None
@@ -139,19 +139,6 @@ class Drafter:
         paths = [] if form is None else [form] if form["op"] == "path" else form["paths"]
         return (tuple(sorted(path["start"] for path in paths)), tuple(paths[0]["steps"]))
 
-    def _facts(self, form: Form) -> Iterator[Fact]:
-        """Yields the facts along the paths of a form; stops at a step that has not exactly one object."""
-        for path in [form] if form["op"] == "path" else form["paths"]:
-            node = path["start"]
-            for step in path["steps"]:
-                relation = step.lstrip("~")
-                edges = self._graph.back if step.startswith("~") else self._graph.facts
-                ends = edges.get(node, {}).get(relation, ())
-                if len(ends) != 1:
-                    return
-                yield Fact(ends[0], relation, node) if step.startswith("~") else Fact(node, relation, ends[0])
-                node = ends[0]
-
     # -- shapes ----------------------------------------------------------------------------------------------------
 
     def _chain(self, hops: int) -> Form | None:
@@ -165,7 +152,7 @@ class Drafter:
             steps, node = [f"~{MEMBER}"], bands[0]
         while len(steps) < hops + bool(steps and steps[0].startswith("~")):
             last = len(steps) + 1 == hops + bool(steps and steps[0].startswith("~"))
-            choices = [r for r in self._graph.facts[node] if self._fits(r, steps, last)]
+            choices = [r for r in self._graph.facts[node] if fits(r, steps, last)]
             if not choices:
                 return None
             relation = rng.choice(choices)
@@ -177,13 +164,6 @@ class Drafter:
         if self._held_out and not any(step in HELD_OUT for step in steps):
             return None
         return {"op": "path", "start": start, "steps": steps}
-
-    @staticmethod
-    def _fits(relation: str, steps: list[str], last: bool) -> bool:
-        """Returns whether a relation may come next: not one with many objects, nor kin of kin (left to inference)."""
-        if relation in (MEMBER, ALIAS) or (relation in KIN and steps and steps[-1] in KIN):
-            return False
-        return last or RELATIONS[relation].object not in LITERALS
 
     def _inference(self) -> Form | None:
         """Draws a question for a relation that follows from two stated ones; see `schema.INFERENCES`."""
@@ -198,7 +178,7 @@ class Drafter:
             pool = [entity.title for entity in self._graph.of_kind(RELATIONS[relation].subject)]
             return self._two(rng.choice(("least", "greatest")), rng.sample(pool, 2), [relation])
         relation = rng.choice(SHARED)
-        return self._two("same", self._same_pair(self._groups[relation]), [relation])
+        return self._two("same", same_pair(list(self._groups[relation].values()), rng), [relation])
 
     def _bridge(self) -> Form | None:
         """Draws two works, compared by the births or birthplaces of their makers."""
@@ -206,17 +186,7 @@ class Drafter:
         if rng.random() < 0.5:
             pool = [entity.title for entity in self._graph.of_kind(RELATIONS[role].subject)]
             return self._two(rng.choice(("least", "greatest")), rng.sample(pool, 2), [role, "born"])
-        return self._two("same", self._same_pair(self._born_in[role]), [role, "birthplace"])
-
-    def _same_pair(self, groups: Mapping[str, list[str]]) -> list[str] | None:
-        """Draws two subjects that have the same object, or two that do not, with even chances."""
-        rng = self._rng
-        if rng.random() < 0.5:
-            larger = [group for group in groups.values() if len(group) > 1]
-            return rng.sample(rng.choice(larger), 2) if larger else None
-        if len(groups) < 2:
-            return None
-        return [rng.choice(group) for group in rng.sample(list(groups.values()), 2)]
+        return self._two("same", same_pair(list(self._born_in[role].values()), rng), [role, "birthplace"])
 
     def _two(self, op: str, pair: list[str] | None, steps: list[str]) -> Form | None:
         """Returns the form of a comparison, None if there is no pair or the two are namesakes."""
@@ -240,6 +210,36 @@ class Drafter:
             for place in self._graph.facts[person].get("birthplace", ()):
                 groups[place].extend(subjects)
         return dict(groups)
+
+
+def fits(relation: str, steps: Sequence[str], last: bool) -> bool:
+    """Returns whether a relation may come next: not one with many objects, nor kin of kin (left to inference)."""
+    if relation in (MEMBER, ALIAS) or (relation in KIN and steps and steps[-1] in KIN):
+        return False
+    return last or RELATIONS[relation].object not in LITERALS
+
+
+def same_pair(groups: Sequence[Sequence[str]], rng: random.Random) -> list[str] | None:
+    """Draws two subjects of one group (those with the same object), or of two, with even chances; None if it cannot."""
+    if rng.random() < 0.5:
+        larger = [group for group in groups if len(group) > 1]
+        return rng.sample(rng.choice(larger), 2) if larger else None
+    if len(groups) < 2:
+        return None
+    return [rng.choice(group) for group in rng.sample(groups, 2)]
+
+
+def facts_along(graph: Graph, form: Form) -> Iterator[Fact]:
+    """Yields the facts along the paths of a form; stops at a step that has not exactly one object."""
+    for path in [form] if form["op"] == "path" else form["paths"]:
+        node = path["start"]
+        for step in path["steps"]:
+            backwards, relation = step.startswith("~"), step.lstrip("~")
+            ends = graph.subjects(node, relation) if backwards else graph.objects(node, relation)
+            if len(ends) != 1:
+                return
+            yield Fact(ends[0], relation, node) if backwards else Fact(node, relation, ends[0])
+            node = ends[0]
 
 
 def _sides(draft: Draft) -> tuple[str, str]:
