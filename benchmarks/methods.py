@@ -1,7 +1,7 @@
 """Comparison of training methods on the tiny model: greedy EM on held-out questions, at equal generated tokens.
 
     python benchmarks/methods.py [CONTRAST ...] [--seeds 0 1 2 3 4] [--steps N | --tokens N] [--questions 500]
-                                 [--out runs/methods] [--json] [--set KEY=VALUE ...]
+                                 [--out runs/methods] [--recorded FILE] [--json] [--set KEY=VALUE ...]
 
 A contrast is two arms, ``A:B`` (see ARMS). For each seed A trains for its recipe's steps, or ``--steps``; then B trains
 until it has generated as many tokens. With ``--tokens``, each arm ends with the step in which it reaches that number of
@@ -9,7 +9,8 @@ generated tokens. Seeds are paired: both ask the same questions. One method beat
 the paired differences of EM excludes 0; else the contrast is not resolved. A training has collapsed if the EM of its
 episodes over the last fifth of its steps is under half of the best mean of three steps.
 
-With the folder of an earlier run, finished trainings are not repeated. ``curves.png`` shows the trainings' EM.
+With the folder of an earlier run, finished trainings are not repeated; nor are those in ``--recorded``, a file that
+keeps their rows (``benchmarks/recorded/``). ``curves.png`` shows the trainings' EM.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recorded import Recorded
 
 from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
@@ -114,6 +116,7 @@ def main() -> None:
     budget.add_argument("--tokens", type=int, help="number of tokens that every arm generates")
     parser.add_argument("--questions", type=int, default=500, help="number of held-out questions")
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--recorded", type=Path, help="JSONL file with the rows of finished trainings, extended")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="recipe values for all arms")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
@@ -123,18 +126,22 @@ def main() -> None:
         parser.error(f"a contrast is two of {', '.join(ARMS)}, like grpo:ppo; got {' '.join(args.contrasts)}")
     task = load_task(find_env(ENV))
     task = dataclasses.replace(task, questions=task.questions[: args.questions])
+    settings = {key: getattr(args, key) for key in ("questions", "steps", "tokens", "set")}
+    recorded = Recorded(args.recorded, settings)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for seed in args.seeds:
         for first, second in pairs:
             steps = [] if args.steps is None else [f"steps={args.steps}"]
             steps = steps if args.tokens is None else tokens_budget(args.tokens)
-            rows[first, seed] = row = trained(task, first, seed, [*args.set, *steps], args.out)
+            rows[first, seed] = row = trained(task, first, seed, [*args.set, *steps], args.out, recorded)
             same = tokens_budget(args.tokens or row["tokens"])
-            rows[second, seed] = trained(task, second, seed, [*args.set, *same], args.out)
+            rows[second, seed] = trained(task, second, seed, [*args.set, *same], args.out, recorded)
     contrasts = [contrast(rows, first, second, args.seeds) for first, second in pairs]
     draw(rows, args.out)
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
+    for row in listed:
+        del row["curve"]
     if args.json:
         emit({"trainings": listed, "contrasts": contrasts, "effects": effects}, True)
         return
@@ -149,13 +156,23 @@ def tokens_budget(tokens: int) -> list[str]:
     return [f"steps={MANY_STEPS}", f"max_generated_tokens={tokens}"]
 
 
-def trained(task: Task, arm: str, seed: int, overrides: list[str], out: Path) -> dict[str, Any]:
+def trained(task: Task, arm: str, seed: int, overrides: list[str], out: Path, recorded: Recorded) -> dict[str, Any]:
     """Trains and evaluates an arm, unless an earlier run did; returns its row of the table."""
-    folder = out / f"{arm}-{seed}"
+    name, folder = f"{arm}-{seed}", out / f"{arm}-{seed}"
+    if name in recorded.rows:
+        return dict(recorded.rows[name])
     record = folder / "row.json"
-    if record.is_file():
-        return dict(json.loads(record.read_text(encoding="utf-8")))
-    print(f"{arm}, seed {seed} ...", file=sys.stderr, flush=True)
+    if not record.is_file():
+        print(f"{arm}, seed {seed} ...", file=sys.stderr, flush=True)
+        record.write_text(json.dumps(new_row(task, arm, seed, overrides, out)), encoding="utf-8")
+    row = dict(json.loads(record.read_text(encoding="utf-8"))) | {"curve": curve_of(folder / "train")}
+    recorded.add(name, row)
+    return row
+
+
+def new_row(task: Task, arm: str, seed: int, overrides: list[str], out: Path) -> dict[str, Any]:
+    """Trains and evaluates an arm; returns its row of the table, less the curve."""
+    folder = out / f"{arm}-{seed}"
     name, *own = ARMS[arm]
     recipe = load_recipe(name, [*own, *overrides, f"seed={seed}"])
     before = scores_of(task, recipe, None, out / f"before-{recipe.agent}-{recipe.model}")
@@ -165,7 +182,7 @@ def trained(task: Task, arm: str, seed: int, overrides: list[str], out: Path) ->
     after = scores_of(task, recipe, result.checkpoint, folder / "after")
     low, high = bootstrap_ci([after["em"][i] - before["em"][i] for i in sorted(before["em"])])
     scores, reference = means(after), means(before)
-    row = scores | {
+    return scores | {
         "gain": scores["em"] - reference["em"],
         "gain_low": low,
         "gain_high": high,
@@ -176,8 +193,12 @@ def trained(task: Task, arm: str, seed: int, overrides: list[str], out: Path) ->
         "collapsed": collapsed([row["rollout/em"] for row in result.rows if "rollout/em" in row]),
         "seconds": round(seconds),
     }
-    record.write_text(json.dumps(row), encoding="utf-8")
-    return row
+
+
+def curve_of(run: Path) -> dict[str, list[float]]:
+    """Returns the EM of a training's episodes by step, and the tokens generated until then."""
+    steps = [row for _, row in iter_jsonl(run / "metrics.jsonl") if "rollout/em" in row]
+    return {"tokens": [row["generated_tokens"] for row in steps], "em": [row["rollout/em"] for row in steps]}
 
 
 def scores_of(task: Task, recipe: Recipe, checkpoint: Path | None, out: Path) -> dict[str, Any]:
@@ -291,11 +312,10 @@ def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
     for number, arm in enumerate(dict.fromkeys(arm for arm, _ in rows)):
         curves = []
         for seed in (seed for name, seed in rows if name == arm):
-            path = out / f"{arm}-{seed}" / "train" / "metrics.jsonl"
-            steps = [row for _, row in iter_jsonl(path) if "rollout/em" in row]
-            if len(steps) >= 3:
-                smooth = np.convolve([row["rollout/em"] for row in steps], np.ones(3) / 3, mode="valid")
-                curves.append(([row["generated_tokens"] for row in steps[2:]], smooth))
+            curve = rows[arm, seed]["curve"]
+            if len(curve["em"]) >= 3:
+                smooth = np.convolve(curve["em"], np.ones(3) / 3, mode="valid")
+                curves.append((curve["tokens"][2:], smooth))
         for tokens, smooth in curves:
             axes.plot(tokens, smooth, color=f"C{number}", alpha=0.25, linewidth=0.8)
         if curves:  # the mean, over the range that every seed covers

@@ -1,11 +1,12 @@
 """What M-ASK's team did in its training: parts of its plans, searches, and when it ended.
 
-    python benchmarks/plans.py runs/mask/ppo-mask-0/train [RUN ...] [--json]
+    python benchmarks/plans.py runs/mask/ppo-mask-0/train [RUN ...] [--recorded FILE] [--json]
 
 Each run is cut into thirds of its steps. Questions of several hops only: the share of plans of one part, searches per
 episode, EM, legal plans; and the share of turns that ended the episode, by hops and by the score s of the answer that
 stood then (0 or above). Runs are named ARM-SEED; between two arms of the same seeds, how much more the share of plans
-of one part grew from the first third to the last, with a paired 95 % t-interval.
+of one part grew from the first third to the last, with a paired 95 % t-interval. ``--recorded`` keeps the rows;
+with it, the folders of earlier runs are not needed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recorded import Recorded
 
 from searchgym.agents.mask import read_plan, read_search
 from searchgym.cli.output import emit, emit_rows
@@ -103,10 +105,17 @@ def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("runs", type=Path, nargs="*")
+    parser.add_argument("--recorded", type=Path, help="JSONL file with the rows of runs, extended")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    rows = [row for run in given.runs for row in rows_of(run)]
+    recorded, found = Recorded(given.recorded, {}), dict[str, list[dict[str, Any]]]()
+    for run in given.runs:
+        if run.parent.name not in recorded.rows:
+            found[run.parent.name] = rows_of(run)
+            recorded.add(run.parent.name, {"thirds": found[run.parent.name]})
+    known = {name: row["thirds"] for name, row in recorded.rows.items()} | found
+    rows = [row for _, thirds in sorted(known.items()) for row in thirds]
     grown = growth(rows)
     if given.json:
         emit({"results": rows, "growth": grown}, True)

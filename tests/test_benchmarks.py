@@ -14,6 +14,7 @@ from searchgym.cards import WorldSpec
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.worlds import build_world
+from searchgym.errors import UsageError
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import load_tasks, train
@@ -139,11 +140,45 @@ def test_plans_of_a_team(tmp_path):
 
 
 def module(name):
-    """Imports a script as a module."""
+    """Imports a script as a module; scripts import each other by name."""
+    if str(ROOT / "benchmarks") not in sys.path:
+        sys.path.append(str(ROOT / "benchmarks"))
     found = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     script = importlib.util.module_from_spec(found)
     found.loader.exec_module(script)
     return script
+
+
+def test_recorded_rows_are_kept_and_never_mixed(tmp_path):
+    recorded = module("recorded").Recorded
+    path = tmp_path / "rows" / "study.jsonl"
+    first = recorded(path, {"tokens": 9, "set": ["a=1"]})
+    first.add("grpo-0", {"em": 0.5})
+    first.add("grpo-0", {"em": 0.9})  # a training is recorded once
+    recorded(path, {"tokens": 9, "set": ["a=1"]}).add("grpo-1", {"em": 0.25})
+    assert recorded(path, {"tokens": 9, "set": ["a=1"]}).rows == {"grpo-0": {"em": 0.5}, "grpo-1": {"em": 0.25}}
+    with pytest.raises(UsageError, match=r"study.jsonl:1: a row with settings .*9.*, not .*8"):
+        recorded(path, {"tokens": 8, "set": ["a=1"]})
+    recorded(None, {}).add("grpo-0", {})
+
+
+def test_recorded_trainings_are_not_repeated(tmp_path, monkeypatch):
+    methods = module("methods")
+    kept = methods.Recorded(tmp_path / "rows.jsonl", {})
+    kept.add("grpo-3", {"em": 0.5, "curve": {}})
+    assert methods.trained(None, "grpo", 3, [], tmp_path, kept)["em"] == 0.5
+    folder = tmp_path / "grpo-4" / "train"
+    folder.mkdir(parents=True)
+    (folder.parent / "row.json").write_text('{"em": 0.25}')
+    steps = [
+        {"generated_tokens": 10, "rollout/em": 0.1},
+        {"generated_tokens": 10},
+        {"generated_tokens": 25, "rollout/em": 0.2},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    row = {"em": 0.25, "curve": {"tokens": [10, 25], "em": [0.1, 0.2]}}
+    assert methods.trained(None, "grpo", 4, [], tmp_path, kept) == row
+    assert methods.Recorded(tmp_path / "rows.jsonl", {}).rows["grpo-4"] == row
 
 
 def test_growth_of_short_plans_by_hand():
