@@ -108,6 +108,10 @@ class EnvCard:
     """Maximum number of queries in one search action."""
     max_observation_words: int = 500
     """Maximum number of words of retrieved text per turn; longer text is cut."""
+    browse: bool = False
+    """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
+    snippet_words: int = 30
+    """Maximum number of words of each passage that a search shows where pages can be opened."""
     retriever_deadline: float = 30.0
     """Seconds that one retrieval may take, retries included."""
 

@@ -8,6 +8,9 @@ Three grammars share one scanner:
   ``<answer>text</answer>``; hits come back in ``<tool_response>``.
 * ``propose`` (SSP, arXiv 2510.18821): as ``tags``, but ``<question>text</question>`` ends the episode.
 
+Where pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
+``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``.
+
 Rules, the same for all: only the model's own text is parsed; a closed ``<think>`` block never acts; the first
 complete action acts and what follows it is ignored (a stop string may fall inside a token); an action that holds
 another action's tag is refused. Parsing is linear in the length of the text and never raises.
@@ -19,14 +22,14 @@ an ``<answer>``), and an empty query is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from searchgym.cards import ProtocolName
-from searchgym.records import Action, Answer, Hit, Invalid, Search
+from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Search
 
 MAX_ACTION_CHARS = 2**20
 """Maximum length in characters of a text that is parsed as an action; longer texts are invalid."""
@@ -77,12 +80,24 @@ def cut_words(text: str, limit: int) -> str:
 
     Every observation passes through here, hence NumPy: it is five times faster than `str.split`.
     """
-    if len(text) < 2 * limit:  # too short for more than `limit` words: each needs a letter and a blank
-        return text
+    end = _word_start(text, limit)
+    return text if end is None else text[:end].rstrip()
+
+
+def skip_words(text: str, number: int) -> str:
+    """Returns `text` without its first `number` words, which are counted as in `cut_words`."""
+    start = _word_start(text, number) if number > 0 else 0
+    return "" if start is None else text[start:]
+
+
+def _word_start(text: str, number: int) -> int | None:
+    """Returns where the word after the first `number` words begins; None if there is none."""
+    if len(text) < 2 * number:  # too short for more than `number` words: each needs a letter and a blank
+        return None
     blank = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) <= ord(" ")
     starts = np.flatnonzero(blank[:-1] & ~blank[1:]) + 1  # word starts, except a word at position 0
-    following = limit if blank[0] else limit - 1
-    return text if following >= len(starts) else text[: starts[following]].rstrip()
+    following = number if blank[0] else number - 1
+    return None if following >= len(starts) else int(starts[following])
 
 
 def count_words(text: str) -> int:
@@ -104,6 +119,8 @@ class Protocol:
     """Whether the transcript keeps the model's ``<think>`` blocks (see `history`)."""
     answer_tag: str = "answer"
     """Name of the tag around the action that ends an episode."""
+    browse: bool = False
+    """Whether pages can be opened."""
 
     # -- model text to action ------------------------------------------------------------------------------------
 
@@ -116,16 +133,26 @@ class Protocol:
         if first is None:
             return Invalid("no complete action was found")
         tag, body = first
-        if any(f"<{t}>" in body or f"</{t}>" in body for t in (self.search_tag, self.answer_tag)):
+        if any(f"<{t}>" in body or f"</{t}>" in body for t in self._tags):
             return Invalid(f"<{tag}> holds another tag")
         if tag == self.answer_tag:
             return Answer(body.strip())
+        if tag == "more":
+            return Invalid("<more> holds text") if body.strip() else More()
+        if tag == "open":
+            return Open(body.strip()) if body.strip() else Invalid("the title is empty")
         return self._read_search(body)
+
+    @property
+    def _tags(self) -> tuple[str, ...]:
+        """Names of the tags of actions."""
+        own = ("open", "more") if self.browse and self.name != "tool_calls" else ()
+        return (self.search_tag, self.answer_tag, *own)
 
     def _first_action(self, text: str) -> tuple[str, str] | None:
         """Returns (tag, body) of the first opening tag that has a closing tag after it."""
         best: tuple[int, str, str] | None = None
-        for tag in (self.search_tag, self.answer_tag):
+        for tag in self._tags:
             start = text.find(f"<{tag}>")
             end = text.find(f"</{tag}>", start) if start >= 0 else -1
             if end >= 0 and (best is None or start < best[0]):
@@ -141,23 +168,31 @@ class Protocol:
             call = json.loads(body)
         except (ValueError, RecursionError):
             return Invalid("the tool call is not JSON")
-        return _read_tool_call(call)
+        return _read_tool_call(call, self.browse)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Strings that end a model's response: the closing tags of the two actions."""
-        return (f"</{self.search_tag}>", f"</{self.answer_tag}>")
+        """Strings that end a model's response: the closing tags of the actions."""
+        return tuple(f"</{tag}>" for tag in self._tags)
 
     # -- action to text ------------------------------------------------------------------------------------------
 
-    def write(self, action: Search | Answer) -> str:
+    def write(self, action: Search | Answer | Open | More) -> str:
         """Returns the canonical text of an action, which `parse` turns back into the action unless it contains tags."""
         if isinstance(action, Answer):
             return f"<{self.answer_tag}>{action.text}</{self.answer_tag}>"
         if self.name != "tool_calls":
-            return f"<search>{' '.join(action.queries)}</search>"
-        query: object = action.queries[0] if len(action.queries) == 1 else list(action.queries)
-        call = {"name": "search", "arguments": {"query": query}}
+            if isinstance(action, Open):
+                return f"<open>{action.target}</open>"
+            return "<more></more>" if isinstance(action, More) else f"<search>{' '.join(action.queries)}</search>"
+        call: dict[str, object]
+        if isinstance(action, Open):
+            call = {"name": "open", "arguments": {"page": action.target}}
+        elif isinstance(action, More):
+            call = {"name": "more", "arguments": {}}
+        else:
+            query: object = action.queries[0] if len(action.queries) == 1 else list(action.queries)
+            call = {"name": "search", "arguments": {"query": query}}
         return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
     def history(self, text: str) -> str:
@@ -168,31 +203,41 @@ class Protocol:
         """Returns a description of the grammar in plain words, for people and for prompts."""
         example = self.write(Search(("your query",)))
         final = "final answer" if self.answer_tag == "answer" else self.answer_tag
+        pages = (
+            f"Results show only the beginning of each page: open a page with {self.write(Open('its title'))}, and see "
+            f"more of it with {self.write(More())}. "
+        )
         return (
             f"Search with {example}; results come back between <{self.result_tag}> and </{self.result_tag}>. "
-            f"Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
+            f"{pages if self.browse else ''}Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
         )
 
     # -- observations --------------------------------------------------------------------------------------------
 
-    def observation(self, results: Sequence[Sequence[Hit]], max_words: int) -> str:
+    def observation(
+        self, results: Sequence[Sequence[Hit]], max_words: int, name: Callable[[Hit], str] | None = None
+    ) -> str:
         """Formats hits as the text of an observation, in Search-R1's form.
 
         Args:
             results: One sequence of hits per query.
             max_words: Maximum number of words of retrieved text; the rest is cut.
+            name: Returns how a hit is named. Default: ``Title: ...``.
 
         Returns:
             ``Doc 1(Title: ...) text`` lines (Search-R1's form) inside the result tag.
         """
         lines = [
-            f"Doc {number}(Title: {hit.passage.title}) {hit.passage.text}"
+            f"Doc {number}({f'Title: {hit.passage.title}' if name is None else name(hit)}) {hit.passage.text}"
             for hits in results
             for number, hit in enumerate(hits, start=1)
         ]
-        docs = cut_words("\n".join(lines) if lines else "No results.", max_words)[:MAX_RESULT_CHARS]
+        return self.result(cut_words("\n".join(lines) if lines else "No results.", max_words))
+
+    def result(self, text: str) -> str:
+        """Returns retrieved text inside the result tag, cut to `MAX_RESULT_CHARS`."""
         opening, closing = self._around
-        return f"{opening}{docs}{closing}"
+        return f"{opening}{text[:MAX_RESULT_CHARS]}{closing}"
 
     @property
     def _around(self) -> tuple[str, str]:
@@ -214,12 +259,17 @@ class Protocol:
         return f"{NOTICE}{reason}. {self.instructions()}\n\n"
 
 
-def _read_tool_call(call: Any) -> Action:
-    """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``."""
+def _read_tool_call(call: Any, browse: bool) -> Action:
+    """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more."""
     if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
         return Invalid('the tool call is not {"name": ..., "arguments": {...}}')
+    if browse and call.get("name") == "more":
+        return More()
+    if browse and call.get("name") == "open":
+        page = call["arguments"].get("page")
+        return Open(page.strip()) if isinstance(page, str) and page.strip() else Invalid("page is no title or id")
     if call.get("name") != "search":
-        return Invalid("the only tool is search")
+        return Invalid("the tools are search, open and more" if browse else "the only tool is search")
     query = call["arguments"].get("query")
     queries = [query] if isinstance(query, str) else query
     if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
@@ -227,10 +277,10 @@ def _read_tool_call(call: Any) -> Action:
     return Search(tuple(q.strip() for q in queries))
 
 
-def get_protocol(name: ProtocolName, keep_thoughts: bool = True) -> Protocol:
+def get_protocol(name: ProtocolName, keep_thoughts: bool = True, browse: bool = False) -> Protocol:
     """Returns the action grammar of that name, as cards write it."""
     if name == "tags":
-        return Protocol("tags", "search", "information", keep_thoughts)
+        return Protocol("tags", "search", "information", keep_thoughts, browse=browse)
     if name == "propose":
-        return Protocol("propose", "search", "information", keep_thoughts, "question")
-    return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts)
+        return Protocol("propose", "search", "information", keep_thoughts, "question", browse)
+    return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts, browse=browse)

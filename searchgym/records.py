@@ -204,6 +204,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """Action that opens a page of the corpus, where the environment allows it."""
+
+    target: str
+    """Title of the page, or the id of one of its passages."""
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """Action that shows the next part of the page opened last."""
+
+
+@dataclass(frozen=True, slots=True)
 class Invalid:
     """Text that could not be parsed as an action; it costs a turn, and the environment replies with a notice."""
 
@@ -211,7 +224,7 @@ class Invalid:
     """Why it could not be parsed, for the notice."""
 
 
-Action = Search | Answer | Invalid
+Action = Search | Answer | Open | More | Invalid
 
 
 # -- episodes ------------------------------------------------------------------------------------------------------
@@ -225,6 +238,24 @@ class Searched:
     """1-based turn in which the query was made."""
     query: str
     hits: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One look at a page: its first part, or the next one."""
+
+    turn: int
+    """1-based turn in which it was asked for."""
+    target: str
+    """Title or id that the agent gave; empty for the next part of the same page."""
+    title: str = ""
+    """Title of the page that was shown."""
+    place: int | None = None
+    """Position in the corpus of the page's first passage; None if no page was shown."""
+    part: int = 0
+    """1-based number of the part that was shown; 0 if none was."""
+    parts: int = 0
+    """Number of parts of the page."""
 
 
 @dataclass(slots=True, eq=False)
@@ -311,6 +342,7 @@ class Episode:
     """Token tree: every context that a model saw."""
     calls: list[Call] = field(default_factory=list)
     searches: list[Searched] = field(default_factory=list)
+    opens: list[Opened] = field(default_factory=list)
     turns: int = 0
     """Number of actions taken, including invalid ones."""
     invalid: int = 0

@@ -25,7 +25,7 @@ from searchgym.agents.roles import Role, load_role
 from searchgym.cards import MAX_CALLS, AgentCard, find_card, list_cards, load_card
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import load_object
-from searchgym.records import Action, Call, Hit, Question
+from searchgym.records import Action, Call, Hit, Opened, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Observation:
     """Whether the episode has ended."""
     turns_left: int
     """Number of actions left, the answer included."""
+    opened: Opened | None = None
+    """Part of a page that the action showed; None for other actions."""
 
 
 @dataclass(frozen=True, slots=True)

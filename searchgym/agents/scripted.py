@@ -6,13 +6,15 @@ import json
 
 from searchgym.agents.base import EpisodeIO, Observation
 from searchgym.errors import UsageError
-from searchgym.records import Answer, Question, Search, title_key
+from searchgym.graphs.text import holds
+from searchgym.records import Action, Answer, More, Open, Question, Search, title_key
 
 
 class Oracle:
     """Agent that searches for each gold title in order, then gives the gold answer with all gold evidence.
 
-    It checks the whole pipeline: a score below 1.0 means a fault in the data or the scoring.
+    It checks the whole pipeline: a score below 1.0 means a fault in the data or the scoring. Where pages can be opened,
+    it opens the gold pages and reads until an answer stands there.
     """
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
@@ -24,8 +26,15 @@ class Oracle:
 class EvidenceOracle:
     """Agent that searches for each gold title and gives the gold answer only if every gold page was among the hits.
 
-    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles.
+    Its score is the upper bound for a perfect reader: below 1.0, retrieval misses pages even by their titles. Where
+    pages can be opened, it also has to have read an answer, or every part of the gold pages.
+
+    Args:
+        opens: Whether it opens pages where it can; if not, it has only the snippets.
     """
+
+    def __init__(self, opens: bool = True) -> None:
+        self.opens = opens
 
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode.
@@ -35,8 +44,14 @@ class EvidenceOracle:
         """
         if question.gold_titles is None:
             raise UsageError(f"evidence-oracle needs gold titles, question {question.id!r} names none")
-        seen = {title_key(hit.passage.title) for o in await search_titles(question, io) for hit in o.hits}
+        observations = await search_titles(question, io, self.opens)
+        seen = {title_key(hit.passage.title) for o in observations for hit in o.hits}
         complete = all(title_key(title) in seen for title in question.gold_titles)
+        if io.protocol.browse:
+            text = " ".join(o.text for o in observations)
+            looks = [o.opened for o in observations if o.opened is not None and o.opened.part == o.opened.parts > 0]
+            whole = {title_key(look.title) for look in looks} >= {title_key(title) for title in question.gold_titles}
+            complete = complete and (whole or any(holds(text, answer) for answer in question.golds))
         await io.step(gold_answer(question) if complete else Answer(""))
 
 
@@ -83,13 +98,46 @@ class Random:
                 return
 
 
-async def search_titles(question: Question, io: EpisodeIO) -> list[Observation]:
-    """Searches for the gold titles one by one, keeping one turn for the answer; returns the observations."""
+async def search_titles(question: Question, io: EpisodeIO, opens: bool = True) -> list[Observation]:
+    """Searches for the gold titles one by one, keeping one turn for the answer; returns the observations.
+
+    Args:
+        question: Question whose gold pages are looked for.
+        io: The episode.
+        opens: Whether to read the pages too, where they can be opened.
+    """
     observations: list[Observation] = []
     for title in question.gold_titles or ():
         if io.turns_left <= 1:
             break
-        observations.append(await io.step(Search((title,))))
+        found = await io.step(Search((title,)))
+        observations.append(found)
+        if opens and io.protocol.browse:
+            observations += await read_page(title, found, question, io)
+    return observations
+
+
+async def read_page(title: str, found: Observation, question: Question, io: EpisodeIO) -> list[Observation]:
+    """Opens a page that a search found and reads it until an answer stands there; returns the observations.
+
+    Args:
+        title: Title of the page.
+        found: What the search showed.
+        question: Question whose answer is looked for.
+        io: The episode, of which one turn is kept for the answer.
+    """
+    key = title_key(title)
+    hit = next((hit for hit in found.hits if title_key(hit.passage.title) == key), None)
+    observations: list[Observation] = []
+    action: Action | None = None if hit is None else Open(title)
+    while action is not None and io.turns_left > 1:
+        seen = await io.step(action)
+        observations.append(seen)
+        action = More()
+        if seen.opened is None or not seen.opened.part:  # the title means several pages: the id means one
+            action = Open(hit.passage.id) if hit is not None and len(observations) == 1 else None
+        elif seen.opened.part == seen.opened.parts or any(holds(seen.text, gold) for gold in question.golds):
+            action = None
     return observations
 
 

@@ -41,6 +41,8 @@ class TaskChoice(Source):
     max_turns: MaxTurns = None
     max_queries: Annotated[int | None, typer.Option(help="Maximum queries per search action.")] = None
     max_observation_words: Annotated[int | None, typer.Option(help="Maximum words of retrieved text per turn.")] = None
+    browse: Annotated[bool, typer.Option("--browse", help="Searches show snippets, and pages can be opened.")] = False
+    snippet_words: Annotated[int | None, typer.Option(help="Maximum words of a hit shown with --browse.")] = None
     retriever_deadline: Annotated[float | None, typer.Option(help="Seconds that one retrieval may take.")] = None
     skip_bad: Annotated[int, typer.Option(help="Skip and report at most this many bad rows of --questions.")] = 0
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None

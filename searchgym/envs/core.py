@@ -9,6 +9,8 @@ One action takes two calls, so that the caller (the shell) decides how retrieval
 Rules of an episode: every action costs a turn, an invalid one too. An answer ends the episode (``"answer"``). So does
 the last turn (``"turns"``); a search in the last turn is not sent, since its hits could no longer be used. The shell
 may end it by `fail`: see `searchgym.records.StopReason`. The score depends only on the answer action and the question.
+
+Where pages can be opened, `finish` reads them from `Rules.pages`, since that takes no retrieval.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from searchgym.browsing.look import look
+from searchgym.browsing.pages import Pages, snippet
 from searchgym.cards import EnvCard
 from searchgym.errors import EpisodeError, UsageError
 from searchgym.protocol import Protocol, get_protocol
-from searchgym.records import Action, Answer, Hit, Invalid, Question, Search, Searched, StopReason
+from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Opened, Question, Search, Searched, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,23 @@ class Rules:
     """Maximum number of words of retrieved text per turn."""
     deadline: float
     """Seconds that one retrieval may take, retries included."""
+    pages: Pages | None = None
+    """Pages that can be opened; None where searches show whole passages and nothing can be opened."""
+    snippet_words: int = 0
+    """Maximum number of words of a hit that a search shows where pages can be opened."""
 
     @classmethod
-    def from_card(cls, card: EnvCard) -> Rules:
-        """Returns the rules that an environment card sets."""
+    def from_card(cls, card: EnvCard, pages: Pages | None = None) -> Rules:
+        """Returns the rules that an environment card sets, given the pages of its corpus if they can be opened."""
         return cls(
-            get_protocol(card.protocol, keep_thoughts=card.thoughts == "keep"),
+            get_protocol(card.protocol, keep_thoughts=card.thoughts == "keep", browse=card.browse),
             card.top_k,
             card.max_turns,
             card.max_queries,
             card.max_observation_words,
             card.retriever_deadline,
+            pages,
+            card.snippet_words,
         )
 
 
@@ -63,6 +73,8 @@ class State:
     """Number of actions that could not be parsed."""
     searches: tuple[Searched, ...] = ()
     """Queries made and their hits, in order."""
+    opens: tuple[Opened, ...] = ()
+    """Looks at pages, in order."""
     action: Action | None = None
     """Last action taken."""
     answer: Answer | None = None
@@ -93,20 +105,22 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
         EpisodeError: The episode has ended.
         UsageError: `action` is not an `Action` record, but a string for example.
     """
-    if not isinstance(action, (Search, Answer, Invalid)):
+    if not isinstance(action, (Search, Answer, Open, More, Invalid)):
         raise UsageError(
-            f"an action is a Search, an Answer or an Invalid, got {type(action).__name__} {action!r:.80}; "
-            "text is read by protocol.parse(text)"
+            f"an action is a Search, an Answer, an Open, a More or an Invalid, got {type(action).__name__} "
+            f"{action!r:.80}; text is read by protocol.parse(text)"
         )
     if state.done:
         raise EpisodeError(f"the episode has ended ({state.stop_reason}): reset before the next step")
     if isinstance(action, Search) and len(action.queries) > rules.max_queries:
         action = Invalid(f"{len(action.queries)} queries at once, at most {rules.max_queries}")
+    if isinstance(action, (Open, More)) and rules.pages is None:
+        action = Invalid("pages cannot be opened here")
     turn, answer = state.turn + 1, action if isinstance(action, Answer) else None
     stop: StopReason | None = "answer" if answer is not None else "turns" if turn >= rules.max_turns else None
     invalid = state.invalid + isinstance(action, Invalid)
     # Not dataclasses.replace(), which is slow: this runs once per environment and step.
-    state = State(state.question, turn, invalid, state.searches, action, answer, stop)
+    state = State(state.question, turn, invalid, state.searches, state.opens, action, answer, stop)
     return state, action.queries if stop is None and isinstance(action, Search) else ()
 
 
@@ -124,11 +138,19 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     if state.done:
         return state, ""
     action = state.action
+    if isinstance(action, (Open, More)) and rules.pages is not None:
+        opened, text = look(action, state.turn, state.opens, rules.pages, rules.max_observation_words)
+        return replace(state, opens=(*state.opens, opened)), rules.protocol.result(text)
     if not isinstance(action, Search):
         return state, rules.protocol.notice(action.reason if isinstance(action, Invalid) else "")
+    name = None
+    if rules.pages is not None:
+        hits = [[snippet(hit, rules.snippet_words) for hit in page] for page in hits]
+        name = rules.pages.name
     searched = [Searched(state.turn, query, tuple(page)) for query, page in zip(action.queries, hits, strict=True)]
-    observation = rules.protocol.observation(hits, rules.max_observation_words)
-    return State(state.question, state.turn, state.invalid, (*state.searches, *searched), action), observation
+    observation = rules.protocol.observation(hits, rules.max_observation_words, name)
+    searches = (*state.searches, *searched)
+    return State(state.question, state.turn, state.invalid, searches, state.opens, action), observation
 
 
 def fail(state: State, error: str, reason: StopReason = "retriever_error") -> State:

@@ -17,7 +17,7 @@ from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, TaskOptions, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
 from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
-from searchgym.records import Action, Answer, Hit, Invalid, Question, Search
+from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Question, Search
 
 MAX_OBSERVATION_CHARS = MAX_RESULT_CHARS + 2**10
 """Upper bound of an observation's length, in characters: retrieved text and the tags or notice around it."""
@@ -56,7 +56,8 @@ class Snapshot:
 def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
     """Returns the observation space and the action space of a task."""
     protocol = task.rules.protocol
-    samples = (protocol.write(Search(("{}",))), protocol.write(Answer("{}")), "{}")
+    samples: tuple[str, ...] = (protocol.write(Search(("{}",))), protocol.write(Answer("{}")), "{}")
+    samples += (protocol.write(Open("{}")), protocol.write(More())) if protocol.browse else ()
     return UnicodeText(MAX_OBSERVATION_CHARS), UnicodeText(MAX_ACTION_CHARS, samples)
 
 
@@ -73,7 +74,7 @@ def read_action(task: Task, action: object) -> Action:
 
 def step_info(task: Task, state: State) -> dict[str, Any]:
     """Returns the Gymnasium info of a state; deterministic, hence without times or random ids."""
-    kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid"}
+    kinds: dict[type, str] = {Search: "search", Answer: "answer", Invalid: "invalid", Open: "open", More: "more"}
     info: dict[str, Any] = {
         "question_id": state.question.id,
         "turn": state.turn,
@@ -83,7 +84,7 @@ def step_info(task: Task, state: State) -> dict[str, Any]:
         "hits": [hit_info(hit) for s in state.searches if s.turn == state.turn for hit in s.hits],
         "stop_reason": state.stop_reason or "",
     }
-    return info
+    return info if task.rules.pages is None else info | {"opens": len(state.opens)}
 
 
 def hit_info(hit: Hit) -> dict[str, Any]:
@@ -118,7 +119,8 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     ## Observation space
     `UnicodeText`: the question; then ``Doc i(Title: ...) text`` for up to `top_k` hits, cut to
-    `max_observation_words` words; empty once the episode has ended.
+    `max_observation_words` words; empty once the episode has ended. Where pages can be opened (`browse`), a search
+    shows `snippet_words` words of each hit, and an opened page comes in parts of `max_observation_words` words.
 
     ## Reward
     0 until the end, then the reward function of the final state: by default exact match, in {0, 1}.
@@ -129,7 +131,7 @@ class SearchEnv(gymnasium.Env[str, str]):
 
     ## Info
     ``question_id, turn, turns_left, searches, action, hits, stop_reason`` on every step; ``em, f1, answer`` on the
-    last. Deterministic: times and counters are in `stats`.
+    last; ``opens`` where pages can be opened. Deterministic: times and counters are in `stats`.
 
     ## Reset options
     ``{"question_id": ...}`` chooses the question; otherwise the environment's generator draws one.

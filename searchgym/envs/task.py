@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
+from searchgym.browsing.pages import pages_of
 from searchgym.cards import EnvCard, GeneratedSpec, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
@@ -58,11 +59,18 @@ class TaskOptions(TypedDict, total=False):
     """Maximum number of queries per search action."""
     max_observation_words: int
     """Maximum number of words of retrieved text per turn."""
+    browse: bool
+    """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
+    snippet_words: int
+    """Maximum number of words of each passage that a search shows where pages can be opened."""
     retriever_deadline: float
     """Seconds that one retrieval may take, retries included."""
 
 
-RULE_OPTIONS = ("protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "retriever_deadline")
+RULE_OPTIONS = (
+    "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
+    "retriever_deadline",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,7 +203,8 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options)
-    return Task(card, Rules.from_card(card), questions, retriever, reward, by_id, aliases)
+    pages = pages_of(retriever) if card.browse else None
+    return Task(card, Rules.from_card(card, pages), questions, retriever, reward, by_id, aliases)
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
@@ -224,7 +233,7 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
-    for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "retriever_deadline"):
+    for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "snippet_words", "retriever_deadline"):
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
     return card

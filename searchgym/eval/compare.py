@@ -13,13 +13,16 @@ import numpy as np
 from searchgym.corpora.files import iter_jsonl, read_json
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.eval.runner import QUESTIONS, SCORES
+from searchgym.eval.runner import ONCE, QUESTIONS, SCORES
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Question id to the row of the question in ``questions.jsonl``."""
 SAME: Final = ("env", "questions_sha256", "scorer")
 """What runs must have in common, so that their questions can be paired."""
-TRACK: Final = ("corpus_sha256", "retriever", "top_k", "max_turns", "max_queries", "max_observation_words", "protocol")
+TRACK: Final = (
+    "corpus_sha256", "retriever", "top_k", "max_turns", "max_queries", "max_observation_words", "protocol", "browse",
+    "snippet_words",
+)  # fmt: skip
 """What runs should have in common, so that a difference is one of the agents."""
 
 
@@ -90,8 +93,9 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
         if run.rows.keys() != first.rows.keys():
             raise UsageError(f"{first.name} and {run.name} have scores of different questions: damaged {QUESTIONS}")
         for field in TRACK:
-            if run.record.get(field) != first.record.get(field):
-                notes.append(f"{run.name}: {field} is {run.record.get(field)!r}, not {first.record.get(field)!r}")
+            now, then = (run_.record.get(field, ONCE.get(field)) for run_ in (run, first))
+            if now != then:
+                notes.append(f"{run.name}: {field} is {now!r}, not {then!r}")
     return notes
 
 

@@ -102,13 +102,17 @@ def gold_passages(questions: Iterable[Question], passages: Iterable[Passage]) ->
 
 
 def found_at(episode: Episode, golds: Sequence[Gold]) -> list[int | None]:
-    """Returns the turn in which each gold page was first among the hits; None for a page that never was."""
+    """Returns the turn in which each gold page was first among the hits or opened; None for a page that never was."""
     first: list[int | None] = [None] * len(golds)
     for searched in episode.searches:
         for hit in searched.hits:
             for number, gold in enumerate(golds):
                 if first[number] is None and gold.matches(hit.passage):
                     first[number] = searched.turn
+    for opened in episode.opens:
+        for number, gold in enumerate(golds):
+            if opened.place is not None and title_key(opened.title) == gold.title:
+                first[number] = min(opened.turn, first[number] or opened.turn)
     return first
 
 

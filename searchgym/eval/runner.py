@@ -42,6 +42,8 @@ QUESTIONS: Final = "questions.jsonl"
 """File of the scores of each question, as `question_rows` gives them."""
 LATER: Final = ("dataset", "split", "prompts")
 """Keys that records of earlier versions lack; runs without them can be resumed."""
+ONCE: Final = {"samples": 1, "browse": False, "snippet_words": None}
+"""Values of keys that records of earlier versions lack, since nothing else could be chosen then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "max_turns": rules.max_turns,
         "max_queries": rules.max_queries,
         "max_observation_words": rules.max_observation_words,
+        "browse": rules.pages is not None,
+        "snippet_words": rules.snippet_words if rules.pages is not None else None,
         "searchgym": __version__,
     }
 
@@ -244,7 +248,7 @@ def _check_record(out: Path, identity: dict[str, Any]) -> None:
     before = read_json(out / "run.json")
     if not isinstance(before, dict):
         raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
-    before = {name: identity[name] for name in LATER} | {"samples": 1} | before
+    before = {name: identity[name] for name in LATER} | ONCE | before
     differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")

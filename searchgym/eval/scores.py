@@ -159,6 +159,8 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         "invalid_actions": [float(invalid_actions(e)) for e in episodes],
         "observation_words": [float(e.observation_words) for e in episodes],
     }
+    if task.rules.pages is not None:
+        columns["opens"] = [float(len(e.opens)) for e in episodes]
     if any(e.calls for e in episodes):
         columns["response_tokens"] = [float(sum(call.end - call.start for call in e.calls)) for e in episodes]
         columns["read_tokens"] = [float(sum(call.start for call in e.calls)) for e in episodes]

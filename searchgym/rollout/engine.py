@@ -156,6 +156,7 @@ class Engine:
             contexts=io.contexts,
             calls=io.calls,
             searches=list(state.searches),
+            opens=list(state.opens),
             turns=state.turn,
             invalid=state.invalid,
             observation_words=io.words,
@@ -236,18 +237,21 @@ class _EpisodeIO:
         rules = self.engine.task.rules
         state, queries = begin(self.state, action, rules)
         self._busy, text = True, ""
+        searched, opened = len(state.searches), len(state.opens)
         try:
             asked = Queries(state.question.id, queries)
             hits = await self.engine.retrieval.ask(asked, self.place) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
-            hits = []
         else:
             self.state, text = finish(state, hits, rules)
             self.words += protocol.count_words(text)
         finally:
             self._busy = False
-        return Observation(text, tuple(hit for page in hits for hit in page), self.state.done, self.turns_left)
+        # Not `hits`: where pages can be opened, searches show snippets of them.
+        shown = tuple(hit for own in self.state.searches[searched:] for hit in own.hits)
+        looks = self.state.opens[opened:]
+        return Observation(text, shown, self.state.done, self.turns_left, looks[0] if looks else None)
 
 
 class _Chat:

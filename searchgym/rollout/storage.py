@@ -31,6 +31,7 @@ from searchgym.records import (
     Context,
     Episode,
     Hit,
+    Opened,
     Passage,
     Searched,
     Span,
@@ -157,6 +158,7 @@ def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
         "contexts": [_context(context, tokens) for context in row["contexts"]],
         "calls": [_record(Call, call) for call in row["calls"]],
         "searches": [_searched(search) for search in row["searches"]],
+        "opens": [_record(Opened, opened) for opened in row.get("opens", [])],  # absent before pages could be opened
         "answer": None if row["answer"] is None else _answer(row["answer"]),
     }
     return _record(Episode, row | nested)

@@ -28,6 +28,8 @@ ENVIRONMENTS = {
     "tool_calls": SMALL | {"protocol": "tool_calls"},
     "bm25": SMALL | {"retriever": INDEX, "protocol": "tags"},
     "bm25, tool_calls": SMALL | {"retriever": INDEX, "protocol": "tool_calls", "max_queries": 3},
+    "browse": SMALL | {"retriever": INDEX, "protocol": "tags", "browse": True, "snippet_words": 3},
+    "browse, tool_calls": SMALL | {"retriever": INDEX, "protocol": "tool_calls", "browse": True},
 }
 
 
@@ -38,6 +40,8 @@ class TestEveryEnvironment(EnvironmentTests):
         self.protocol = self.options["protocol"]
 
     def task(self, retriever=None):
+        if retriever is not None and self.options.get("browse"):  # pages are opened from a corpus
+            retriever.passages, retriever.passage = INDEX.passages, INDEX.passage
         return load_task(CARD, **(self.options | ({"retriever": retriever} if retriever else {})))
 
     def make_env(self, retriever=None):

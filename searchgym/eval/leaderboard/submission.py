@@ -121,6 +121,8 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
     if out.exists():
         raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
     record = _record(run)
+    if record.get("browse"):
+        raise DataError("browse: the leaderboard has no track in which pages are opened; evaluate without browse", run)
     task = (tasks or Tasks()).of_run(suite, part, record)
     if record["env"] != task.card.id or record["questions_sha256"] != questions_sha256(task.questions):
         reason = f"the run asked {record['questions']} questions of {record['env']}, suite {suite} asks "

@@ -69,9 +69,9 @@ class Credit:
                 episode.turns,
                 episode.invalid,
                 tuple(episode.searches),
-                None,
-                Answer(text),
-                "answer",
+                tuple(episode.opens),
+                answer=Answer(text),
+                stop_reason="answer",
             )
             return checked_reward(task.reward, state)
 

@@ -153,6 +153,10 @@ class EnvironmentFactory:
         (self._role,) = roles.values()
         given: dict[str, Any] = {**env_options(env), **options}
         self.task: Task = load_task(find_env(env), **given)
+        if self.task.rules.pages is not None:
+            raise UsageError(
+                f"{env}: browse is on, and TRL's environments have the tool search alone: leave browse off"
+            )
 
     def __call__(self) -> TrlEnvironment:
         """Returns an environment for one of the episodes that run at once."""

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, steps_of
+from searchgym.browsing.pages import part_of, parts_of
 from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.core import Rules
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.text import base_title, holds, sentences
-from searchgym.records import Episode, Passage, Question, title_key
+from searchgym.records import Episode, Opened, Passage, Question, title_key
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
 from searchgym.train.demonstrations.teams import TEAMS, play_team
@@ -78,7 +79,7 @@ def demonstrate_search(
         batch = asked[start : start + BATCH]
         stops = {q.id for q in batch if len(q.gold_titles or ()) > 1 and rng.random() < early}
         if agent == AGENT:
-            episodes = play(task, [demonstration_of(q, q.id in stops, rng) for q in batch], form)
+            episodes = play(task, [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch], form)
         else:
             oracles = {q.id: OracleRoles(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
             episodes = play_team(agent, task, oracles, form)
@@ -116,22 +117,40 @@ def _turns(groups: Sequence[Sequence[Question]]) -> Iterator[Question]:
         yield from (question for question in turn if question is not None)
 
 
-def demonstration_of(question: Question, early: bool, rng: random.Random) -> Demonstration:
+def demonstration_of(question: Question, early: bool, rng: random.Random, rules: Rules) -> Demonstration:
     """Returns an oracle's turns: a search for the name of each gold page, then the answer.
+
+    Where pages can be opened, it opens each gold page and reads on until the next name, or the answer, stands there.
 
     Args:
         question: Names its gold pages, in reading order.
         early: Answer after the first search: with what that page gives, or, where the question names its possible
             answers, with one of them at random.
         rng: Draws among these.
+        rules: Rules of the environment.
     """
-    queries = queries_of(question)
+    queries, titles = queries_of(question), list(question.gold_titles or ())
     answer = question.answers[0]
     if early:
         answer = rng.choice(choices_of(question) or [steps_of(question)[0].found])
         queries = queries[:1]
-    turns = [*(f"<search> {query}</search>" for query in queries), f"<answer> {answer}</answer>"]
-    return Demonstration(question, tuple(turns), early)
+    turns = []
+    for query, title, wanted in zip(queries, titles, [*queries[1:], answer], strict=False):
+        turns += [f"<search> {query}</search>", *_reading(title, wanted, rules)]
+    return Demonstration(question, (*turns, f"<answer> {answer}</answer>"), early)
+
+
+def _reading(title: str, wanted: str, rules: Rules) -> Iterator[str]:
+    """Yields the turns that open a page and read until a name stands there; none where nothing can be opened."""
+    places = rules.pages.places(title) if rules.pages is not None else []
+    if rules.pages is None or not places:
+        return
+    page, words = rules.pages.at(places[0]), rules.max_observation_words
+    yield f"<open> {title if len(places) == 1 else rules.pages.id_at(places[0])}</open>"
+    for part in range(1, parts_of(page.text, words)):
+        if holds(part_of(page.text, part, words), wanted):
+            return
+        yield "<more></more>"
 
 
 def queries_of(question: Question) -> list[str]:
@@ -181,15 +200,24 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int,
         return f"the episode ends otherwise: {episode.stop_reason}"
     if max(context_lengths(episode)) > max_tokens:
         return f"longer than {max_tokens} tokens"
-    seen = question.text
-    for _, searches in itertools.groupby(episode.searches, key=lambda searched: searched.turn):
+    seen, shown = question.text, {opened.turn: text for opened, text in _parts_read(episode, rules)}
+    for turn, searches in itertools.groupby(episode.searches, key=lambda searched: searched.turn):
         made = list(searches)
+        seen += "".join(shown.pop(earlier) for earlier in sorted(shown) if earlier < turn)
         if episode.agent == AGENT and not all(holds(seen, searched.query) for searched in made):
             return "a query names what was not shown before"
         seen += rules.protocol.observation([searched.hits for searched in made], rules.max_observation_words)
+    seen += "".join(shown.values())
     if not early and not choices_of(question) and not any(holds(seen, answer) for answer in question.golds):
         return "the answer was not shown"
     return None
+
+
+def _parts_read(episode: Episode, rules: Rules) -> Iterator[tuple[Opened, str]]:
+    """Yields the parts of pages that an episode read, with their texts."""
+    for opened in episode.opens:
+        if rules.pages is not None and opened.place is not None:
+            yield opened, part_of(rules.pages.at(opened.place).text, opened.part, rules.max_observation_words)
 
 
 def context_lengths(episode: Episode) -> list[int]:

@@ -21,7 +21,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Describes the episodes of a step.
 
     Returns:
-        Means over episodes: ``reward``, each score, ``searches``, ``turns``, ``generated_tokens``,
+        Means over episodes: ``reward``, each score, ``searches``, ``opens`` (if any), ``turns``, ``generated_tokens``,
         ``observation_words``; shares: ``answered``, ``context_full``, ``overlong``, ``retriever_error`` of episodes,
         ``invalid`` of actions, ``illegal`` of calls; ``reward_std`` (over n), ``max_generated_tokens`` and
         ``longest_prompt``, the most tokens that a call began with.
@@ -35,6 +35,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "reward_std": float(np.std(rewards)),
         **{name: float(np.mean([e.scores[name] for e in episodes if name in e.scores])) for name in scores},
         "searches": float(np.mean([len(episode.searches) for episode in episodes])),
+        **({"opens": opens} if (opens := float(np.mean([len(episode.opens) for episode in episodes]))) else {}),
         "turns": float(np.mean([episode.turns for episode in episodes])),
         "observation_words": float(np.mean([episode.observation_words for episode in episodes])),
         "answered": float(np.mean([episode.stop_reason == "answer" for episode in episodes])),
