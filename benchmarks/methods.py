@@ -71,6 +71,7 @@ ARMS: dict[str, list[str]] = {
         " difference: {roles: [search, summary, update, answer]}}",
     ],
     "ppo-mask-chain": [*PPO_MASK, "credit.terms=[gain,format]", "advantage.chain=episode"],
+    "curriculum": ["tiny-curriculum"],
     "jade": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]"],
     "jade-frozen": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]", DECOUPLED],
     "praise": [*TEAM, "agent=praise", "credit.terms=[outcome,praise]"],
@@ -95,7 +96,14 @@ SELF_PLAY_CONTRASTS = [
     "sp-proposer:sp-neither", "sp-waypoint:sp-neither", "sp-both:sp-neither", "sp-sample:sp-neither",
 ]  # fmt: skip
 """Contrasts that ``python benchmarks/methods.py selfplay`` runs; it prints main effects too."""
-NAMED = {"teams": TEAM_CONTRASTS, "mask": MASK_CONTRASTS, "selfplay": SELF_PLAY_CONTRASTS}
+CURRICULUM_CONTRASTS = ["curriculum:grpo"]
+"""Contrasts that ``python benchmarks/methods.py curriculum`` runs."""
+NAMED = {
+    "curriculum": CURRICULUM_CONTRASTS,
+    "mask": MASK_CONTRASTS,
+    "selfplay": SELF_PLAY_CONTRASTS,
+    "teams": TEAM_CONTRASTS,
+}
 MANY_STEPS = 100_000
 """Number of steps for an arm that ends by its token budget instead."""
 
@@ -108,7 +116,7 @@ def main() -> None:
         nargs="*",
         default=CONTRASTS,
         metavar="A:B",
-        help="pairs of arms, or teams, mask or selfplay",
+        help="pairs of arms, or teams, mask, selfplay or curriculum",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     budget = parser.add_mutually_exclusive_group()

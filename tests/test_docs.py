@@ -174,3 +174,11 @@ def test_notebooks_run(notebook):
     page = nbformat.read(ROOT / "notebooks" / notebook, as_version=4)
     NotebookClient(page, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
     assert sum(cell.cell_type == "code" for cell in page.cells) > 5
+
+
+def test_the_page_about_opening_pages(capsys):
+    (code,) = python_blocks("docs/browsing.md")
+    exec(code, {})
+    search, opened, more = capsys.readouterr().out.split("</information>")[:3]
+    assert "Doc 1(Title: Orrin Vale) Orrin Vale is a harbour town on the north coast of the\n" in search
+    assert "Page(Title: Orrin Vale, part 1 of 2)" in opened and "part 2 of 2) Works, which" in more

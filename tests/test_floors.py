@@ -34,6 +34,7 @@ FLOORS = [
     {"corpora.worlds"},
     {"corpora.worlds.__init__"},
     {"questions"},
+    {"browsing"},
     {"envs"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},
@@ -46,7 +47,7 @@ FLOORS = [
     {"eval.suites"},
     {"eval.leaderboard"},
     {"selfplay.arms"},
-    {"selfplay"},
+    {"selfplay", "curriculum"},
     {"train.algorithms"},
     {"train.learner"},
     {"train.distributed"},

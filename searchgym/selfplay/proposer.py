@@ -32,6 +32,8 @@ class PathProposer:
         UsageError: The graph has no walk of the lengths that are asked for.
     """
 
+    name, made = "proposer", True
+
     def __init__(self, ground: Ground, options: ProposerOptions, seed: int) -> None:
         if not ground.arms:
             hops = ", ".join(map(str, options.hops))

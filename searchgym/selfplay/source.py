@@ -14,6 +14,11 @@ from searchgym.records import Episode, Question
 class QuestionSource(Protocol):
     """Gives each step of a run its questions."""
 
+    name: str
+    """Name before its metrics."""
+    made: bool
+    """Whether it makes questions that no file has."""
+
     def draw(self, step: int, count: int) -> list[Question]:
         """Returns the questions of a 0-based step, none twice."""
         ...
@@ -59,6 +64,8 @@ class ListedQuestions:
     Raises:
         UsageError: There are fewer questions than a step needs.
     """
+
+    name, made = "questions", False
 
     def __init__(self, questions: Sequence[Question], seed: int, batch: int) -> None:
         if len(questions) < batch:

@@ -12,12 +12,13 @@ from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_tr
 from searchgym.cards import WorldSpec
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
-from searchgym.records import Call, Episode, Hit, Searched
+from searchgym.curriculum.source import Curriculum
+from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import ProposerOptions
+from searchgym.train.recipe.options import CurriculumOptions, ProposerOptions, StageOptions
 from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
 
@@ -39,6 +40,7 @@ def documented():
 
 def written(folder):
     names = {name for _, row in iter_jsonl(folder / "metrics.jsonl") for name in row}
+    names = {re.sub(r"^curriculum/share/.+", "curriculum/share/VALUE", name) for name in names}
     return {re.sub(r"^role/[^/]+/", "role/ROLE/", name) for name in names}
 
 
@@ -47,6 +49,7 @@ class Proposed:
 
     def __init__(self):
         options = ProposerOptions(kind="path")
+        self.name, self.made = "proposer", True
         self.proposer = PathProposer(WorldGround(WorldSpec("simple", size=60), [1, 2], 0), options, 0)
 
     def draw(self, step, count):
@@ -59,6 +62,14 @@ class Proposed:
 
     def state(self):
         return self.proposer.state()
+
+
+class Opening(BanditRollout):
+    """The bandit, each of whose episodes opened a page."""
+
+    def __call__(self, *arguments):
+        episodes = super().__call__(*arguments)
+        return [replace(episode, opens=[Opened(1, "T", "T", 0, 1, 1)]) for episode in episodes]
 
 
 @pytest.fixture
@@ -85,7 +96,10 @@ def runs(recipe, tmp_path):
     probe = lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}  # noqa: E731
     toy_trainer(tmp_path / "stale", stale, rollout=apart, publish=apart.publish, probe=probe).run()
     toy_trainer(tmp_path / "proposed", toy_recipe(steps=1), questions=Proposed()).run()
-    names = ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale", "proposed")
+    stages = CurriculumOptions(stages=[StageOptions()], by="kind")
+    toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
+    toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
+    names = ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale", "proposed", "staged", "opened")
     return {name: written(tmp_path / name) for name in names}
 
 

@@ -39,6 +39,8 @@ def columns_of(recipe: Recipe) -> dict[str, str]:
         found = {"reward": "rollout/reward", "searches": "rollout/searches"}
     if recipe.proposer.kind != "none":
         found |= {"hops": "proposer/hops", "signal": "proposer/signal"}
+    if recipe.curriculum.stages:
+        found["stage"] = "curriculum/stage"
     if recipe.validation.every:
         found["validation"] = f"validation/{recipe.validation.metric}"
     if recipe.method == "policy":

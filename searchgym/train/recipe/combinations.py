@@ -46,6 +46,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
         *_engine_problems(recipe),
         *_key_problems(recipe),
         *_proposer_problems(recipe),
+        *_curriculum_problems(recipe),
     ]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
@@ -111,6 +112,34 @@ def _proposer_problems(recipe: Recipe) -> list[str]:
         found.append(f"proposer.hops is {proposer.hops}: expected numbers from 1 on, each once")
     if recipe.env_options.get("distractors"):
         found.append("proposer: its questions bring no paragraphs, leave env_options.distractors out")
+    return found
+
+
+def _curriculum_problems(recipe: Recipe) -> list[str]:
+    """Returns problems with the curriculum's options."""
+    curriculum, found = recipe.curriculum, []
+    defaults = type(curriculum)()
+    used = {"steps": {"stages", "by", "advance"}, "pass_rate": set(defaults.__dataclass_fields__)}[curriculum.advance]
+    used = used if curriculum.stages else set()
+    for name in defaults.__dataclass_fields__:
+        if name not in used and getattr(curriculum, name) != getattr(defaults, name):
+            why = f"advance is {curriculum.advance}" if curriculum.stages else "there are no stages"
+            found.append(f"curriculum.{name} is set, and {why}")
+    if curriculum.stages and recipe.method == "supervised":
+        found.append("curriculum: method supervised asks no questions")
+    if curriculum.stages and recipe.proposer.kind != "none":
+        found.append("curriculum: the proposer chooses the questions; leave out one of the two")
+    for number, stage in enumerate(curriculum.stages):
+        place = f"curriculum.stages[{number}]"
+        weights = list(stage.mix.values())
+        if not all(0 <= weight < math.inf for weight in weights) or (weights and not any(weights)):
+            found.append(f"{place}.mix is {stage.mix}: expected weights of at least 0, not all 0")
+        if not 0 <= stage.noise <= 1:
+            found.append(f"{place}.noise is {stage.noise}: expected from 0 to 1")
+        if stage.distractors < 0:
+            found.append(f"{place}.distractors is {stage.distractors}: expected at least 0")
+        if not 0 < stage.share < math.inf:
+            found.append(f"{place}.share is {stage.share}: expected above 0")
     return found
 
 

@@ -92,6 +92,38 @@ class ProposerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageOptions:
+    """One stage of a curriculum: its mix of questions, and how much of what searches find is noise."""
+
+    mix: dict[str, float] = field(default_factory=dict)
+    """Weights of the values of `CurriculumOptions.by`, such as ``{1: 0.5, 2: 0.5}``. Empty: as many as there are."""
+    share: float = 1.0
+    """Weight of the stage's share of the steps, with ``advance: steps``."""
+    noise: float = 0.0
+    """Probability that all hits of a search are replaced by random passages; not in validation."""
+    distractors: int = 0
+    """Number of the hits of a search, the last ones, that are replaced by random passages at random ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurriculumOptions:
+    """Stages of a training that follow each other; see `searchgym.curriculum`."""
+
+    stages: list[StageOptions] = field(default_factory=list)
+    """Stages in order. Empty: no curriculum."""
+    by: str = "hops"
+    """What tells questions apart: ``hops``, ``kind``, ``level`` or a key of their metadata."""
+    advance: Literal["steps", "pass_rate"] = "steps"
+    """When the next stage begins: after its share of the steps, or once enough answers are right."""
+    up: float = 0.6
+    """``pass_rate``: mean share of right answers, over `window` steps, from which on the next stage follows."""
+    down: float = 0.0
+    """``pass_rate``: the same share below which the stage before comes again; 0 for never."""
+    window: int = 3
+    """``pass_rate``: number of steps of a stage over which the share is averaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
     """One model key: a set of weights that some of the agent's roles sample from."""
 

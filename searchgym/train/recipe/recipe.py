@@ -14,6 +14,7 @@ from searchgym.train.recipe.options import (
     CheckpointOptions,
     CreditOptions,
     CriticOptions,
+    CurriculumOptions,
     DeadlineOptions,
     GuardOptions,
     KeyOptions,
@@ -58,6 +59,7 @@ class Recipe:
     models: dict[str, KeyOptions] = field(default_factory=dict)
     """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
     proposer: ProposerOptions = field(default_factory=ProposerOptions)
+    curriculum: CurriculumOptions = field(default_factory=CurriculumOptions)
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
     credit: CreditOptions = field(default_factory=CreditOptions)
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.curriculum.build import curriculum_of, staged
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
@@ -21,7 +22,7 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
-from searchgym.selfplay.proposer import PathProposer
+from searchgym.selfplay.source import QuestionSource
 from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.distributed.remote import RemoteLearner
@@ -72,7 +73,7 @@ class Assembly:
     """Updates the trained keys."""
     credit: Credit
     """Rewards the calls of an episode."""
-    proposer: PathProposer | None = None
+    source: QuestionSource | None = None
     """Makes the questions; None where they are the environment's."""
 
     @property
@@ -143,6 +144,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_credit(recipe, agent.roles)
     proposer = proposer_of(recipe, task)
+    curriculum = curriculum_of(recipe, task)
+    task = task if curriculum is None else staged(task, curriculum, recipe)
     known = task if proposer is None else replace(task, by_id=ChainMap(proposer.known, dict(task.by_id)))
     credit = Credit.of(recipe.credit, agent.roles, lambda: known)
     _check_adapters(recipe, keys)
@@ -161,7 +164,9 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    return Assembly(recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit, proposer)
+    return Assembly(
+        recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit, proposer or curriculum
+    )
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
@@ -210,7 +215,7 @@ def trainer_of(
 ) -> Trainer:
     """Returns the trainer of an assembled recipe; see `train` for the parameters."""
     data = TrainingData(
-        questions=assembly.task.questions if assembly.proposer is None else assembly.proposer,
+        questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,
         demonstrations=_demonstrations(recipe),
         trained=assembly.trained,

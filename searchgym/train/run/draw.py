@@ -146,11 +146,11 @@ class Drawer:
         by_role = role_metrics(drawn.episodes, drawn.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
         learnt = self.source.learn(step, drawn.questions, drawn.episodes)
-        row |= {f"proposer/{name}": value for name, value in learnt.items()}
+        row |= {f"{self.source.name}/{name}": value for name, value in learnt.items()}
         if recipe.method == "rejection":
             samples, share = self._accepted(samples)
             row["rejection/kept"] = share
-        proposed = [] if isinstance(self.source, ListedQuestions) else drawn.questions
+        proposed = drawn.questions if self.source.made else []
         return StepData(samples, row, drawn.episodes, tokens, questions=proposed, source=self.source.state())
 
     def _accepted(self, samples: Sequence[Sample]) -> tuple[list[Sample], float]:

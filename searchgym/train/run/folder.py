@@ -178,6 +178,7 @@ class RunFolder:
             f"validation/{metric}": ("o-", "greedy episodes, validation questions"),
             "proposer/signal": ("-", "proposed questions that some attempts, but not all, got right"),
             "proposer/hops": ("-", "pages that a proposed question needs"),
+            "curriculum/stage": ("-", "stage of the curriculum"),
         }
         curves = {name: [(row["step"], row[name]) for row in self.rows if name in row] for name in panels}
         curves = {name: points for name, points in curves.items() if points}

@@ -95,10 +95,10 @@ class NoiseRetriever(Wrapper):
         lists = self.inner[0].search(queries, k)
         results, noisy = [], 0
         for query, hits in zip(queries, lists, strict=True):
-            numbers = _numbers(self.seed, step, query)
+            numbers = random_numbers(self.seed, step, query)
             replace = p > 0 and next(numbers) < p * _WORDS  # exact: p * 2**64 only moves the binary point
             noisy += replace
-            results.append(self._noise(hits, numbers) if replace else hits)
+            results.append(self._noise(hits, numbers) if replace else self._kept(query, hits))
         with self._lock:
             self.asked += len(results)
             self.noisy += noisy
@@ -111,14 +111,23 @@ class NoiseRetriever(Wrapper):
 
     def _noise(self, hits: Sequence[Hit], numbers: Iterator[int]) -> list[Hit]:
         """Returns random passages instead of hits: as many, distinct from them, and with their scores."""
+        others = self._others(hits, len(hits), numbers)
+        return [Hit(other, hit.score) for other, hit in zip(others, hits, strict=False)]
+
+    def _kept(self, query: str, hits: list[Hit]) -> list[Hit]:
+        """Returns the hits of a query that are not replaced by noise."""
+        return hits
+
+    def _others(self, hits: Sequence[Hit], most: int, numbers: Iterator[int]) -> list[Passage]:
+        """Returns random passages that are distinct and none of the hits; fewer than `most` if there are no more."""
         taken = {hit.passage.id for hit in hits}
         others: list[Passage] = []
-        while len(others) < min(len(hits), len(self) - len(hits)):
+        while len(others) < min(most, len(self) - len(hits)):
             passage = self.passage(next(numbers) * len(self) // _WORDS)  # scales the number down to a position
             if passage.id not in taken:
                 taken.add(passage.id)
                 others.append(passage)
-        return [Hit(other, hit.score) for other, hit in zip(others, hits, strict=False)]
+        return others
 
 
 def probability(step: int, steps: int, start: float, end: float, base: float) -> float:
@@ -138,7 +147,7 @@ def probability(step: int, steps: int, start: float, end: float, base: float) ->
     return start + share * (end - start)
 
 
-def _numbers(seed: int, step: int, query: str) -> Iterator[int]:
+def random_numbers(seed: int, step: int, query: str) -> Iterator[int]:
     """Yields uniform random numbers below 2**64: BLAKE2b in counter mode, with (seed, step, query) as the key."""
     key = hashlib.blake2b(f"{seed} {step} {query}".encode("utf-8", "surrogatepass"), digest_size=32).digest()
     for block in count():
