@@ -55,7 +55,7 @@ class Curriculum:
         for number, stage in enumerate(self._options.stages):
             weights = self._weights(stage)
             for value, weight in weights.items():
-                most = math.ceil(weight / sum(weights.values()) * batch) + 1 if len(weights) > 1 else batch
+                most = math.ceil(weight / sum(weights.values()) * batch - 1e-9)
                 if there.get(value, 0) < most:
                     have = ", ".join(f"{value} ({count:,})" for value, count in there.items())
                     raise UsageError(
