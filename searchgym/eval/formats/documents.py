@@ -2,8 +2,8 @@
 
 2WikiMultihopQA's has ``"evidence": {id: [[subject, relation, object], ...]}`` as well. An id is left out of ``sp`` or
 ``evidence`` if the agent stated none: the official scripts report it as missing and count 0. A sentence that is not
-known is null, which equals no gold sentence. Ids without an answer are listed under ``"not_stated": {"answer": [...]}``, a
-key of this project that the official scripts do not read; to them such an id is a missing answer, which counts 0.
+known is null, which equals no gold sentence. Ids without an answer stand under ``"not_stated": {"answer": [...]}``,
+a key of this project that the official scripts do not read: for them the answer is missing, and counts 0.
 """
 
 from __future__ import annotations
