@@ -154,7 +154,7 @@ def two_wiki(rng: random.Random, n: int) -> Made:
         {"Q_id": id, "aliases": [phrase(rng) for _ in range(rng.randint(0, 3))], "demonyms": [phrase(rng, 1)]}
         for id in entities[:30]
     ]
-    names = {row["Q_id"]: [*row["aliases"], *row["demonyms"]] for row in aliases}
+    names: dict[str, list[str]] = {str(row["Q_id"]): [*row["aliases"], *row["demonyms"]] for row in aliases}
     rows, predictions = [], []
     for number in range(n):
         row, with_ids = hotpotqa_row(rng, f"q{number}"), rng.random() < 0.7
