@@ -163,7 +163,7 @@ def two_wiki(rng: random.Random, n: int) -> Made:
         row["evidences"] = [[phrase(rng), relation, phrase(rng)] for _, relation, _ in ids]
         row["evidences_id"], row["answer_id"] = ids if with_ids else [], rng.choice(entities) if has_id else None
         rows.append(row)
-        golds = (row["answer"], *names.get(row["answer_id"], ()))
+        golds = (row["answer"], *names.get(row["answer_id"] or "", ()))
         text, facts = answer_text(rng, golds), support(rng, row)
         triples = None if rng.random() < 0.15 else _triples(rng, row, names)
         answer = None if text is None else Answer(text, supporting_facts=facts, evidences=triples)

@@ -191,7 +191,7 @@ def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
     if kind == "jsonl":
         lines = iter_jsonl(path)
         first = next(lines)
-        if not isinstance(first[1].get("answer"), Mapping):  # else one document on one line
+        if not _is_document(first[1]):
             return Rows(str(path), "line", itertools.chain([first], lines)), _format_of(first[1], path, first[0])
     content = read_json(path)
     if isinstance(content, list):
@@ -207,9 +207,14 @@ def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
     return content, found
 
 
+def _is_document(row: Row) -> bool:
+    """Returns whether an object is a whole document, perhaps on one line, and not a row, which has an id."""
+    return isinstance(row.get("answer"), Mapping) and "id" not in row
+
+
 SHAPES: Final[Mapping[str, Callable[[Row], bool]]] = {
-    "2wiki": lambda row: isinstance(row.get("answer"), Mapping) and "evidence" in row,
-    "hotpotqa": lambda row: isinstance(row.get("answer"), Mapping),
+    "2wiki": lambda row: _is_document(row) and "evidence" in row,
+    "hotpotqa": lambda row: _is_document(row),
     "musique": lambda row: "predicted_answer" in row,
     "flashrag": lambda row: isinstance(row.get("output"), Mapping),
     "kilt": lambda row: "output" in row,
