@@ -357,7 +357,8 @@ def test_a_run_with_a_part_of_the_questions_and_several_attempts(demo, tmp_path)
 
 
 def test_pages_as_support(tmp_path):
-    own = tuple(Paragraph(title, (text,)) for title, text in (("Sarn", "no"), ("Dunmere", "A town.\nBy  the sea.")))
+    texts = (("Sarn", "no"), ("Dunmere", "A town.\nBy  the sea."), ("Dunmere", "other"))
+    own = tuple(Paragraph(title, (text,)) for title, text in texts)
     question = Question("q", "?", ("x",), paragraphs=own)
     bare = Prediction("q", Answer("x"), (*PAGES[:1], Passage("8", "Dunmere", "again")))
     support = with_pages_as_support(bare, question).answer
