@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from made_predictions import made
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import CorpusCard, EncoderCard, EnvCard, WorldSpec, find_card, load_card
 from searchgym.corpora.documents import convert_documents
+from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.retrieval.cards import DenseCard, find_encoder, find_retriever, plain
@@ -32,6 +34,7 @@ from searchgym.corpora.worlds.storage import read_world, write_world
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.eval.compare import read_run as read_for_comparison
+from searchgym.eval.formats import PREDICTION_FORMATS, read_predictions, score_answers, write_predictions
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import digest
 from searchgym.eval.leaderboard.page import markdown
@@ -296,6 +299,13 @@ QUESTIONS: dict[str, list[dict[str, Any]]] = {
             "metadata": {"type": "bridge", "supporting_facts": {"title": ["A"], "sent_id": [0]}},
         }
     ],
+    "kilt": [
+        {
+            "id": "k",
+            "input": "Who?",
+            "output": [{"answer": "W", "provenance": [{"wikipedia_id": "1", "title": "A"}]}],
+        }
+    ],
     "search-r1": [
         {
             "data_source": "nq",
@@ -332,6 +342,22 @@ def read_json_files(folder: Path) -> None:
             read_questions(file)
         elif file.name.startswith("corpus"):
             list(read_passages(file))
+
+
+def make_predictions(folder: Path) -> None:
+    """Writes made-up predictions in every format, each with the official file of its questions."""
+    for format in PREDICTION_FORMATS:
+        own = made(format, 6)
+        write_jsonl(folder / f"{format}-gold.jsonl", own.gold)
+        questions = read_questions(folder / f"{format}-gold.jsonl")
+        write_predictions(folder / f"{format}.json", own.predictions, questions, format, format == "kilt")
+
+
+def read_scored_predictions(folder: Path) -> None:
+    """Reads and scores the predictions of every format."""
+    for format in PREDICTION_FORMATS:
+        questions = read_questions(folder / f"{format}-gold.jsonl")
+        score_answers(read_predictions(folder / f"{format}.json", questions), questions, format)
 
 
 def make_archives(folder: Path) -> None:
@@ -405,6 +431,7 @@ KINDS: dict[str, Kind] = {
     "gzip": Kind(make_archives, read_json_files),
     "yaml": Kind(make_documents, lambda folder: list(convert_documents(folder))),
     "json": Kind(make_json, read_json_files),
+    "predictions": Kind(make_predictions, read_scored_predictions),
     "world": Kind(
         lambda folder: write_world(build_world(WorldSpec(size=20)), folder),
         read_world,

@@ -17,7 +17,7 @@ from searchgym.errors import CardError, UnknownNameError, did_you_mean
 from searchgym.yaml_reader import read_yaml
 
 T = TypeVar("T")
-ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1"]
+ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1", "kilt"]
 ProtocolName = Literal["tags", "tool_calls", "propose"]
 MAX_CALLS: Final = 100
 """Default limit on model calls per episode, for agents whose card sets none."""

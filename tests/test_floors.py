@@ -45,7 +45,7 @@ FLOORS = [
     {"rollout.engine"},
     {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
-    {"eval.leaderboard"},
+    {"eval.formats", "eval.leaderboard"},
     {"selfplay.arms"},
     {"selfplay", "curriculum"},
     {"train.algorithms"},

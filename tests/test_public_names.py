@@ -14,6 +14,7 @@ PACKAGES = [
     "searchgym.corpora.retrieval",
     "searchgym.envs",
     "searchgym.eval",
+    "searchgym.eval.formats",
     "searchgym.eval.leaderboard",
     "searchgym.eval.suites",
     "searchgym.rollout",

@@ -381,7 +381,25 @@ def random_rows(count):
     return questions, answers
 
 
-@pytest.mark.parametrize("scorer", ["hotpotqa", "2wiki", "musique", "flashrag", "search_r1"])
+def test_kilt_by_hand():
+    question = Question("q", "?", ("The Dunmere", "yes", " "))
+    for text, em, f1, accuracy in [
+        ("The Dunmere", 1.0, 1.0, 1.0),
+        (" dunmere. ", 1.0, 1.0, 0.0),
+        ("dunmere town", 0.0, 2 / 3, 0.0),
+        ("yes sir", 0.0, 2 / 3, 0.0),  # no rule for yes and no
+        ("the", 0.0, 0.0, 0.0),  # the blank gold answer matches nothing
+        (" ", 0.0, 0.0, 0.0),
+    ]:
+        expected = {"em": em, "f1": pytest.approx(f1), "accuracy": accuracy}
+        assert score_question(question, Answer(text), "kilt") == expected, text
+    band = Question("q", "?", ("The The",))
+    assert score_question(band, Answer("A the"), "kilt") == {"em": 1.0, "f1": 0.0, "accuracy": 0.0}
+    assert score_question(band, Answer(""), "kilt") == score_question(band, None, "kilt")
+    assert set(score_question(band, None, "kilt").values()) == {0.0}
+
+
+@pytest.mark.parametrize("scorer", ["hotpotqa", "2wiki", "musique", "flashrag", "search_r1", "kilt"])
 def test_batches_and_order_change_no_bit(scorer):
     questions, answers = random_rows(125)
     whole = score_predictions(answers, questions, scorer)

@@ -12,6 +12,7 @@ from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
+from searchgym.cli.evaluation.predictions import predictions
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
@@ -30,6 +31,7 @@ app.command("play")(run.play)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
 app.add_typer(leaderboard, name="leaderboard")
+app.add_typer(predictions, name="predictions")
 app.command("demonstrate")(demonstrate)
 app.command("train")(train.train)
 app.command("selfplay")(selfplay)

@@ -99,6 +99,24 @@ def _flashrag(row: Row, position: int) -> Question:
     )
 
 
+def _kilt(row: Row, position: int) -> Question:
+    """Makes a question from a KILT row, whose outputs are accepted answers, pages that support them, or both.
+
+    Each output with pages is one set of pages that is enough; the first is taken, since a question has one such set.
+    """
+    outputs = _objects(row, "output")
+    golds = [answer for output in outputs if (answer := optional_text(output, "answer")) is not None]
+    pages = (tuple(optional_text(page, "title") for page in _objects(output, "provenance")) for output in outputs)
+    titles = next((own for own in pages if any(own)), ())
+    return Question(
+        id=id_field(row, "id"),
+        text=text_field(row, "input"),
+        answers=_gold({"output": list(dict.fromkeys(golds))}, "output"),
+        supporting_facts=tuple(SupportingFact(title) for title in dict.fromkeys(titles) if title) or None,
+        metadata=_rest(row, ("id", "input", "output")),
+    )
+
+
 def _search_r1(row: Row, position: int) -> Question:
     """Makes a question from a Search-R1 row; its id joins source, split and index, as ``id`` is not unique."""
     extra, truth = _object(row, "extra_info"), _object(_object(row, "reward_model"), "ground_truth")
@@ -192,6 +210,7 @@ FORMATS: dict[str, Parser[Question]] = {
     "2wiki": _two_wiki,
     "musique": _musique,
     "flashrag": _flashrag,
+    "kilt": _kilt,
     "search-r1": _search_r1,
     "searchgym": _searchgym,
 }

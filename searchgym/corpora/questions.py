@@ -8,6 +8,7 @@ The format is detected from the content:
 ``2wiki``      the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
 ``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
 ``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``
+``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
 ``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
 ``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
@@ -30,7 +31,10 @@ from searchgym.corpora.rows import Row, Rows, find_format, id_field, open_rows, 
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Question
 
-EXPECTED = "question and answer, question and golden_answers, text and answers, or Search-R1's prompt and reward_model"
+EXPECTED = (
+    "question and answer, question and golden_answers, text and answers, KILT's input and output, or Search-R1's "
+    "prompt and reward_model"
+)
 """Description of the known formats for error messages."""
 
 
@@ -167,6 +171,8 @@ def _shape(row: Row) -> str | None:
         return "searchgym"
     if {"prompt", "reward_model"} <= row.keys():
         return "search-r1"
+    if {"input", "output"} <= row.keys():
+        return "kilt"
     if "question" in row:
         marks = {
             "golden_answers": "flashrag",

@@ -1,4 +1,4 @@
-"""Answer normalisation, exact match, F1 and the five official scorers: one implementation for rewards and evaluation.
+"""Answer normalisation, exact match, F1 and the six official scorers: one implementation for rewards and evaluation.
 
 Every scorer returns one row of numbers per question (floats in [0, 1], never rounded) and `aggregate` takes plain means
 over question ids with `math.fsum`, whose result does not depend on the order or the batching of the rows. In a row
@@ -23,11 +23,14 @@ scorer        golds                       particulars
 `flashrag`    all answers                 F1, precision and recall as HotpotQA's, the largest taken one by one; ``acc``
                                           is `cover_match`; its regex gold answers (CuratedTREC) are not supported
 `search_r1`   all answers                 ``em`` and ``sub_em`` (`cover_match`) only
+`kilt`        all answers                 F1 without the yes / no rule, 0 if both sides are empty; a blank prediction 0;
+                                          ``accuracy`` compares the texts as they are; ROUGE-L and the figures that need
+                                          ids of Wikipedia pages (R-precision, recall, KILT-EM) are not computed
 ============  ==========================  =========================================================================
 
 The 2WikiMultihopQA script prints percentages with 2 decimals and MuSiQue's prints 3 decimals; nothing is rounded here.
 Sources: hotpot_evaluate_v1.py, 2wikimultihop_evaluate_v1.1.py, MuSiQue evaluate_v1.0.py with metrics/, FlashRAG
-flashrag/evaluator/metrics.py, Search-R1 verl/utils/reward_score/qa_em.py.
+flashrag/evaluator/metrics.py, Search-R1 verl/utils/reward_score/qa_em.py, KILT kilt/eval_downstream.py.
 """
 
 from searchgym.scoring.answers import (
@@ -38,6 +41,7 @@ from searchgym.scoring.answers import (
     f1_score,
     musique_f1_score,
     normalise_answer,
+    plain_f1_score,
 )
 from searchgym.scoring.evidence import EntityAliases
 from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
@@ -59,6 +63,7 @@ __all__ = [
     "mean_scores",
     "musique_f1_score",
     "normalise_answer",
+    "plain_f1_score",
     "score_predictions",
     "score_question",
 ]

@@ -28,7 +28,7 @@ def lower_without_punctuation(text: str) -> str:
 
 
 def normalise_answer(text: str) -> str:
-    """Returns the SQuAD form that all five scorers compare: lower case, no ASCII punctuation, articles or extra spaces.
+    """Returns the SQuAD form that all six scorers compare: lower case, no ASCII punctuation, articles or extra spaces.
 
     The order matters (``"A.N."`` becomes ``"an"``, hence ``""``), accents and typographic punctuation stay.
 
@@ -102,6 +102,12 @@ def answer_overlap(prediction: str, golds: Sequence[str]) -> Overlap:
 def f1_score(prediction: str, golds: Sequence[str]) -> float:
     """Returns the largest token F1 over the gold answers by HotpotQA's rule (see `answer_overlap`)."""
     return answer_overlap(prediction, golds).f1
+
+
+def plain_f1_score(prediction: str, golds: Sequence[str]) -> float:
+    """Returns the largest token F1 over the gold answers by KILT's rule: yes and no are ordinary words."""
+    text = normalise_answer(prediction)
+    return max((_token_overlap(text, gold).f1 for gold in _normalised(golds)), default=0.0)
 
 
 def musique_f1_score(prediction: str, golds: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""The five official scorers, applied to one question at a time."""
+"""The six official scorers, applied to one question at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from types import MappingProxyType
 
 from searchgym.errors import ScoringError, UnknownNameError, UsageError
 from searchgym.records import Answer, Question, SupportingFact
-from searchgym.scoring.answers import Overlap, answer_overlap, cover_match, exact_match, musique_f1_score
+from searchgym.scoring.answers import (
+    Overlap,
+    answer_overlap,
+    cover_match,
+    exact_match,
+    musique_f1_score,
+    plain_f1_score,
+)
 from searchgym.scoring.evidence import EntityAliases, evidence_overlap, gold_evidences, joint_overlap, set_overlap
 
 Scores = dict[str, float | None]
@@ -121,6 +128,17 @@ def search_r1_scores(question: Question, answer: Answer) -> Scores:
     return {"em": exact_match(answer.text, golds), "sub_em": cover_match(answer.text, golds)}
 
 
+def kilt_scores(question: Question, answer: Answer) -> Scores:
+    """Scores an answer as KILT's eval_downstream.py does: ``em``, ``f1``, and ``accuracy`` for the text itself.
+
+    A blank prediction scores 0 whatever the gold answers are, and a blank gold answer matches nothing.
+    """
+    text, golds = answer.text.strip(), [gold.strip() for gold in question.answers if gold.strip()]
+    if not text:
+        return {"em": 0.0, "f1": 0.0, "accuracy": 0.0}
+    return {"em": exact_match(text, golds), "f1": plain_f1_score(text, golds), "accuracy": float(text in golds)}
+
+
 SCORERS: Mapping[str, Scorer] = MappingProxyType(
     {
         "hotpotqa": hotpotqa_scores,
@@ -128,6 +146,7 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
         "musique": musique_scores,
         "flashrag": flashrag_scores,
         "search_r1": search_r1_scores,
+        "kilt": kilt_scores,
     }
 )
 """Scorer name to scoring function."""

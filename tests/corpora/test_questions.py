@@ -239,6 +239,30 @@ def test_flashrag_metadata_of_another_form_stays_unread(tmp_path):
     assert question.metadata == meta
 
 
+def test_kilt(tmp_path):
+    page = {"wikipedia_id": "12", "title": "Dunmere", "section": "x"}
+    outputs = [
+        {"answer": "Sarn"},
+        {"provenance": [page, page, {"wikipedia_id": "13", "title": "Sarn"}]},
+        {"answer": "the Sarn", "provenance": [{"title": "Another way"}]},
+        {"answer": "Sarn", "meta": {"score": 1}},
+    ]
+    row = {"id": 5, "input": "Where?", "output": outputs, "meta": {"left_context": ""}}
+    rows = (row, row | {"id": "b", "output": [{"answer": "x", "provenance": [{"wikipedia_id": "1"}]}]})
+    pages = (SupportingFact("Dunmere"), SupportingFact("Sarn"))
+    meta = {"meta": {"left_context": ""}}
+    assert read_questions(put(tmp_path / "x", rows)) == [
+        Question("5", "Where?", ("Sarn", "the Sarn"), supporting_facts=pages, metadata=meta),
+        Question("b", "Where?", ("x",), metadata=meta),
+    ]
+    assert "no gold answer: 'output' is []" in refused(put(tmp_path / "x", (row | {"output": outputs[1:2]},))).reason
+    assert "'output': expected a list of objects" in refused(put(tmp_path / "x", (row | {"output": [1]},))).reason
+    assert (
+        "'title': expected text, got 3"
+        in refused(put(tmp_path / "x", (row | {"output": [{"answer": "x", "provenance": [{"title": 3}]}]},))).reason
+    )
+
+
 PROMPT = (
     "Answer the given question. You can search as many times as your want. For example, <answer> Beijing </answer>. "
     'Question: What is asked in "Question: Mark?"?\n'

@@ -1,1 +1,1 @@
-"""The ``eval``, ``compare`` and ``leaderboard`` commands."""
+"""The ``eval``, ``compare``, ``leaderboard`` and ``predictions`` commands."""
