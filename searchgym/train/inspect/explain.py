@@ -52,7 +52,7 @@ def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list
     saved = SavedRun.read(run)
     trained = [key.name for key in saved.model_keys() if not key.frozen]
     chosen = _with_signal(saved.episodes, saved.advantages) if episode_id is None else saved.find(episode_id)
-    return chosen, _calls(chosen, saved.terms(chosen), saved.advantages, trained)
+    return chosen, explained_calls(chosen, saved.terms(chosen), saved.advantages, trained)
 
 
 def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
@@ -71,7 +71,7 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
         for call, name in zip(sample.calls, sample.call_ids, strict=True)
     }
     chosen = _with_signal({episode.id: episode for episode in draw.episodes}, advantages)
-    return chosen, _calls(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
+    return chosen, explained_calls(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
 
 
 def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Episode:
@@ -86,8 +86,17 @@ def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Epi
     return episodes[next(with_signal, next(iter(episodes)))]
 
 
-def _calls(episode: Episode, terms: Terms, advantages: Advantages, trained: Sequence[str]) -> list[ExplainedCall]:
-    """Returns the calls of an episode."""
+def explained_calls(
+    episode: Episode, terms: Terms, advantages: Advantages, trained: Sequence[str]
+) -> list[ExplainedCall]:
+    """Returns the calls of an episode with their rewards and advantages.
+
+    Args:
+        episode: Finished episode.
+        terms: Rewards of its calls by credit term.
+        advantages: Advantages by call id.
+        trained: Model keys that are trained; calls of others have no advantage.
+    """
     found = []
     for index, call in enumerate(episode.calls):
         parts = {name: row[index] for name, row in terms.items()}

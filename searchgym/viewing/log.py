@@ -1,0 +1,196 @@
+"""A run's log for Inspect's viewer: written sample by sample into one file beside the run, and kept while it is true."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from inspect_ai.log import (
+    EvalConfig,
+    EvalDataset,
+    EvalMetric,
+    EvalPlan,
+    EvalResults,
+    EvalScore,
+    EvalSpec,
+    EvalStats,
+    read_eval_log,
+)
+from inspect_ai.log._recorders import create_recorder_for_location
+from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
+
+from searchgym.errors import DataError, DataMissingError
+from searchgym.records import Episode
+from searchgym.rollout.storage import sidecar
+from searchgym.train.run.folder import ADVANTAGES, PROPOSED, RECIPE
+from searchgym.version import __version__
+from searchgym.viewing.runs import RECORD, Run, tokenizers_of
+from searchgym.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
+
+LOG: Final = "episodes.derived.eval"
+"""Name of the log beside the episodes that it is derived from; it can be deleted at any time."""
+FORMAT: Final = 1
+"""Version of what a log holds; a log of another version is written anew."""
+EVERY: Final = 100
+"""Samples after which a log in progress is written out, and progress is told."""
+SHOWN: Final = ("sampleId", "epoch", "input", "target", "answer")
+"""Columns of the list before those of the scores."""
+
+Progress = Callable[[int, int | None], None]
+
+
+def fingerprint(folder: Path, *given: object) -> str:
+    """Returns what a log is true of: size and time of the run's files, the version, and what the user gave.
+
+    Args:
+        folder: Folder of the run.
+        given: Options that change the log.
+    """
+    episodes = folder / "episodes.jsonl"
+    names = [episodes, sidecar(episodes), *(folder / name for name in (ADVANTAGES, PROPOSED, RECIPE, RECORD))]
+    names.append(folder / "questions.jsonl")
+    stats = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in names if file.is_file()}
+    return repr((FORMAT, __version__, stats, *map(str, given)))
+
+
+def is_current(log: Path, mark: str) -> bool:
+    """Returns whether a log is there and was written from the run as it is."""
+    if not log.is_file():
+        return False
+    try:
+        header = read_eval_log(str(log), header_only=True)
+    except Exception:  # a damaged file raises errors of many kinds, and is written anew
+        return False
+    return (header.eval.metadata or {}).get("fingerprint") == mark
+
+
+def write_log(run: Run, log: Path, mark: str, model: Path | None = None, progress: Progress = lambda done, n: None) -> int:
+    """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
+
+    Args:
+        run: The run.
+        log: File to write, ``.eval``; an earlier one is replaced.
+        mark: The run's `fingerprint`.
+        model: Folder of the model whose tokenizer wrote the tokens; by default the run's own.
+        progress: Called with (samples done, None).
+
+    Returns:
+        Number of samples.
+
+    Raises:
+        DataError: An episode cannot be read, or two have the same question, attempt and step.
+        DataMissingError: The run has no whole episode.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".view-", dir=log.parent) as building:  # on the log's own file system
+        part = Path(building) / LOG
+        count = asyncio.run(_write(run, part, mark, model, progress))
+        part.replace(log)
+    return count
+
+
+async def _write(run: Run, part: Path, mark: str, model: Path | None, progress: Progress) -> int:
+    """Writes the samples, then the means over them."""
+    recorder = create_recorder_for_location(str(part), str(part.parent))
+    totals = Totals()
+    spec: EvalSpec | None = None
+    decode = _decoder(run, model)
+    for viewed in run:
+        if spec is None:
+            spec = _spec(run, viewed.episode, mark)
+            await recorder.log_init(spec, str(part), clean=True)
+            await recorder.log_start(spec, EvalPlan())
+        totals.add(viewed.episode, sample_key(viewed), run.path)
+        await recorder.log_sample(spec, sample_of(viewed, decode), write_through=True)
+        if totals.count % EVERY == 0:
+            progress(totals.count, None)
+    if spec is None:
+        raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
+    notes = [f"{number + 1}. {note}" for number, note in enumerate(run.notes)]
+    results = totals.results({"left_out": notes} if notes else None)
+    await recorder.log_finish(spec, "success", EvalStats(), results, None, header_only=True)
+    return totals.count
+
+
+class Totals:
+    """Sums over the samples of a log, and the keys that were used."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._values: dict[str, list[float]] = {}
+        self._keys: set[tuple[str, int]] = set()
+
+    def add(self, episode: Episode, key: tuple[str, int], path: Path) -> None:
+        """Adds an episode.
+
+        Raises:
+            DataError: An earlier one has the same key.
+        """
+        if key in self._keys:
+            raise DataError(f"episode {episode.id!r} is there twice: a viewer cannot tell the two apart", path)
+        self._keys.add(key)
+        self.count += 1
+        for name, value in numbers_of(episode).items():
+            if math.isfinite(value):
+                self._values.setdefault(name, []).append(value)
+
+    def results(self, metadata: dict[str, Any] | None) -> EvalResults:
+        """Returns the mean of each score over the episodes that have it."""
+        scores = [
+            EvalScore(
+                name=name,
+                scorer=name,
+                scored_samples=len(values),
+                unscored_samples=self.count - len(values),
+                metrics={"mean": EvalMetric(name="mean", value=math.fsum(values) / len(values))},
+                metadata=metadata,
+            )
+            for name, values in self._values.items()
+        ]
+        return EvalResults(total_samples=self.count, completed_samples=self.count, scores=scores)
+
+
+def _decoder(run: Run, model: Path | None) -> Callable[[str, Iterable[int]], str | None]:
+    """Returns a function from a model key and token ids to text, None where the tokenizer is not here."""
+    tokenizer_of = tokenizers_of(run, model)
+
+    def decode(key: str, ids: Iterable[int]) -> str | None:
+        tokenizer = tokenizer_of(key)
+        return None if tokenizer is None else str(tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    return decode
+
+
+def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
+    """Returns the head of a log: what was run, and how its list is shown."""
+    record = run.record
+    name = run.folder.resolve().name
+    about = {key: value for key, value in record.items() if isinstance(value, (str, int, float))}
+    if run.recipe is not None:
+        about |= {"recipe": run.recipe.name, "method": run.recipe.method, "steps": run.recipe.steps}
+    models = sorted({str(given[0]) for given in record.get("models", {}).values()}) or [first.agent]
+    if run.recipe is not None:
+        models = [run.recipe.model]
+    scores = list(dict.fromkeys([*first.scores, *COUNTS]))
+    columns = [TaskSamplesColumn(id=column) for column in SHOWN]
+    columns += [TaskSamplesColumn.score(score) for score in scores]
+    view = TaskSamplesView(name="episodes", columns=columns, multiline=False)
+    return EvalSpec(
+        eval_id=name,
+        run_id=name,
+        created="2000-01-01T00:00:00+00:00",
+        task=f"{name} ({first.env})",
+        task_id=name,
+        dataset=EvalDataset(name=str(record.get("dataset") or first.env)),
+        model=", ".join(models),
+        solver=first.agent,
+        config=EvalConfig(epochs=record.get("samples") if isinstance(record.get("samples"), int) else None),
+        metadata={"fingerprint": mark, "folder": str(run.folder), **about},
+        packages={"searchgym": __version__},
+        # episodes hold text of models and of pages from anywhere: the viewer shows it as plain text
+        viewer=ViewerConfig(trust_content=False, task_samples_view=view),
+    )
