@@ -6,6 +6,7 @@ import asyncio
 import math
 import tempfile
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,15 +58,17 @@ def fingerprint(folder: Path, *given: object) -> str:
     return repr((FORMAT, __version__, stats, *map(str, given)))
 
 
-def is_current(log: Path, mark: str) -> bool:
-    """Returns whether a log is there and was written from the run as it is."""
+def count_of(log: Path, mark: str) -> int | None:
+    """Returns the number of episodes of a log that was written from the run as it is; None if there is no such log."""
     if not log.is_file():
-        return False
+        return None
     try:
         header = read_eval_log(str(log), header_only=True)
     except Exception:  # a damaged file raises errors of many kinds, and is written anew
-        return False
-    return (header.eval.metadata or {}).get("fingerprint") == mark
+        return None
+    if header.results is None or (header.eval.metadata or {}).get("fingerprint") != mark:
+        return None
+    return header.results.total_samples
 
 
 def write_log(run: Run, log: Path, mark: str, model: Path | None = None, progress: Progress = lambda done, n: None) -> int:
@@ -112,7 +115,7 @@ async def _write(run: Run, part: Path, mark: str, model: Path | None, progress: 
         raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
     notes = [f"{number + 1}. {note}" for number, note in enumerate(run.notes)]
     results = totals.results({"left_out": notes} if notes else None)
-    await recorder.log_finish(spec, "success", EvalStats(), results, None, header_only=True)
+    await recorder.log_finish(spec, "success", _stats(run), results, None, header_only=True)
     return totals.count
 
 
@@ -165,6 +168,18 @@ def _decoder(run: Run, model: Path | None) -> Callable[[str, Iterable[int]], str
     return decode
 
 
+def _written(run: Run) -> datetime:
+    """Returns when the run's episodes were written last."""
+    return datetime.fromtimestamp(run.path.stat().st_mtime, timezone.utc)
+
+
+def _stats(run: Run) -> EvalStats:
+    """Returns from when to when the run went on, as far as its record tells."""
+    ended, seconds = _written(run), run.record.get("seconds")
+    began = ended - timedelta(seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0)
+    return EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
+
+
 def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     """Returns the head of a log: what was run, and how its list is shown."""
     record = run.record
@@ -182,7 +197,7 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     return EvalSpec(
         eval_id=name,
         run_id=name,
-        created="2000-01-01T00:00:00+00:00",
+        created=_written(run).isoformat(),
         task=f"{name} ({first.env})",
         task_id=name,
         dataset=EvalDataset(name=str(record.get("dataset") or first.env)),

@@ -117,13 +117,13 @@ def call_row(number: int, call: ExplainedCall) -> dict[str, Any]:
     row = {
         "call": number,
         "role": call.role,
-        "model": call.model_key,
-        "turn": call.turn,
+        "reward": call.reward if call.parts else None,
+        "advantage": call.advantage,
+        "reward_by_term": call.parts or None,
         "legal": call.legal,
         "tokens": call.tokens,
-        "reward": call.reward if call.parts else None,
-        "reward_by_term": call.parts or None,
-        "advantage": call.advantage,
+        "turn": call.turn,
+        "model": call.model_key,
     }
     return {name: _plain(value) for name, value in row.items() if value is not None}
 
