@@ -36,8 +36,8 @@ LOG: Final = "episodes.derived.eval"
 """Name of the log beside the episodes that it is derived from; it can be deleted at any time."""
 FORMAT: Final = 1
 """Version of what a log holds; a log of another version is written anew."""
-EVERY: Final = 100
-"""Samples after which a log in progress is written out, and progress is told."""
+EVERY: Final = 250
+"""Samples that are held in memory until they are written; progress is told as often."""
 SHOWN: Final = ("sampleId", "epoch", "input", "target", "answer")
 """Columns of the list before those of the scores."""
 
@@ -99,23 +99,26 @@ def write_log(run: Run, log: Path, mark: str, model: Path | None = None, progres
 async def _write(run: Run, part: Path, mark: str, model: Path | None, progress: Progress) -> int:
     """Writes the samples, then the means over them."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
-    totals = Totals()
-    spec: EvalSpec | None = None
-    decode = _decoder(run, model)
-    for viewed in run:
+    totals, decode, spec = Totals(), _decoder(run, model), None
+    try:
+        for viewed in run:
+            if spec is None:
+                spec = _spec(run, viewed.episode, mark)
+                await recorder.log_init(spec, str(part), clean=True)
+                await recorder.log_start(spec, EvalPlan())
+            totals.add(viewed.episode, sample_key(viewed), run.path)
+            await recorder.log_sample(spec, sample_of(viewed, decode))
+            if totals.count % EVERY == 0:
+                await recorder.flush(spec)
+                progress(totals.count, None)
         if spec is None:
-            spec = _spec(run, viewed.episode, mark)
-            await recorder.log_init(spec, str(part), clean=True)
-            await recorder.log_start(spec, EvalPlan())
-        totals.add(viewed.episode, sample_key(viewed), run.path)
-        await recorder.log_sample(spec, sample_of(viewed, decode), write_through=True)
-        if totals.count % EVERY == 0:
-            progress(totals.count, None)
-    if spec is None:
-        raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
-    notes = [f"{number + 1}. {note}" for number, note in enumerate(run.notes)]
-    results = totals.results({"left_out": notes} if notes else None)
-    await recorder.log_finish(spec, "success", _stats(run), results, None, header_only=True)
+            raise DataMissingError("no whole episode yet: look again when the run has written one", run.path)
+        left_out = {"left_out": list(run.notes)} if run.notes else None
+        await recorder.log_finish(spec, "success", _stats(run), totals.results(left_out), None, header_only=True)
+    except BaseException:
+        if spec is not None:
+            await recorder.log_discard(spec)
+        raise
     return totals.count
 
 

@@ -282,10 +282,10 @@ def tokenizers_of(run: Run, model: Path | None = None) -> Callable[[str], Any]:
         if key not in loaded:
             loaded[key] = None
             try:
-                from searchgym.rollout.loading import load_tokenizer
+                folder = model or model_folder(names.get(key) or key, ["*.json", "*.jinja", "*.model", "*.txt"])
+                from searchgym.rollout.loading import load_tokenizer  # loads torch
 
-                wanted = ["*.json", "*.jinja", "*.model", "*.txt"]
-                loaded[key] = load_tokenizer(model or model_folder(names.get(key) or key, wanted))
+                loaded[key] = load_tokenizer(folder)
             except (SearchGymError, ImportError) as error:
                 run.notes.append(f"prompts are left out: the tokenizer of {key} is not here ({error}); --model gives it")
         return loaded[key]

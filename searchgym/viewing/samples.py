@@ -13,6 +13,7 @@ What becomes what (format: `inspect_ai.log.EvalSample`):
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -39,6 +40,8 @@ Decode = Callable[[str, Iterable[int]], str | None]
 COUNTS: Final = ("reward", "searches", "turns", "invalid", "tokens")
 """Scores beside those of the environment."""
 NO_TEXT: Final = "(the question's text was not found: --questions FILE gives it)"
+UNNAMEABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that the name of a file in the log cannot have."""
 THEN: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
 """Time of every event: episodes have no clock, and the same episode gives the same bytes."""
 
@@ -46,7 +49,8 @@ THEN: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
 def sample_key(viewed: Viewed) -> tuple[str, int]:
     """Returns the sample's id and epoch."""
     episode = viewed.episode
-    return episode.question_id if viewed.step is None else f"{episode.question_id}@{viewed.step}", episode.attempt + 1
+    name = episode.question_id if viewed.step is None else f"{episode.question_id}@{viewed.step}"
+    return UNNAMEABLE.sub("\N{REPLACEMENT CHARACTER}", name), episode.attempt + 1
 
 
 def numbers_of(episode: Episode) -> dict[str, float]:
@@ -175,7 +179,7 @@ def _messages(viewed: Viewed) -> list[ChatMessage]:
                     content=call.text,
                     model=call.model_key,
                     tool_calls=_tool_calls(searches) if last and searches else None,
-                    metadata=call_row(place, call),
+                    metadata={"role": call.role, "call": place},
                 )
             )
         if searches and not calls:  # an agent without models
@@ -234,7 +238,7 @@ def _model_event(viewed: Viewed, place: int, call: ExplainedCall, decode: Decode
         tool_choice="none",
         config=GenerateConfig(),
         output=ModelOutput.from_content(model=call.model_key, content=call.text),
-        metadata=call_row(place, call),
+        metadata={"call": place},
         **common,
     )
 

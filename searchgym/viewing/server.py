@@ -18,6 +18,8 @@ from typing import Final
 from searchgym.errors import SearchGymError, UsageError
 
 HOST: Final = "127.0.0.1"
+COMMAND = ("-m", "inspect_ai", "view", "start")
+"""Arguments of Python that start the viewer."""
 START: Final = 60.0
 """Seconds within which the viewer must answer."""
 
@@ -66,7 +68,7 @@ def viewer(logs: Sequence[tuple[str, Path]], port: int = 7575) -> Iterator[Viewe
         names = [_link(shown, name, log) for name, log in logs]
         # -P and a folder of its own: neither modules nor a .env of the working folder take part. Inspect ends whatever
         # process bears the number that it noted for a port, perhaps long ago: its notes are kept apart, too.
-        command = [sys.executable, "-P", "-m", "inspect_ai", "view", "start", "--log-dir", str(shown)]
+        command = [sys.executable, "-P", *COMMAND, "--log-dir", str(shown)]
         command += ["--host", HOST, "--port", str(port), "--no-trust-content"]
         own = {"XDG_DATA_HOME": folder, "HOME": folder, "INSPECT_VIEW_AUTHORIZATION_TOKEN": ""}
         log = Path(folder) / "said"

@@ -42,14 +42,14 @@ def view(
 ) -> None:
     """Look at the episodes of runs in a browser: sort, filter, read searches, hits, calls, rewards and advantages."""
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.viewing.runs import find_runs
+
+        folders = find_runs(runs)
         try:
             from searchgym.viewing.log import LOG
             from searchgym.viewing.server import viewer
         except ImportError as error:
-            raise UsageError(f"the viewer needs {error.name}: pip install 'searchgym[view]'") from error
-        from searchgym.viewing.runs import find_runs
-
-        folders = find_runs(runs)
+            raise UsageError(f"the viewer needs inspect-ai ({error}): pip install 'searchgym[view]'") from error
         logs = _log_paths(folders, to, LOG)
         rows = [_export(run, log, questions, model, run_code) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:

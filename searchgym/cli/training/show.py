@@ -47,7 +47,7 @@ def show_episode(
             try:
                 from searchgym.viewing.page import write_page
             except ImportError as error:
-                raise UsageError(f"a page needs {error.name}: pip install 'searchgym[view]'") from error
+                raise UsageError(f"a page needs jinja2 ({error}): pip install 'searchgym[view]'") from error
         saved = SavedRun.read(episodes)
         chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
         if chosen is None or not chosen.calls:

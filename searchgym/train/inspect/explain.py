@@ -14,8 +14,6 @@ from searchgym.errors import DataError
 from searchgym.records import Episode
 from searchgym.train.inspect.saved import Advantages, SavedRun, Terms, terms_of
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import assemble
-from searchgym.train.run.draw import Drawer, TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,9 @@ def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list
 
 def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
     """Samples a small step with the recipe's initial models and explains one of its episodes."""
+    from searchgym.train.run.assembly import assemble  # loads torch, which a saved run does not need
+    from searchgym.train.run.draw import Drawer, TrainingData
+
     small = replace(recipe, rollout=replace(recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0))
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
         parts = assemble(small, Path(folder))
