@@ -51,7 +51,7 @@ def write_page(path: Path, episode: Episode, tokens: Sequence[Token], decode: De
 def render(episode: Episode, tokens: Sequence[Token], decode: Decode, terms: Terms) -> str:
     """Returns the page of an episode as HTML; every text is escaped."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "shown": shown}
+    environment.filters |= {"number": number, "nats": nats, "shown": shown}
     keys = {call.context: call.model_key for call in episode.calls}
     pieces = [
         Piece(own[0].kind, context, call, decode(keys[context], [token.id for token in own]), own)
@@ -70,9 +70,14 @@ def render(episode: Episode, tokens: Sequence[Token], decode: Decode, terms: Ter
     )
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Returns a number with a sign and some digits; a dash for None."""
-    return "–" if value is None else f"{value:+.{digits}g}".replace("-", "−")
+def number(value: float | None) -> str:
+    """Returns a number with its sign and three digits; a dash for None."""
+    return "–" if value is None else f"{value:+.3g}".replace("-", "−")
+
+
+def nats(value: float | None) -> str:
+    """Returns a log-prob with two decimals; a dash for None."""
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
 
 
 def shown(text: str) -> str:
