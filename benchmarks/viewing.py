@@ -69,7 +69,15 @@ def measure(run: Path, episodes: int, browser: bool) -> Iterator[dict[str, Any]]
     yield row("episodes", episodes)
     yield row("MiB of episodes.jsonl", (run / "episodes.jsonl").stat().st_size / MIB)
     print("writing the log ...", file=sys.stderr)
-    command = [sys.executable, "-m", "searchgym", "view", str(run), "--questions", str(run.with_name("questions.jsonl"))]
+    command = [
+        sys.executable,
+        "-m",
+        "searchgym",
+        "view",
+        str(run),
+        "--questions",
+        str(run.with_name("questions.jsonl")),
+    ]
     began = time.perf_counter()
     found = subprocess.run([*command, "--export-only", "--json"], capture_output=True, text=True, env=environment())
     if found.returncode:

@@ -53,7 +53,7 @@ FLOORS = [
     {"train.demonstrations"},
     {"train.run", "train.tiny"},
     {"train.inspect", "train.selfcheck"},
-    {"practice"},
+    {"practice", "viewing"},
     {"cli.output"},
     {"cli.doctor", "cli.training"},
     {"cli"},

@@ -1,4 +1,4 @@
-"""A run's log for Inspect's viewer: written sample by sample into one file beside the run, and kept while it is true."""
+"""A run's log for Inspect's viewer: one file beside the run, written sample by sample and kept while it is true."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import math
 import tempfile
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +71,9 @@ def count_of(log: Path, mark: str) -> int | None:
     return header.results.total_samples
 
 
-def write_log(run: Run, log: Path, mark: str, model: Path | None = None, progress: Progress = lambda done, n: None) -> int:
+def write_log(
+    run: Run, log: Path, mark: str, model: Path | None = None, progress: Progress = lambda done, n: None
+) -> int:
     """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
 
     Args:
@@ -104,7 +106,7 @@ async def _write(run: Run, part: Path, mark: str, model: Path | None, progress: 
         for viewed in run:
             if spec is None:
                 spec = _spec(run, viewed.episode, mark)
-                await recorder.log_init(spec, str(part), clean=True)
+                await recorder.log_init(spec, str(part))
                 await recorder.log_start(spec, EvalPlan())
             totals.add(viewed.episode, sample_key(viewed), run.path)
             await recorder.log_sample(spec, sample_of(viewed, decode))
@@ -173,7 +175,7 @@ def _decoder(run: Run, model: Path | None) -> Callable[[str, Iterable[int]], str
 
 def _written(run: Run) -> datetime:
     """Returns when the run's episodes were written last."""
-    return datetime.fromtimestamp(run.path.stat().st_mtime, timezone.utc)
+    return datetime.fromtimestamp(run.path.stat().st_mtime, UTC)
 
 
 def _stats(run: Run) -> EvalStats:

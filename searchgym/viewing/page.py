@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import jinja2
 
@@ -50,7 +50,9 @@ def write_page(path: Path, episode: Episode, tokens: Sequence[Token], decode: De
 
 def render(episode: Episode, tokens: Sequence[Token], decode: Decode, terms: Terms) -> str:
     """Returns the page of an episode as HTML; every text is escaped."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"number": number, "nats": nats, "shown": shown}
     keys = {call.context: call.model_key for call in episode.calls}
     pieces = [
@@ -58,7 +60,7 @@ def render(episode: Episode, tokens: Sequence[Token], decode: Decode, terms: Ter
         for (context, call, _), group in groupby(tokens, key=lambda token: (token.context, token.call, token.kind))
         for own in [list(group)]
     ]
-    strongest = max((abs(token.advantage) for token in tokens if _finite(token.advantage)), default=0.0)
+    strongest = max((abs(value) for token in tokens if _finite(value := token.advantage)), default=0.0)
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         episode=episode,
         pieces=pieces,
@@ -85,7 +87,7 @@ def shown(text: str) -> str:
     return text.replace("\n", "↵").replace("\t", "⇥").replace(" ", "·") or "∅"
 
 
-def _finite(value: float | None) -> bool:
+def _finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 

@@ -110,7 +110,9 @@ class Run:
         except DataError as error:
             if error.line is None or error.line <= whole:
                 raise
-            self.notes.append(f"line {error.line} of {self.path} is incomplete and left out: the run is going on, or was killed")
+            self.notes.append(
+                f"line {error.line} of {self.path} is incomplete and left out: the run is going on, or was killed"
+            )
 
     def _step(self, episode: Episode) -> int | None:
         found = STEP.search(episode.id) if self.is_training else None
@@ -255,9 +257,8 @@ def load_asked(run: Run) -> list[Question]:
     card, options = find_env(env), dict(env_options(env))
     if run.recipe is not None:
         options |= run.recipe.env_options
-    kept = {name: options[name] for name in ("questions", "world", "generated", "aliases") if name in options}
-    if card.generated is not None and "corpus" in options:
-        kept["corpus"] = options["corpus"]
+    known = {"questions", "world", "generated", "aliases"} | ({"corpus"} if card.generated is not None else set())
+    kept: Any = {name: value for name, value in options.items() if name in known}
     asked = list(load_task(card, **kept, retriever=NullRetriever(), reward="em").questions)
     digest, n = run.record.get("questions_sha256"), run.record.get("questions")
     if digest is not None and questions_sha256(asked[:n]) != digest:
@@ -287,7 +288,9 @@ def tokenizers_of(run: Run, model: Path | None = None) -> Callable[[str], Any]:
 
                 loaded[key] = load_tokenizer(folder)
             except (SearchGymError, ImportError) as error:
-                run.notes.append(f"prompts are left out: the tokenizer of {key} is not here ({error}); --model gives it")
+                run.notes.append(
+                    f"prompts are left out: the tokenizer of {key} is not here ({error}); --model gives it"
+                )
         return loaded[key]
 
     return tokenizer

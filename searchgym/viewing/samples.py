@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from inspect_ai.event import InfoEvent, ModelEvent, SpanBeginEvent, SpanEndEvent, ToolEvent
@@ -42,7 +42,7 @@ COUNTS: Final = ("reward", "searches", "turns", "invalid", "tokens")
 NO_TEXT: Final = "(the question's text was not found: --questions FILE gives it)"
 UNNAMEABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that the name of a file in the log cannot have."""
-THEN: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)
+THEN: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Time of every event: episodes have no clock, and the same episode gives the same bytes."""
 
 
@@ -83,9 +83,7 @@ def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
         target="" if question is None else list(question.golds),
         messages=_messages(viewed),
         output=ModelOutput.from_content(model=episode.agent, content=answer or ""),
-        scores={
-            name: Score(value=value, answer=answer) for name, value in numbers.items() if math.isfinite(value)
-        },
+        scores={name: Score(value=value, answer=answer) for name, value in numbers.items() if math.isfinite(value)},
         metadata=_metadata(viewed, numbers),
         events=list(_events(viewed, decode)),
         uuid=episode.id,
@@ -169,7 +167,9 @@ def _tool_calls(searches: list[tuple[int, Searched]]) -> list[ToolCall]:
 def _messages(viewed: Viewed) -> list[ChatMessage]:
     """Returns an episode as a conversation."""
     question = viewed.question
-    messages: list[ChatMessage] = [ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)]
+    messages: list[ChatMessage] = [
+        ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)
+    ]
     for turn, calls, searches in turns_of(viewed):
         for place, call in calls:
             last = place == calls[-1][0]
@@ -217,7 +217,10 @@ def _events(viewed: Viewed, decode: Decode) -> Iterator[Any]:
                 arguments={"query": search.query},
                 result=hits_text(search),
                 message_id=f"hits-{number}",
-                metadata={"turn": turn, "hits": [_hit_row(hit.passage.id, hit.passage.title, hit.score) for hit in search.hits]},
+                metadata={
+                    "turn": turn,
+                    "hits": [_hit_row(hit.passage.id, hit.passage.title, hit.score) for hit in search.hits],
+                },
                 **common,
             )
         yield SpanEndEvent(id=span, uuid=f"{span}-end", timestamp=THEN, working_start=float(turn), span_id=span)
@@ -244,7 +247,7 @@ def _model_event(viewed: Viewed, place: int, call: ExplainedCall, decode: Decode
 
 
 def _prompt(episode: Episode, place: int, decode: Decode) -> list[ChatMessage]:
-    """Returns what a call saw, span by span: prompt and observations as the user's, earlier responses as the model's."""
+    """Returns what a call saw, span by span: prompts and observations as the user's, responses as the model's."""
     call = episode.calls[place]
     if not 0 <= call.context < len(episode.contexts):
         return []

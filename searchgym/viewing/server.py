@@ -91,7 +91,9 @@ def _free(port: int) -> int:
         with socket.create_server((HOST, port)) as listener:
             return int(listener.getsockname()[1])
     except (OSError, OverflowError) as error:
-        raise UsageError(f"cannot listen on {HOST}:{port} ({error}): give another --port, or 0 for a free one") from error
+        raise UsageError(
+            f"cannot listen on {HOST}:{port} ({error}): give another --port, or 0 for a free one"
+        ) from error
 
 
 def _link(folder: Path, name: str, log: Path) -> str:

@@ -16,7 +16,7 @@ from searchgym.viewing.runs import open_run
 from searchgym.viewing.server import viewer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from viewing import hostile, make_run  # noqa: E402
+from viewing import hostile, make_run
 
 pytestmark = pytest.mark.slow
 N = 60
