@@ -179,8 +179,10 @@ def _written(run: Run) -> datetime:
 
 
 def _stats(run: Run) -> EvalStats:
-    """Returns from when to when the run went on, as far as its record tells."""
+    """Returns from when to when the run went on: by the seconds of its record; a training began with its recipe."""
     ended, seconds = _written(run), run.record.get("seconds")
+    if run.is_training:
+        seconds = ended.timestamp() - (run.folder / RECIPE).stat().st_mtime
     began = ended - timedelta(seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0)
     return EvalStats(started_at=began.isoformat(), completed_at=ended.isoformat())
 
