@@ -29,11 +29,12 @@ class Viewer:
 
     Args:
         process: Its process.
+        port: Port that it listens on.
         url: Address of its list of logs, or of the list of episodes if there is one log.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
-        self.url, self._process = url, process
+    def __init__(self, process: subprocess.Popen[bytes], port: int, url: str) -> None:
+        self.port, self.url, self._process = port, url, process
 
     def wait(self) -> None:
         """Waits until the viewer ends."""
@@ -77,7 +78,7 @@ def viewer(logs: Sequence[tuple[str, Path]], port: int = 7575) -> Iterator[Viewe
                 command, cwd=folder, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=said, stderr=said
             )
         page = f"#/logs/{urllib.parse.quote(names[0])}/samples" if len(names) == 1 else ""
-        running = Viewer(process, f"http://{HOST}:{port}/{page}")
+        running = Viewer(process, port, f"http://{HOST}:{port}/{page}")
         try:
             _await(process, port, log)
             yield running

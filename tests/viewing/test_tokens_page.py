@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -147,8 +147,7 @@ def test_without_jinja_the_command_says_how_to_install_it(tmp_path, monkeypatch,
     cli = command_line(monkeypatch, capsys)
     with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
         writer.write(episode_of())
-    monkeypatch.delitem(sys.modules, "searchgym.viewing.page", raising=False)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     status, _, err = cli("show", tmp_path, "--html", tmp_path / "page.html")
     assert (status, "pip install 'searchgym[view]'" in err) == (2, True)
     assert not (tmp_path / "page.html").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -132,9 +134,23 @@ def test_an_episode_shows_its_searches_hits_calls_and_rewards(page, run):
 def test_the_viewer_serves_this_machine_alone(shown):
     running, _ = shown
     assert running.url.startswith("http://127.0.0.1:")
-    port = running.url.split("/")[2].rpartition(":")[2]
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/logs", headers={"Host": "elsewhere.invalid"})
+    request = urllib.request.Request(f"http://127.0.0.1:{running.port}/api/logs", headers={"Host": "elsewhere.invalid"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request)
     with refused.value as reply:
         assert reply.code in (400, 403, 421)
+
+
+def test_the_command_serves_until_it_is_interrupted(run):
+    command = [sys.executable, "-m", "searchgym", "view", str(run), "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if " at http://127.0.0.1:" in line)
+        url = said.split(" at ")[1].split(" ")[0]
+        assert said.startswith(f"{N} episodes at ")
+        with urllib.request.urlopen(url) as reply:
+            assert reply.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url)

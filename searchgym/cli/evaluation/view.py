@@ -59,7 +59,8 @@ def view(
     with viewer([(name_of(run), log) for run, log in zip(folders, logs, strict=True)], port) as shown:
         say(f"{sum(row['episodes'] for row in rows)} episodes at {shown.url} (Ctrl+C ends it)")
         if browser and not _open(shown.url):
-            say("no browser here: open the address yourself, from elsewhere by ssh -L 7575:127.0.0.1:7575 HOST")
+            tunnel = f"ssh -L {shown.port}:127.0.0.1:{shown.port} HOST"
+            say(f"no browser here: open the address yourself, on another machine after {tunnel}")
         with contextlib.suppress(KeyboardInterrupt):
             shown.wait()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,11 +44,8 @@ def show_episode(
         from searchgym.train.inspect.saved import SavedRun
         from searchgym.train.inspect.view import draw, tokens_of
 
-        if html is not None:
-            try:
-                from searchgym.viewing.page import write_page
-            except ImportError as error:
-                raise UsageError(f"a page needs jinja2 ({error}): pip install 'searchgym[view]'") from error
+        if html is not None and importlib.util.find_spec("jinja2") is None:
+            raise UsageError("a page needs jinja2: pip install 'searchgym[view]'")
         saved = SavedRun.read(episodes)
         chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
         if chosen is None or not chosen.calls:
@@ -62,6 +60,8 @@ def show_episode(
     terms = saved.terms(chosen)
     tokens = tokens_of(chosen, decode, terms, saved.advantages)
     if html is not None:
+        from searchgym.viewing.page import write_page
+
         write_page(html, chosen, tokens, decode, terms)
         say(f"episode {chosen.id}: {len(tokens)} tokens in {html}")
     if json:
