@@ -140,6 +140,7 @@ def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
     if result.progress.step and not recipe.models:
         model = result.best or result.checkpoint
         say(f"next: searchgym eval {recipe.env} --agent {recipe.agent} --model {model}")
+    say(f"look at its episodes in a browser: searchgym view {folder}")
     say(f"look at an episode: searchgym show {folder}")
 
 

@@ -191,12 +191,11 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     """Returns the head of a log: what was run, and how its list is shown."""
     record = run.record
     name = run.folder.resolve().name
+    samples = record.get("samples")
     about = {key: value for key, value in record.items() if isinstance(value, (str, int, float))}
     if run.recipe is not None:
         about |= {"recipe": run.recipe.name, "method": run.recipe.method, "steps": run.recipe.steps}
-    models = sorted({str(given[0]) for given in record.get("models", {}).values()}) or [first.agent]
-    if run.recipe is not None:
-        models = [run.recipe.model]
+    models = [run.recipe.model] if run.recipe is not None else sorted({call.model_key for call in first.calls})
     scores = list(dict.fromkeys([*first.scores, *COUNTS]))
     columns = [TaskSamplesColumn(id=column) for column in SHOWN]
     columns += [TaskSamplesColumn.score(score) for score in scores]
@@ -208,9 +207,9 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
         task=f"{name} ({first.env})",
         task_id=name,
         dataset=EvalDataset(name=str(record.get("dataset") or first.env)),
-        model=", ".join(models),
+        model=", ".join(models) or first.agent,
         solver=first.agent,
-        config=EvalConfig(epochs=record.get("samples") if isinstance(record.get("samples"), int) else None),
+        config=EvalConfig(epochs=samples if isinstance(samples, int) else None),
         metadata={"fingerprint": mark, "folder": str(run.folder), **about},
         packages={"searchgym": __version__},
         # episodes hold text of models and of pages from anywhere: the viewer shows it as plain text

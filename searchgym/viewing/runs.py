@@ -180,7 +180,10 @@ def open_run(folder: Path, questions: Path | None = None, run_code: bool = False
     run = Run(folder, _record(folder), None, {}, _rows(folder), None, None, {})
     if (folder / ADVANTAGES).is_file():
         bad = BadLines(1)  # the last line of a run that is going on
-        run.advantages = read_advantages(folder / ADVANTAGES, bad)
+        try:
+            run.advantages = read_advantages(folder / ADVANTAGES, bad)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"not advantages of calls: {type(error).__name__}: {error}", folder / ADVANTAGES) from error
         run.notes += [f"an advantage is left out: {error}" for error in bad.errors]
     if run.is_training:
         _add_training(run, run_code)
@@ -261,7 +264,7 @@ def load_asked(run: Run) -> list[Question]:
     kept: Any = {name: value for name, value in options.items() if name in known}
     asked = list(load_task(card, **kept, retriever=NullRetriever(), reward="em").questions)
     digest, n = run.record.get("questions_sha256"), run.record.get("questions")
-    if digest is not None and questions_sha256(asked[:n]) != digest:
+    if digest is not None and questions_sha256(asked[: n if isinstance(n, int) else None]) != digest:
         raise UsageError(f"the questions of {env} here are not those that were asked")
     return asked
 

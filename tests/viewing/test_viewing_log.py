@@ -303,6 +303,23 @@ def test_a_bad_line_is_an_error_and_leaves_no_log(run):
     assert sorted(file.name for file in run.iterdir() if "eval" in file.name or file.name.startswith(".view")) == []
 
 
+@pytest.mark.parametrize(
+    "record",
+    [{"env": 7}, {"env": "searchgym/World-v0", "models": [1], "questions": "many", "samples": "x", "seconds": "y"}],
+)
+def test_a_strange_record_leaves_out_texts_alone(run, record):
+    (run / "run.json").write_text(json.dumps(record | {"questions_sha256": 5}))
+    log, notes = export(run)
+    assert len(log.samples) == 12
+    assert notes[0].startswith("texts of the questions are left out: ")
+
+
+def test_strange_advantages_are_an_error_with_the_file(run):
+    (run / "episodes.advantages.jsonl").write_text('{"call": "x", "advantage": "much"}\n')
+    with pytest.raises(DataError, match=r"episodes\.advantages\.jsonl: not advantages of calls"):
+        export(run)
+
+
 def test_two_episodes_of_one_name_are_refused(run):
     rows = (run / "episodes.jsonl").read_bytes()
     (run / "episodes.jsonl").write_bytes(rows + rows.splitlines(keepends=True)[0])
