@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean
+.PHONY: help setup demo eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -103,7 +103,15 @@ PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfil
 test: setup  ## run the quick tests, with one real test of each heavy component (minutes; JOBS=1: one process)
 	$(PYTEST) -m 'smoke or not (slow or engine)'
 
-test-slow: setup  ## run the tests of whole trainings, commands and documents
+# Pages are looked at in a real browser. Without root's rights or apt-get the tests say what to install.
+browser:  ## install Debian's chromium, for the tests of pages, unless a browser is there
+	@for name in chromium chromium-browser google-chrome-stable google-chrome; do \
+		command -v $$name >/dev/null && exit 0; done; \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends chromium >/dev/null; } \
+		|| echo 'no Chromium: apt-get install --no-install-recommends chromium' >&2
+
+test-slow: setup browser  ## run the tests of whole trainings, commands, documents and pages
 	$(PYTEST) -m 'slow and not (smoke or engine)'
 
 test-engine: setup  ## run the tests that start vLLM, Java, several ranks or sentence encoders

@@ -35,6 +35,7 @@ QUICK = {  # arguments, and rows at least
         13,
     ),
     "docstrings.py": (["--number", "3"], 3),
+    "viewing.py": (["--episodes", "200"], 14),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),
     "gpu.py": (["--shapes", "mini", "--row-tokens", "64", "--step-tokens", "256", "--runs", "2"], 1),

@@ -54,7 +54,7 @@ FLOORS = [
     {"train.demonstrations"},
     {"train.run", "train.tiny"},
     {"train.inspect", "train.selfcheck"},
-    {"practice"},
+    {"practice", "viewing"},
     {"cli.output"},
     {"cli.doctor", "cli.training"},
     {"cli"},

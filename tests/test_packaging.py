@@ -144,7 +144,7 @@ def test_lock_pins_what_setup_cfg_asks_for(lock: str, setup_cfg: configparser.Co
     pins = dict(line.split("==") for line in lines if not line.lstrip().startswith("#"))
     extras = setup_cfg["options.extras_require"]
     asked = "\n".join(
-        [setup_cfg["options"]["install_requires"], *(extras[e] for e in ("train", "lucene", "serve", "dev"))]
+        [setup_cfg["options"]["install_requires"], *(extras[e] for e in ("train", "lucene", "serve", "view", "dev"))]
     ).split("\n")
     for requirement in map(Requirement, filter(None, asked)):
         pinned = pins.get(canonicalize_name(requirement.name))

@@ -13,9 +13,11 @@ from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.evaluation.predictions import predictions
+from searchgym.cli.evaluation.view import view
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
+from searchgym.cli.training.show import show_episode
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
 
@@ -38,7 +40,8 @@ app.command("selfplay")(selfplay)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)
 app.command("export")(models.export)
-app.command("show")(train.show_episode)
+app.command("show")(show_episode)
+app.command("view")(view)
 app.command("demo")(train.demo)
 app.command("retrieval")(data.retrieval)
 app.command("serve")(serve.serve)

@@ -1,4 +1,4 @@
-"""The ``train``, ``selfcheck``, ``demo`` and ``show`` commands."""
+"""The ``train``, ``selfcheck`` and ``demo`` commands."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from searchgym.cli.output import Json, emit, in_colour, printable, say, table
+from searchgym.cli.output import Json, emit, say, table
 from searchgym.cli.training.own import is_pipeline, train_pipeline
 from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from searchgym.train.recipe.recipe import Recipe
     from searchgym.train.run.trainer import TrainResult
 
@@ -143,6 +140,7 @@ def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
     if result.progress.step and not recipe.models:
         model = result.best or result.checkpoint
         say(f"next: searchgym eval {recipe.env} --agent {recipe.agent} --model {model}")
+    say(f"look at its episodes in a browser: searchgym view {folder}")
     say(f"look at an episode: searchgym show {folder}")
 
 
@@ -233,52 +231,3 @@ def demo(
         emit(summary, True)
         return
     print_summary(summary, out)
-
-
-def show_episode(
-    episodes: Annotated[Path, typer.Argument(help="Run folder, or its episodes.jsonl.")],
-    model: Annotated[
-        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
-    ] = None,
-    episode: Annotated[str | None, typer.Option(help="Episode id; by default the first with tokens.")] = None,
-    colour: Annotated[
-        bool | None,
-        typer.Option(
-            "--colour/--no-colour",
-            help="Mark trained tokens by colour or by brackets; by default colour in a terminal.",
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Show an episode token by token: mask, log-prob, reward, advantage."""
-    if not episodes.exists():
-        raise DataMissingError("no such run", episodes)
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.inspect.saved import SavedRun
-        from searchgym.train.inspect.view import draw, tokens_of
-
-        saved = SavedRun.read(episodes)
-        chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
-        if chosen is None or not chosen.calls:
-            raise DataError(
-                "no episode has tokens of a model" if chosen is None else "the episode has none", saved.path
-            )
-        tokenizers = _tokenizers({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
-
-    def decode(key: str, ids: Iterable[int]) -> str:
-        return str(tokenizers[key].decode(list(ids), skip_special_tokens=False))
-
-    terms = saved.terms(chosen)
-    tokens = tokens_of(chosen, decode, terms, saved.advantages)
-    if json:
-        emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
-    else:
-        colour = in_colour() if colour is None else colour
-        print(draw(chosen, tokens, lambda key, ids: printable(decode(key, ids)), terms, colour))  # noqa: T201
-
-
-def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBase]:
-    """Loads the tokenizer of each model key."""
-    from searchgym.rollout.loading import load_tokenizer
-
-    return {key: load_tokenizer(folder) for key, folder in folders.items()}

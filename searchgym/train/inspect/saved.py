@@ -121,12 +121,19 @@ def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
 
 
 def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:
-    """Returns the rewards of an episode's calls by credit term, given within its group as in training.
+    """Returns the rewards of an episode's calls by credit term; see `terms_by_episode`."""
+    group = [other for other in episodes if other.group_uid == episode.group_uid]
+    return terms_by_episode(group, credit)[[other.id for other in group].index(episode.id)]
+
+
+def terms_by_episode(episodes: Sequence[Episode], credit: Credit) -> list[Terms]:
+    """Returns the rewards of each episode's calls by credit term, given within its group as in training.
 
     Where the retriever failed, training gives no reward, and there is no term.
     """
+    found: list[Terms] = [{} for _ in episodes]
     for places in groups_of(episodes):
-        group = [episodes[place] for place in places]
-        if episode in group:
-            return {name: rows[group.index(episode)] for name, rows in credit.parts(group).items()}
-    return {}
+        for name, rows in credit.parts([episodes[place] for place in places]).items():
+            for place, row in zip(places, rows, strict=True):
+                found[place][name] = row
+    return found

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import dump_line, iter_jsonl, write_atomic
+from searchgym.corpora.files import BadLines, dump_line, iter_jsonl, write_atomic
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.errors import RunExistsError, UsageError
@@ -232,8 +232,12 @@ def _appended(path: Path) -> list[Path]:
     return [path / METRICS, path / EPISODES, sidecar(path / EPISODES), path / ADVANTAGES, path / PROPOSED]
 
 
-def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:
+def read_advantages(path: Path, bad: BadLines | None = None) -> dict[str, npt.NDArray[np.float32]]:
     """Reads a sidecar of advantages.
+
+    Args:
+        path: The file.
+        bad: Tolerance for bad lines, such as the last one of a run that is going on. Default: none.
 
     Returns:
         ``{call id: advantages}``: (1,) where all tokens of a call have the same advantage, else one per token. For an
@@ -241,7 +245,7 @@ def read_advantages(path: Path) -> dict[str, npt.NDArray[np.float32]]:
     """
     if not path.stat().st_size:  # no group of the run had signal
         return {}
-    return {row["call"]: np.atleast_1d(np.array(row["advantage"], np.float32)) for _, row in iter_jsonl(path)}
+    return {row["call"]: np.atleast_1d(np.array(row["advantage"], np.float32)) for _, row in iter_jsonl(path, bad)}
 
 
 def _tensorboard(path: Path, step: int) -> Any:

@@ -1,0 +1,107 @@
+"""The ``view`` command: the episodes of runs in Inspect's viewer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from searchgym.cli.output import Json, emit_rows, progress, say
+from searchgym.errors import UsageError
+
+if TYPE_CHECKING:
+    from searchgym.viewing.runs import Run
+
+
+def view(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of evaluations, trainings or suites of runs.")
+    ],
+    export_only: Annotated[
+        bool, typer.Option("--export-only", help="Only write the logs, for `inspect view` or other readers.")
+    ] = False,
+    to: Annotated[Path | None, typer.Option(help="Folder for the logs; by default each lies in its run.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 7575,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser at the address.")] = True,
+    questions: Annotated[
+        Path | None, typer.Option(help="Question file; by default the questions of the run's environment.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
+    ] = None,
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Import the agent, reward and terms that a training's recipe names.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Look at the episodes of runs in a browser: sort, filter, read searches, hits, calls, rewards and advantages."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.viewing.runs import find_runs
+
+        folders = find_runs(runs)
+        try:
+            from searchgym.viewing.log import LOG
+            from searchgym.viewing.server import viewer
+        except ImportError as error:
+            raise UsageError(f"the viewer needs inspect-ai ({error}): pip install 'searchgym[view]'") from error
+        logs = _log_paths(folders, to, LOG)
+        rows = [_export(run, log, questions, model, run_code) for run, log in zip(folders, logs, strict=True)]
+    if export_only or json:
+        emit_rows(rows, json, "logs")
+    if export_only:
+        return
+    with viewer([(name_of(run), log) for run, log in zip(folders, logs, strict=True)], port) as shown:
+        say(f"{sum(row['episodes'] for row in rows)} episodes at {shown.url} (Ctrl+C ends it)")
+        if browser and not _open(shown.url):
+            tunnel = f"ssh -L {shown.port}:127.0.0.1:{shown.port} HOST"
+            say(f"no browser here: open the address yourself, on another machine after {tunnel}")
+        with contextlib.suppress(KeyboardInterrupt):
+            shown.wait()
+
+
+def name_of(folder: Path) -> str:
+    """Returns the name under which a run is shown: its folder's, after the folder around it."""
+    full = folder.resolve()
+    return f"{full.parent.name}-{full.name}" if full.parent.name else full.name
+
+
+def _log_paths(folders: Sequence[Path], to: Path | None, name: str) -> list[Path]:
+    """Returns where the log of each run lies."""
+    if to is None:
+        return [folder / name for folder in folders]
+    paths = [to / f"{name_of(folder)}.{name}" for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise UsageError(f"--to {to}: two runs have the same name: leave it out, or give them in turn")
+    return paths
+
+
+def _export(folder: Path, log: Path, questions: Path | None, model: Path | None, run_code: bool) -> dict[str, Any]:
+    """Writes the log of a run unless it is there already; returns what to say of it."""
+    from searchgym.viewing.log import count_of, fingerprint, write_log
+    from searchgym.viewing.runs import open_run
+
+    mark = fingerprint(folder, questions, model, run_code)
+    count = count_of(log, mark)
+    if count is None:
+        run: Run = open_run(folder, questions, run_code)
+        with progress(f"writing {log}") as advance:
+            count = write_log(run, log, mark, model, advance)
+        for note in run.notes:
+            say(f"{folder}: {note}")
+    return {"run": str(folder), "episodes": count, "bytes": log.stat().st_size, "log": str(log)}
+
+
+def _open(url: str) -> bool:
+    """Opens a browser; returns False if there is none, or no display to show one on."""
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False  # else a browser in the terminal would take over
+    try:
+        return webbrowser.open(url)
+    except webbrowser.Error:
+        return False

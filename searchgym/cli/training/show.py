@@ -1,0 +1,78 @@
+"""The ``show`` command: an episode token by token, in the terminal or as a page."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from searchgym.cli.output import Json, emit, in_colour, printable, say
+from searchgym.errors import DataError, DataMissingError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def show_episode(
+    episodes: Annotated[Path, typer.Argument(help="Run folder, or its episodes.jsonl.")],
+    model: Annotated[
+        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
+    ] = None,
+    episode: Annotated[str | None, typer.Option(help="Episode id; by default the first with tokens.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with every token's log-prob and advantage to this file.")
+    ] = None,
+    colour: Annotated[
+        bool | None,
+        typer.Option(
+            "--colour/--no-colour",
+            help="Mark trained tokens by colour or by brackets; by default colour in a terminal.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show an episode token by token: mask, log-prob, reward, advantage."""
+    if not episodes.exists():
+        raise DataMissingError("no such run", episodes)
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.train.inspect.saved import SavedRun
+        from searchgym.train.inspect.view import draw, tokens_of
+
+        if html is not None and importlib.util.find_spec("jinja2") is None:
+            raise UsageError("a page needs jinja2: pip install 'searchgym[view]'")
+        saved = SavedRun.read(episodes)
+        chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
+        if chosen is None or not chosen.calls:
+            raise DataError(
+                "no episode has tokens of a model" if chosen is None else "the episode has none", saved.path
+            )
+        tokenizers = _tokenizers({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
+
+    def decode(key: str, ids: Iterable[int]) -> str:
+        return str(tokenizers[key].decode(list(ids), skip_special_tokens=False))
+
+    terms = saved.terms(chosen)
+    tokens = tokens_of(chosen, decode, terms, saved.advantages)
+    if html is not None:
+        from searchgym.viewing.page import write_page
+
+        write_page(html, chosen, tokens, decode, terms)
+        say(f"episode {chosen.id}: {len(tokens)} tokens in {html}")
+    if json:
+        emit({"episode": chosen.id, "tokens": [dataclasses.asdict(token) for token in tokens]}, True)
+    elif html is None:
+        colour = in_colour() if colour is None else colour
+        print(draw(chosen, tokens, lambda key, ids: printable(decode(key, ids)), terms, colour))  # noqa: T201
+
+
+def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBase]:
+    """Loads the tokenizer of each model key."""
+    from searchgym.rollout.loading import load_tokenizer
+
+    return {key: load_tokenizer(folder) for key, folder in folders.items()}

@@ -1,0 +1,122 @@
+"""Inspect's viewer over some logs, on this machine alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from searchgym.errors import SearchGymError, UsageError
+
+HOST: Final = "127.0.0.1"
+COMMAND = ("-m", "inspect_ai", "view", "start")
+"""Arguments of Python that start the viewer."""
+START: Final = 60.0
+"""Seconds within which the viewer must answer."""
+
+
+class Viewer:
+    """A running viewer.
+
+    Args:
+        process: Its process.
+        port: Port that it listens on.
+        url: Address of its list of logs, or of the list of episodes if there is one log.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, url: str) -> None:
+        self.port, self.url, self._process = port, url, process
+
+    def wait(self) -> None:
+        """Waits until the viewer ends."""
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ends the viewer."""
+        self._process.terminate()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def viewer(logs: Sequence[tuple[str, Path]], port: int = 7575) -> Iterator[Viewer]:
+    """Serves logs by ``inspect view`` on 127.0.0.1 while the block runs.
+
+    Args:
+        logs: Name and file of each log; names need not differ.
+        port: Port to listen on; 0 picks a free one.
+
+    Raises:
+        UsageError: The port is in use.
+        SearchGymError: The viewer ended, or did not answer in time.
+    """
+    port = _free(port)
+    with tempfile.TemporaryDirectory(prefix="searchgym-view-") as folder:
+        shown = Path(folder) / "runs"
+        shown.mkdir()
+        names = [_link(shown, name, log) for name, log in logs]
+        # -P and a folder of its own: neither modules nor a .env of the working folder take part. Inspect ends whatever
+        # process bears the number that it noted for a port, perhaps long ago: its notes are kept apart, too.
+        command = [sys.executable, "-P", *COMMAND, "--log-dir", str(shown)]
+        command += ["--host", HOST, "--port", str(port), "--no-trust-content"]
+        own = {"XDG_DATA_HOME": folder, "HOME": folder, "INSPECT_VIEW_AUTHORIZATION_TOKEN": ""}
+        log = Path(folder) / "said"
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
+        page = f"#/logs/{urllib.parse.quote(names[0])}/samples" if len(names) == 1 else ""
+        running = Viewer(process, port, f"http://{HOST}:{port}/{page}")
+        try:
+            _await(process, port, log)
+            yield running
+        finally:
+            running.stop()
+
+
+def _free(port: int) -> int:
+    """Returns a port that nothing listens on."""
+    try:
+        with socket.create_server((HOST, port)) as listener:
+            return int(listener.getsockname()[1])
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"cannot listen on {HOST}:{port} ({error}): give another --port, or 0 for a free one"
+        ) from error
+
+
+def _link(folder: Path, name: str, log: Path) -> str:
+    """Puts a log into a folder under its name, or its name with a number; returns the file's name."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+    names = (f"{plain}{suffix}.eval" for suffix in ["", *(f"-{n}" for n in range(2, 10_000))])
+    free = next(found for found in names if not (folder / found).exists())
+    (folder / free).symlink_to(log.resolve())
+    return free
+
+
+def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Waits until the viewer answers."""
+    deadline = time.monotonic() + START
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection((HOST, port), timeout=1.0).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    said = log.read_text(encoding="utf-8", errors="replace").strip()[-500:]
+    raise SearchGymError(f"inspect view did not start: {said or f'no answer within {START:g} s'}")

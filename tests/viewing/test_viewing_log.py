@@ -1,0 +1,422 @@
+"""Runs as logs for Inspect's viewer: read back by Inspect, compared with the lines of the run's own files."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import HOSTILE
+from inspect_ai.log import read_eval_log, resolve_sample_attachments, resolve_sample_events_data
+from support import command_line, json_of
+
+import searchgym
+from searchgym.agents.base import load_agent
+from searchgym.cli.evaluation import view as command
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import load_task
+from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
+from searchgym.eval.runner import evaluate
+from searchgym.records import Answer, Call, Context, Episode, Hit, Passage, Question, Searched, Span
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.storage import EpisodeWriter
+from searchgym.train.inspect.explain import explain_run, explained_calls
+from searchgym.viewing import server
+from searchgym.viewing.log import LOG, count_of, fingerprint, write_log
+from searchgym.viewing.runs import Viewed, find_runs, open_run
+from searchgym.viewing.samples import sample_of
+
+OLD = Path(__file__).parents[1] / "compatibility" / "921e31b"
+DEMO = Path(searchgym.__file__).parent / "demo"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An evaluation of a scripted agent on the bundled questions."""
+    out = tmp_path_factory.mktemp("runs") / "demo"
+    evaluate(load_task(find_env("Demo")), load_agent("single-search"), out)
+    return out
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    return command_line(monkeypatch, capsys)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def export(folder, **options):
+    """Writes the log of a run beside it; returns it as Inspect reads it, and the notes."""
+    run = open_run(folder, **options)
+    write_log(run, folder / LOG, fingerprint(folder))
+    return read_eval_log(str(folder / LOG), resolve_attachments="full"), run.notes
+
+
+def tools(sample):
+    return [event for event in sample.events if event.event == "tool"]
+
+
+# -- what a log holds ----------------------------------------------------------------------------------------------
+
+
+def test_a_log_has_what_the_files_of_the_run_have(run, cli):
+    (row,) = json_of(cli("view", run, "--export-only", "--json"))["logs"]
+    log = read_eval_log(row["log"], resolve_attachments="full")
+    episodes = {episode["question_id"]: episode for episode in lines(run / "episodes.jsonl")}
+    asked = {question["_id"]: question for question in json.loads((DEMO / "questions.json").read_text())}
+    scores = json.loads((run / "scores.json").read_text())
+    assert (row["run"], row["episodes"], row["bytes"]) == (str(run), 12, (run / LOG).stat().st_size)
+    assert {sample.id for sample in log.samples} == episodes.keys() == asked.keys()
+    assert len(log.samples) == 12
+    for sample in log.samples:
+        episode, question = episodes[sample.id], asked[sample.id]
+        values = {name: score.value for name, score in sample.scores.items()}
+        assert values == {
+            **episode["scores"],
+            "reward": episode["reward"],
+            "searches": len(episode["searches"]),
+            "turns": episode["turns"],
+            "invalid": 0,
+            "tokens": 0,
+        }
+        assert (sample.input, sample.target[0], sample.epoch) == (question["question"], question["answer"], 1)
+        assert {score.answer for score in sample.scores.values()} == {episode["answer"]["text"]}
+        meta = sample.metadata
+        assert (meta["question_id"], meta["episode"], meta["stop_reason"]) == (sample.id, episode["id"], "answer")
+        assert [tool.arguments for tool in tools(sample)] == [{"query": s["query"]} for s in episode["searches"]]
+        for tool, search in zip(tools(sample), episode["searches"], strict=True):
+            assert [hit["title"] for hit in tool.metadata["hits"]] == [h["passage"]["title"] for h in search["hits"]]
+            assert all(hit["passage"]["text"] in tool.result for hit in search["hits"])
+        assert [m.text for m in sample.messages if m.role == "tool"] == [tool.result for tool in tools(sample)]
+    means = {score.name: score.metrics["mean"].value for score in log.results.scores}
+    assert (means["em"], means["f1"]) == (pytest.approx(scores["em"]), pytest.approx(scores["f1"]))
+    assert any(tools(sample) for sample in log.samples)
+    assert log.eval.viewer.trust_content is False
+
+
+def test_several_attempts_are_epochs(tmp_path):
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        for attempt in range(3):
+            writer.write(Episode(f"q@7#{attempt}", "q@7", "a", "test/None-v0", attempt, scores={"em": float(attempt)}))
+    log, notes = export(tmp_path)
+    assert [(s.id, s.epoch, s.scores["em"].value) for s in log.samples] == [("q@7", n + 1, n) for n in range(3)]
+    assert log.samples[0].metadata["stop_reason"] == "unfinished"
+    assert "texts of the questions are left out" in notes[0]
+    assert "--questions FILE" in log.samples[0].input
+
+
+def team_episode(text="x"):
+    """Two roles in two turns: a plan, a search, an answer; the second call of the first context saw the first."""
+    spans = [
+        Span("prompt", np.array([1, 2], np.int32)),
+        Span("model", np.array([3, 4], np.int32), np.array([-1, -2], np.float32)),
+        Span("observation", np.array([5], np.int32)),
+        Span("model", np.array([6], np.int32), np.array([-0.5], np.float32)),
+    ]
+    other = [Span("prompt", np.array([7], np.int32)), Span("model", np.array([8], np.int32), np.zeros(1, np.float32))]
+    calls = [
+        Call(0, 2, 4, "plan", "big", 1, text=f"plan {text}"),
+        Call(1, 1, 2, "search", "small", 1, text=f"search {text}", legal=False),
+        Call(0, 5, 6, "plan", "big", 2, text=f"answer {text}"),
+    ]
+    hit = Hit(Passage("p", f"title {text}", f"page {text}"), 2.0)
+    return Episode(
+        "q#1@4",
+        "q",
+        "team",
+        "test/Team-v0",
+        1,
+        contexts=[Context(None, 0, spans), Context(None, 0, other)],
+        calls=calls,
+        searches=[Searched(1, f"query {text}", (hit,))],
+        turns=2,
+        answer=Answer(f"gold {text}"),
+        stop_reason="answer",
+        reward=1.0,
+        scores={"em": 1.0, "f1": math.nan},
+    )
+
+
+def team_sample(text="x"):
+    """The sample of the team's episode, with rewards and advantages by hand."""
+    episode = team_episode(text)
+    terms = {"outcome": [1.0, 0.0, 1.0], "format": [0.0, -0.5, 0.25]}
+    advantages = {
+        "q#1@4/0": np.array([0.5, 1.5], np.float32),
+        "q#1@4/1": np.array([-2.0], np.float32),
+        "q#1@4/2": np.array([3.0], np.float32),
+    }
+    calls = explained_calls(episode, terms, advantages, ["big"])
+    question = Question("q", f"Who is {text}?", (f"gold {text}",), metadata={"hops": 3})
+    viewed = Viewed(episode, question, "3", "bridge", 4, calls)
+    sample = sample_of(viewed, lambda key, ids: f"{key}:{'-'.join(map(str, ids))}")
+    return resolve_sample_events_data(resolve_sample_attachments(sample, "full"))
+
+
+def test_calls_of_a_team_by_hand():
+    sample = team_sample()
+    assert (sample.id, sample.epoch) == ("q@4", 2)
+    assert (sample.metadata["hops"], sample.metadata["type"], sample.metadata["step"]) == ("3", "bridge", 4)
+    assert sample.metadata["not_finite"] == {"f1": "nan"}
+    assert {name: score.value for name, score in sample.scores.items()} == {
+        "em": 1.0,
+        "reward": 1.0,
+        "searches": 1,
+        "turns": 2,
+        "invalid": 0,
+        "tokens": 4,
+    }
+    rows = [
+        (row["role"], row["model"], row["turn"], row["legal"], row["tokens"], row["reward"], row.get("advantage"))
+        for row in sample.metadata["calls"]
+    ]
+    assert rows == [  # the advantage is the mean over the call's tokens; the key "small" is not trained
+        ("plan", "big", 1, True, 2, 1.0, 1.0),
+        ("search", "small", 1, False, 1, -0.5, None),
+        ("plan", "big", 2, True, 1, 1.25, 3.0),
+    ]
+    assert sample.metadata["calls"][2]["reward_by_term"] == {"outcome": 1.0, "format": 0.25}
+    order = [event.event for event in sample.events]
+    turn_1 = ["span_begin", "model", "info", "model", "info", "tool", "span_end"]
+    assert order == [*turn_1, "span_begin", "model", "info", "span_end"]
+    models = [event for event in sample.events if event.event == "model"]
+    assert [(m.role, m.output.completion) for m in models] == [
+        ("plan", "plan x"),
+        ("search", "search x"),
+        ("plan", "answer x"),
+    ]
+    seen = [[(m.role, m.text) for m in event.input] for event in models]
+    assert seen == [
+        [("user", "big:1-2")],
+        [("user", "small:7")],
+        [("user", "big:1-2"), ("assistant", "big:3-4"), ("user", "big:5")],
+    ]
+    spoken = [(message.role, message.text) for message in sample.messages]
+    assert spoken == [
+        ("user", "Who is x?"),
+        ("assistant", "plan x"),
+        ("assistant", "search x"),
+        ("tool", "[1] title x (score 2)\npage x"),
+        ("assistant", "answer x"),
+    ]
+    assert sample.messages[2].tool_calls[0].arguments == {"query": "query x"}
+    assert not sample.messages[1].tool_calls
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "\x00\x1b[31m", "attachment://0123456789abcdef"])
+def test_hostile_text_stays_text(text):
+    written = json.loads(team_sample(text).model_dump_json())
+    assert written["input"] == f"Who is {text}?"
+    assert written["scores"]["em"]["answer"] == f"gold {text}"
+    assert written["messages"][3]["content"] == f"[1] title {text} (score 2)\npage {text}"
+
+
+def test_a_run_of_hostile_episodes_is_read_back(tmp_path):
+    texts = [*HOSTILE, "\ud800 half", "\x00\x1b[31m", "attachment://0123456789abcdef0123456789abcdef"]
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        for text in texts:
+            hit = Hit(Passage("p", text, text * 40), math.nan)
+            episode = Episode(f"{text}#0", text, text, text, searches=[Searched(1, text, (hit,))], turns=2)
+            episode.answer, episode.scores = Answer(text), {"em": math.nan, "f1": math.inf, "own": 2.0}
+            writer.write(episode)
+    log, _ = export(tmp_path)
+    assert len(log.samples) == len(texts)
+    answers = {sample.scores["own"].answer for sample in log.samples}
+    assert {text for text in texts if "\ud800" not in text} < answers  # UTF-8 has no half characters
+    for sample in log.samples:
+        queries = [tool.arguments["query"] for tool in tools(sample)]
+        assert queries == [sample.scores["own"].answer]
+        assert sample.scores.keys() == {"own", "reward", "searches", "turns", "invalid", "tokens"}
+        assert sample.metadata["not_finite"] == {"em": "nan", "f1": "inf"}
+
+
+# -- runs of trainings ---------------------------------------------------------------------------------------------
+
+
+def test_code_that_a_recipe_names_is_not_run_unasked(tmp_path, monkeypatch):
+    """A training of an earlier version, with an agent and a reward of its own: looked at without importing either."""
+    folder = Path(shutil.copytree(OLD, tmp_path / "old"))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(OLD.parent)  # where its code could be imported from
+    monkeypatch.delitem(sys.modules, "artefact_parts", raising=False)
+    log, notes = export(Path("run-policy"))
+    assert "artefact_parts" not in sys.modules
+    assert any("names code (agent: agents/searcher); --run-code" in note for note in notes)
+    episodes = {row["id"]: row for row in lines(Path("run-policy/episodes.jsonl"))}
+    advantages = {row["call"]: row["advantage"] for row in lines(Path("run-policy/episodes.advantages.jsonl"))}
+    assert {sample.metadata["episode"] for sample in log.samples} == episodes.keys()
+    shown = {}
+    for sample in log.samples:
+        assert sample.metadata["step"] == int(sample.metadata["episode"].rpartition("@")[2])
+        for row in sample.metadata["calls"]:
+            assert "reward" not in row
+            if "advantage" in row:
+                shown[f"{sample.metadata['episode']}/{row['call']}"] = row["advantage"]
+    assert shown == pytest.approx({call: float(np.mean(value)) for call, value in advantages.items()})
+    first, episode = log.samples[0].events[1], episodes[log.samples[0].metadata["episode"]]
+    offset, count = episode["contexts"][0]["spans"][0]["ids"]
+    ids = np.frombuffer(Path("run-policy/episodes.tokens.bin").read_bytes(), "<i4", count, offset)
+    assert [message.text for message in first.input] == [load_tokenizer("model").decode(ids.tolist())]
+
+
+def test_rewards_of_a_training_are_those_of_show(tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(OLD, tmp_path / "old"))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(OLD.parent)
+    run = open_run(Path("run-team"), run_code=True)
+    seen = {viewed.episode.id: viewed.calls for viewed in run}
+    assert len(seen) > 4
+    for id in [*seen][::3]:
+        _, calls = explain_run(Path("run-team"), id)
+        assert seen[id] == calls
+    assert any(call.reward for calls in seen.values() for call in calls)
+
+
+# -- what can be wrong ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_going_on_is_shown_up_to_its_last_whole_line(run):
+    whole = (run / "episodes.jsonl").read_bytes()
+    (run / "episodes.jsonl").write_bytes(whole[:-40])
+    log, notes = export(run)
+    assert len(log.samples) == 11
+    assert notes[-1].startswith(f"line 12 of {run / 'episodes.jsonl'} is incomplete")
+
+
+def test_a_bad_line_is_an_error_and_leaves_no_log(run):
+    rows = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "episodes.jsonl").write_bytes(b"".join([*rows[:4], b'{"id": 3}\n', *rows[5:]]))
+    with pytest.raises(DataError, match=r"episodes.jsonl:5: not an episode"):
+        export(run)
+    assert sorted(file.name for file in run.iterdir() if "eval" in file.name or file.name.startswith(".view")) == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"env": 7}, {"env": "searchgym/World-v0", "models": [1], "questions": "many", "samples": "x", "seconds": "y"}],
+)
+def test_a_strange_record_leaves_out_texts_alone(run, record):
+    (run / "run.json").write_text(json.dumps(record | {"questions_sha256": 5}))
+    log, notes = export(run)
+    assert len(log.samples) == 12
+    assert notes[0].startswith("texts of the questions are left out: ")
+
+
+def test_strange_advantages_are_an_error_with_the_file(run):
+    (run / "episodes.advantages.jsonl").write_text('{"call": "x", "advantage": "much"}\n')
+    with pytest.raises(DataError, match=r"episodes\.advantages\.jsonl: not advantages of calls"):
+        export(run)
+
+
+def test_two_episodes_of_one_name_are_refused(run):
+    rows = (run / "episodes.jsonl").read_bytes()
+    (run / "episodes.jsonl").write_bytes(rows + rows.splitlines(keepends=True)[0])
+    with pytest.raises(DataError, match="is there twice"):
+        export(run)
+
+
+def test_half_a_line_alone_is_no_run(tmp_path):
+    (tmp_path / "episodes.jsonl").write_text('{"id": "q#0", "ques')
+    with pytest.raises(DataMissingError, match="no whole episode yet"):
+        export(tmp_path)
+
+
+def test_runs_are_found_in_and_below_a_folder(run, tmp_path):
+    shutil.copytree(run, tmp_path / "suite" / "b")
+    shutil.copytree(run, tmp_path / "suite" / "a")
+    (tmp_path / "suite" / "empty").mkdir()
+    (tmp_path / "suite" / "empty" / "episodes.jsonl").touch()
+    found = find_runs([tmp_path / "suite", run / "episodes.jsonl", run])
+    assert found == [tmp_path / "suite" / "a", tmp_path / "suite" / "b", run]
+    for wrong, message in ((tmp_path / "suite" / "empty", "log.episodes_every"), (tmp_path / "nothing", "no such run")):
+        with pytest.raises(DataMissingError, match=message):
+            find_runs([wrong])
+
+
+def test_a_log_is_written_again_only_if_the_run_is_another(run, cli):
+    def bytes_of():
+        json_of(cli("view", run, "--export-only", "--json"))
+        return (run / LOG).stat().st_ino
+
+    first = bytes_of()
+    assert bytes_of() == first
+    rows = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "episodes.jsonl").write_bytes(b"".join(rows[:-1]))
+    assert bytes_of() != first
+    assert count_of(run / LOG, fingerprint(run, None, None, False)) == 11
+    (run / LOG).write_bytes((run / LOG).read_bytes()[:-100])
+    assert count_of(run / LOG, fingerprint(run, None, None, False)) is None
+    bytes_of()
+    assert count_of(run / LOG, fingerprint(run, None, None, False)) == 11
+
+
+def test_other_questions_of_the_same_ids_are_not_shown(run, tmp_path):
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"questions_sha256": "0" * 64}))
+    log, notes = export(run)
+    assert any("are not those that were asked; --questions FILE" in note for note in notes)
+    assert all("--questions FILE" in sample.input for sample in log.samples)
+    again, notes = export(run, questions=DEMO / "questions.json")
+    assert notes == []
+    assert all(sample.input.endswith("?") for sample in again.samples)
+
+
+def test_logs_go_where_they_are_asked_to(run, cli, tmp_path):
+    (row,) = json_of(cli("view", run, "--export-only", "--json", "--to", tmp_path / "logs"))["logs"]
+    assert Path(row["log"]).parent == tmp_path / "logs"
+    assert not (run / LOG).exists()
+    twins = [tmp_path / "a" / "same" / "run", tmp_path / "b" / "same" / "run"]
+    for twin in twins:
+        shutil.copytree(run, twin)
+    status, _, err = cli("view", *twins, "--export-only", "--to", tmp_path / "logs")
+    assert (status, "two runs have the same name" in err) == (2, True)
+
+
+# -- the command and the viewer ------------------------------------------------------------------------------------
+
+
+def test_without_the_extra_the_command_says_how_to_install_it(run, cli, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("inspect_ai", "searchgym.viewing"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    status, _, err = cli("view", run, "--export-only")
+    assert (status, err.startswith("error: the viewer needs inspect-ai (")) == (2, True)
+    assert err.strip().endswith("pip install 'searchgym[view]'")
+
+
+def test_a_wrong_folder_is_an_error_before_anything_is_loaded(cli, tmp_path):
+    status, _, err = cli("view", tmp_path / "nothing")
+    assert (status, err.startswith(f"error: {tmp_path / 'nothing'}: no such run")) == (1, True)
+
+
+def test_a_port_in_use_is_refused(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port} .*give another --port"):
+            server.viewer([("run", run / LOG)], port).__enter__()
+
+
+def test_a_viewer_that_does_not_start_says_why(run, monkeypatch):
+    monkeypatch.setattr(server, "COMMAND", ("-c", "import sys; sys.exit('no licence')"))
+    with pytest.raises(SearchGymError, match="inspect view did not start: no licence"):
+        server.viewer([("run", run / LOG)], 0).__enter__()
+
+
+def test_without_a_display_the_address_is_said(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(command.webbrowser, "open", lambda url: pytest.fail("a browser was opened"))
+    assert command._open("http://127.0.0.1:1/") is False
