@@ -45,6 +45,7 @@ FLOORS = [
     {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.leaderboard"},
+    {"report"},
     {"selfplay.arms"},
     {"selfplay"},
     {"train.algorithms"},

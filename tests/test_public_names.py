@@ -16,6 +16,7 @@ PACKAGES = [
     "searchgym.eval",
     "searchgym.eval.leaderboard",
     "searchgym.eval.suites",
+    "searchgym.report",
     "searchgym.rollout",
     "searchgym.train",
     "searchgym.train.bridges",

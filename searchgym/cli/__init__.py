@@ -12,6 +12,7 @@ from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
+from searchgym.cli.evaluation.report import report
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
@@ -29,6 +30,7 @@ app.command("list")(run.list_cards)
 app.command("play")(run.play)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
+app.command("report")(report)
 app.add_typer(leaderboard, name="leaderboard")
 app.command("demonstrate")(demonstrate)
 app.command("train")(train.train)
