@@ -44,7 +44,7 @@ from searchgym.questions.generate import Plan
 from searchgym.questions.storage import read_split, write_set
 from searchgym.records import Context, Passage, Span
 from searchgym.report.board import board_page
-from searchgym.report.markdown import markdown
+from searchgym.report.markdown import to_markdown
 from searchgym.rollout.loading import generation_settings, load_model, load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
 from searchgym.train.learner.learner import LocalLearner
@@ -370,7 +370,7 @@ def read_submission(folder: Path) -> None:
     """Checks a submission, repeats some of it, and reads its run for a comparison."""
     tasks = Tasks(cards=[folder / SUITE])
     board = build_board([folder / "submission"], tasks)
-    markdown(board_page(board))
+    to_markdown(board_page(board))
     checked = check_submission(folder / "submission", tasks)
     replay_episodes(checked, agent_of(checked.manifest, None), 3)
     read_for_comparison(folder / "run")

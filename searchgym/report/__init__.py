@@ -6,13 +6,13 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.report.board import board_page
-    from searchgym.report.html import html
-    from searchgym.report.markdown import markdown
+    from searchgym.report.html import to_html
+    from searchgym.report.markdown import to_markdown
     from searchgym.report.write import report_page, write_report
 
-__all__ = ["board_page", "html", "markdown", "report_page", "write_report"]
+__all__ = ["board_page", "report_page", "to_html", "to_markdown", "write_report"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {"board": "board_page", "html": "html", "markdown": "markdown", "write": "report_page write_report"},
+    {"board": "board_page", "html": "to_html", "markdown": "to_markdown", "write": "report_page write_report"},
 )

@@ -1,4 +1,4 @@
-"""Blocks that a page is made of: plain data without markup, which `html` and `markdown` render.
+"""Blocks that a page is made of: plain data without markup, which `to_html` and `to_markdown` render.
 
 Every text in a block is shown as it is: nothing that a run, a model or a submission says is read as markup.
 """

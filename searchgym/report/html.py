@@ -13,11 +13,11 @@ UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff
 """Control characters and halves of surrogate pairs: no text of a page, and some no UTF-8."""
 NUMBER: Final = re.compile(r"[-+]?\d[\d,.]*( .*)?")
 """Pattern of cells that are set as numbers."""
-NEEDS: Final = "pip install 'searchgym[report]'"
+NEEDS: Final = "pip install Jinja2 matplotlib"
 """Command that installs what pages need."""
 
 
-def html(page: Page) -> str:
+def to_html(page: Page) -> str:
     """Returns a page as HTML.
 
     Raises:

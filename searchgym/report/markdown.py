@@ -12,7 +12,7 @@ MARKUP: Final = re.compile(r"([\\`*_\[\]|~$])")
 """Characters that Markdown may read as markup within a line."""
 
 
-def markdown(page: Page) -> str:
+def to_markdown(page: Page) -> str:
     """Returns a page as Markdown; its figures and the episodes to read are left out."""
     blocks = [f"# {escaped(page.title)}", *filter(None, map(_block, page.blocks))]
     return "\n\n".join(blocks) + "\n"

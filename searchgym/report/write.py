@@ -9,7 +9,7 @@ from typing import Final
 from searchgym.corpora.files import write_atomic
 from searchgym.report.blocks import Block, Code, Heading, Items, Page, Reading, Text
 from searchgym.report.evaluations import evaluation_blocks
-from searchgym.report.html import html
+from searchgym.report.html import to_html
 from searchgym.report.runs import RunData, find_runs, names_of, read
 from searchgym.report.trainings import training_blocks
 from searchgym.version import __version__
@@ -100,7 +100,7 @@ def write_report(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Writes the report of runs to an HTML file, which appears when it is complete; see `report_page`."""
-    page = html(report_page(paths, sample, progress))
+    page = to_html(report_page(paths, sample, progress))
     with write_atomic(out) as file:
         file.write(page.encode())
     return out

@@ -152,8 +152,8 @@ def build(
     from searchgym.corpora.files import write_atomic
     from searchgym.eval.leaderboard.table import build_board
     from searchgym.report.board import board_page
-    from searchgym.report.html import html
-    from searchgym.report.markdown import markdown
+    from searchgym.report.html import to_html
+    from searchgym.report.markdown import to_markdown
 
     places = folders or [BOARD]
     for place in places:
@@ -165,7 +165,7 @@ def build(
     with stages() as progress:
         board = build_board(places, _tasks(corpus, retriever, suite_card), progress)
     if not board.refused:
-        made = html(board_page(board, figures=True)) if page.suffix == ".html" else markdown(board_page(board))
+        made = to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
         with write_atomic(page) as file:
             file.write(made.encode())
     if json:
