@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ MARKERS: Final = "osD^vPX*"
 """Markers of runs in order; with the colours they repeat at another pace, so that 64 runs differ."""
 LONGEST_NAME: Final = 36
 """Maximum number of characters of a run's name in a legend."""
+COMMENT: Final = re.compile(rb"<!--.*?-->", re.DOTALL)
+"""Pattern of comments of an SVG, in which matplotlib repeats the texts that it draws."""
+LONGEST_LINE: Final = 70
+"""Maximum number of characters of a line of other text in a figure."""
 MOST: Final = 12
 """Maximum number of runs in one figure: the first ones."""
 
@@ -66,7 +71,7 @@ def panels(series: Sequence[Series], label: str, title: str, caption: str, integ
                     style: dict[str, Any] = {"color": colours[place % len(colours)]}
                     axes.plot(xs, ys, marker=MARKERS[place % len(MARKERS)], markersize=4, **style)
                     axes.fill_between(xs, lows, highs, alpha=0.2, linewidth=0, **style)
-            axes.set_title(name, loc="left", fontsize="medium")
+            axes.set_title(_drawable(name), loc="left", fontsize="medium")
             axes.set_xlabel(label)
             if integer:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -120,7 +125,7 @@ def bars(series: Sequence[Series], title: str, caption: str) -> Picture | None:
                     ends = [[max(y - low, 0.0)], [max(high - y, 0.0)]]
                     axes.bar([at], [y], width * 0.92, color=colours[place % len(colours)])
                     axes.errorbar([at], [y], yerr=ends, color=axes.xaxis.label.get_color(), capsize=2, linewidth=1)
-        axes.set_xticks(range(len(names)), names)
+        axes.set_xticks(range(len(names)), [_drawable(name) for name in names])
         axes.set_ylabel("EM")
         axes.set_ylim(0, 1.05)
 
@@ -173,12 +178,17 @@ def _picture(
             ]
             figure.legend(handles=keys, loc="outside lower left", frameon=False, fontsize="small")
             figure.savefig(file, format="svg", metadata={"Date": None})
-        drawn[ground] = file.getvalue()
+        drawn[ground] = COMMENT.sub(b"", file.getvalue())
     return Picture(drawn["light"], drawn["dark"], title, caption)
 
 
 def _label(place: int, series: Series) -> str:
     """Returns a legend's entry: the number that the run has in the tables, and its name on one line."""
-    name = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(series.name.split()))
-    half = LONGEST_NAME // 2
-    return f"{place + 1}  {name if len(name) <= LONGEST_NAME else f'{name[:half]} … {name[-half:]}'}"
+    name, half = " ".join(series.name.split()), LONGEST_NAME // 2
+    return f"{place + 1}  {_drawable(name if len(name) <= LONGEST_NAME else f'{name[:half]} … {name[-half:]}')}"
+
+
+def _drawable(text: str) -> str:
+    """Returns at most two lines of `LONGEST_LINE` characters in which no character steers, or cannot be drawn."""
+    lines = [line[:LONGEST_LINE] for line in text.split("\n")[:2]]
+    return "\n".join("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines)

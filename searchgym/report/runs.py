@@ -80,12 +80,17 @@ def _is_run(folder: Path) -> bool:
 
 
 def _parts(folder: Path) -> Iterator[Path]:
-    """Yields the run folders directly in a folder: parts of a suite in its order, others by name."""
+    """Yields the run folders directly in a folder: parts of a suite in its order, others by name.
+
+    Names that begin with "before" come first, since runs are compared with the first of them.
+    """
     suite = read_json(folder / SUITE) if (folder / SUITE).is_file() else {}
     parts = suite.get("parts") if isinstance(suite, dict) else None
-    order = {name: place for place, name in enumerate(parts)} if isinstance(parts, list) else {}
-    folders = [entry for entry in folder.iterdir() if entry.is_dir() and _is_run(entry)]
-    yield from sorted(folders, key=lambda entry: (order.get(entry.name, len(order)), entry.name))
+    listed = [name for name in parts if isinstance(name, str)] if isinstance(parts, list) else []
+    order = {name: place for place, name in enumerate(listed)}
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir() and _is_run(entry)]
+    for name in sorted(names, key=lambda name: (order.get(name, len(order)), not name.startswith("before"), name)):
+        yield folder / name
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
