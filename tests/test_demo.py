@@ -107,6 +107,7 @@ def test_the_end_shows_scores_ceilings_time_and_commands(folder, capsys, monkeyp
     assert "at 4 hops closed-book (0.278) beats the trained model (0.244)" in out
     assert "50 of 90 questions compare" in out and "is right in 0.500 of them (trained: 0.440)" in out
     assert "time: 6 min 45 s, 284 s of them training" in out
+    assert f"curve: {folder}/train/curve.png" in out
     assert out.splitlines()[-1].startswith(f"report: {folder}/report.html ")
     commands = [line.split() for line in out.splitlines() if line.startswith("  .venv/bin/searchgym ")]
     assert [command[1] for command in commands] == ["show", "eval", "train"]

@@ -174,3 +174,10 @@ def test_notebooks_run(notebook):
     page = nbformat.read(ROOT / "notebooks" / notebook, as_version=4)
     NotebookClient(page, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
     assert sum(cell.cell_type == "code" for cell in page.cells) > 5
+
+
+@pytest.mark.parametrize("notebook", sorted(p.name for p in (ROOT / "notebooks").glob("*.ipynb")))
+def test_notebooks_open_in_colab_and_install(notebook):
+    badge, install, *_ = nbformat.read(ROOT / "notebooks" / notebook, as_version=4).cells
+    assert "](https://colab.research.google.com/github/" in badge.source and f"`notebooks/{notebook}`" in badge.source
+    assert "%pip install -q searchgym" in install.source

@@ -214,6 +214,7 @@ def print_summary(summary: Mapping[str, Any], out: Path) -> None:
         "  scripted agent that searches for the right titles with the same retriever and answers if it finds them all",
         *_explanations(em),
         f"time: {minutes} min {seconds} s, {summary['seconds']:.0f} s of them training",
+        f"curve: {summary['curve']}",
         "what to do next:",
         *(f"  {command}" for command in _next(summary, out)),
         f"report: {summary['report']} (curves, tables and episodes to read; open it in a browser)",
