@@ -18,7 +18,7 @@ from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, UsageError
 from searchgym.eval.runner import evaluate
 from searchgym.records import Answer, Call, Hit, Passage, Searched
-from searchgym.report import evaluations, trainings
+from searchgym.report import evaluations, questions, trainings
 from searchgym.report import figures as drawing
 from searchgym.report.blocks import Code, Heading, Items, Page, Picture, Table, Text
 from searchgym.report.episodes import Sample
@@ -283,8 +283,8 @@ def test_runs_of_an_earlier_version(tmp_path):
     assert "eval-finished: of an earlier version, without scores of questions" in page.text
     assert "eval-cut: unfinished" in page.text
     assert len(page.tables) == 2
-    questions = load_task(find_env("Demo")).questions  # found by their SHA-256
-    assert sum(question.text in page.text for question in questions) > 6
+    asked = load_task(find_env("Demo")).questions  # found by their SHA-256
+    assert sum(question.text in page.text for question in asked) > 6
 
 
 def test_folders_without_runs_are_refused(tmp_path):
@@ -305,17 +305,27 @@ def test_a_folder_of_runs_and_a_suite_in_its_order(tmp_path):
     assert str(tmp_path) not in page.text  # where a machine keeps its runs is nobody's business
 
 
-def test_questions_of_other_files_are_not_opened(tmp_path):
-    """A recipe of somebody else's names files and huge worlds; a report opens and builds neither."""
-    env = {"questions": str(tmp_path / "secret.jsonl")}
-    huge = {"world": {"split": "train", "size": 10**9, "seed": 1}}
-    for number, options in enumerate((env, huge, {"world": "x"}, {"world": {"size": "x"}})):
-        run = training(tmp_path / str(number), 0, [0.5], env="searchgym/World-v0", env_options=options)
-        write_episodes(run / "episodes.jsonl", [episode("q0", 1.0)])
-        assert "question q0" in page_of(run).text
-    run = training(tmp_path / "path", 0, [0.5], env=str(tmp_path / "card.yaml"))
-    write_episodes(run / "episodes.jsonl", [episode("q0", 1.0)])
-    assert "question q0" in page_of(run).text
+def shows_only_the_id(folder, id, env="searchgym/World-v0", **options):
+    run = training(folder, 0, [0.5], env=env, env_options=options)
+    write_episodes(run / "episodes.jsonl", [episode(id, 1.0)])
+    return f"question {id}" in page_of(run).text
+
+
+def test_a_recipe_of_others_opens_no_file_and_nothing_is_guessed(tmp_path):
+    id = load_task(find_env("World")).questions[0].id
+    assert not shows_only_the_id(tmp_path / "usual", id)
+    assert shows_only_the_id(tmp_path / "file", id, questions="secret.jsonl")
+    assert shows_only_the_id(tmp_path / "env", id, env=str(tmp_path / "card.yaml"))
+    for number, world in enumerate(("x", {"size": "x"}, {"size": 0}, {"level": "<b>"})):
+        assert shows_only_the_id(tmp_path / str(number), id, world=world)
+
+
+def test_no_huge_world_is_generated_for_its_texts(tmp_path, monkeypatch):
+    world = {"split": "train", "size": 40, "seed": 1}
+    id = load_task(find_env("World"), world=world).questions[0].id
+    assert not shows_only_the_id(tmp_path / "small", id, world=world)
+    monkeypatch.setattr(questions, "LARGEST", 39)
+    assert shows_only_the_id(tmp_path / "large", id, world=world)
 
 
 def test_the_questions_of_a_generated_world_are_shown(tmp_path, monkeypatch):
@@ -356,7 +366,7 @@ def hostile_runs(folder):
     first = evaluation(folder / "<img src=x onerror=fired(1)>", [1.0, 0.0, 1.0, 0.0], record=record, rows=rows)
     (first / "episodes.jsonl").unlink()
     write_episodes(first / "episodes.jsonl", made)
-    second = evaluation(folder / "$_{a}$ [x](javascript:fired(2))", [1.0] * 4, record=record, rows=rows)
+    second = evaluation(folder / "$\\frac{$ [x](javascript:fired(2))", [1.0] * 4, record=record, rows=rows)
     third = training(folder / "'\"><script>fired(3)<", 0, [0.5], name=everything, validation={"metric": everything})
     return [first, second, third]
 
@@ -419,6 +429,16 @@ def test_a_missing_package_is_named_with_the_command(package, message, tmp_path,
     with pytest.raises(UsageError, match=rf"{message}.*: pip install Jinja2 matplotlib"):
         write_report([run], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_example_of_the_docs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        evaluation(Path("runs") / name, [1.0, 0.0, 1.0, 0.0])
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    exec(compile(code, "docs/report.md", "exec"), {})
+    assert Parsed(Path("report.html").read_text()).tables[0][2][1] == "two"
 
 
 def test_a_run_that_is_being_written_is_read_and_not_touched(tmp_path):
