@@ -26,6 +26,9 @@ MOST_STEPS: Final = 60
 MOST_HITS: Final = 10
 """Maximum number of hits of one search that a page shows."""
 
+COSTS: Final = {"searches": "searches", "response_tokens": "tokens written", "read_tokens": "tokens read"}
+"""Name of a cost in the scores of an evaluation to its name on a page."""
+
 Asked = Mapping[str, tuple[str, Sequence[str]]]
 """Question id to the question's text and its gold answers."""
 
@@ -153,7 +156,7 @@ def shown(episode: Episode, asked: Asked) -> Shown:
     score = score_of(episode, "em")
     facts = [("ended by", str(episode.stop_reason or "nothing: unfinished")), ("reward", number(episode.reward))]
     facts += [("F1", number(score_of(episode, "f1"))), ("turns", str(episode.turns))]
-    facts += [(name.replace("_", " "), f"{value:.0f}") for name, value in costs_of(episode).items()]
+    facts += [(COSTS[name], f"{value:.0f}") for name, value in costs_of(episode).items()]
     facts += [("error", cut(episode.error, LONGEST))] if episode.error else []
     steps = _steps(episode)
     if len(steps) > MOST_STEPS:
@@ -174,7 +177,7 @@ def _steps(episode: Episode) -> list[Step]:
         label = f"turn {call.turn} · {call.role} of {call.model_key}{trial}{told}"
         steps.append((call.turn, 0, Step(cut(label, LONGEST_HIT), cut(call.text, LONGEST))))
     for searched in episode.searches:
-        label = f"turn {searched.turn} · search, {len(searched.hits)} hits"
+        label = f"turn {searched.turn} · search, {len(searched.hits)} hit{'s' * (len(searched.hits) != 1)}"
         steps.append((searched.turn, 1, Step(label, cut(searched.query, LONGEST), _hits(searched))))
     return [step for *_, step in sorted(steps, key=lambda entry: entry[:2])]
 

@@ -88,9 +88,9 @@ def _gaps(runs: Sequence[RunData]) -> tuple[dict[int, str], list[str]]:
     known = [(place, Run(run.name, run.record, run.rows, run.scores)) for place, run in numbered if run.rows]
     if len(known) < 2:
         return {}, []
-    (start, first), others = known[0], known[1:]
+    (_, first), *others = known
     notes = check_comparable([run for _, run in known])
-    gaps = {start: "the first"}
+    gaps: dict[int, str] = {}
     for place, run in others:
         if any("em" in row for row in run.rows.values()):
             found = difference(run.rows, first.rows)

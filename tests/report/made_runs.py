@@ -117,7 +117,7 @@ class Parsed(HTMLParser):
     def handle_data(self, data):
         self.texts.append(data)
         if {"td", "th"} & set(self._open):
-            self.tables[-1][-1][-1] += data
+            self.tables[-1][-1][-1] += data.replace("\u00a0", " ")  # which keep an interval on one line
 
     @property
     def text(self):

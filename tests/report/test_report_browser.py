@@ -81,6 +81,9 @@ def test_a_page_is_no_wider_than_a_phone_or_paper(browser, report):
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto(report.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390  # a wide table scrolls in its own box
+    page.set_viewport_size({"width": 720, "height": 1000})  # A4 with margins of a centimetre
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
     page.close()
 
 
