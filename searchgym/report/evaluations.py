@@ -10,6 +10,7 @@ from typing import Any, Final
 from searchgym.eval.compare import Run, check_comparable, difference
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.report.blocks import Block, Heading, Items, Picture, Text, between, filled, finite, number
+from searchgym.report.episodes import cut
 from searchgym.report.figures import MOST, Points, Series, bars, panels, scatter
 from searchgym.report.runs import RunData
 
@@ -18,6 +19,10 @@ HEAD: Final = (
     "gold pages found", "legal", "EM less the first (95 %)",
 )  # fmt: skip
 """Heads of the table."""
+LONGEST_NAME: Final = 300
+"""Maximum number of characters of a name in a run's record that a page shows."""
+MOST_TURNS: Final = 100
+"""Maximum number of turns in a figure."""
 SAME_QUESTIONS: Final = ("env", "questions_sha256", "scorer")
 """Fields of a record that decide which runs are in one table."""
 
@@ -33,8 +38,8 @@ def evaluation_blocks(runs: Sequence[RunData]) -> list[Block]:
 def _section(runs: Sequence[RunData]) -> list[Block]:
     """Returns the section about runs on the same questions."""
     first = runs[0].record
-    told = [str(first[name]) for name in ("dataset", "split", "scorer") if first.get(name)]
-    blocks: list[Block] = [Heading(str(first.get("env") or "unknown environment"))]
+    told = [cut(str(first[name]), LONGEST_NAME) for name in ("dataset", "split", "scorer") if first.get(name)]
+    blocks: list[Block] = [Heading(cut(str(first.get("env") or "unknown environment"), LONGEST_NAME))]
     if told:
         blocks.append(Text([f"Questions and scorer: {', '.join(told)}."]))
     gaps, notes = _gaps(runs)
@@ -59,8 +64,8 @@ def _cells(place: int, run: RunData, gap: str) -> list[str]:
     return [
         str(place),
         run.name,
-        str(run.record.get("agent", "")),
-        ", ".join(dict.fromkeys(map(str, named))),
+        cut(str(run.record.get("agent", "")), LONGEST_NAME),
+        cut(", ".join(dict.fromkeys(map(str, named))), LONGEST_NAME),
         number(scores.get("n"), 0),
         *(_with_interval(scores, name) for name in ("em", "f1")),
         number(scores.get("searches"), 2),
@@ -133,6 +138,7 @@ def _hops(runs: Sequence[RunData]) -> Picture | None:
     hops = sorted({str(row["hops"]) for run in runs for row in run.rows.values() if row.get("hops") is not None})
     if len(hops) < 2:
         return None
+    hops = hops[:MOST]
     series = [Series(run.name, {_hop_name(own, runs): _bar(run, own) for own in hops}) for run in runs]
     caption = "Exact match by the number of hops of the question, with 95 % bootstrap intervals over questions."
     return bars(series, "EM of each run by number of hops", caption)
@@ -167,7 +173,7 @@ def _by_turn(scores: Mapping[str, Any]) -> Points:
     if not isinstance(means, list):
         return []
     points = []
-    for turn, mean in enumerate(means, start=1):
+    for turn, mean in enumerate(means[:MOST_TURNS], start=1):
         if (value := finite(mean)) is not None:
             own = bounds[turn - 1] if isinstance(bounds, list) and len(bounds) >= turn else None
             points.append((float(turn), value, *_ends(own, value)))

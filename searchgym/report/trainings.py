@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from searchgym.report.blocks import Block, Heading, Text, filled, finite, number
+from searchgym.report.episodes import cut
+from searchgym.report.evaluations import LONGEST_NAME
 from searchgym.report.figures import MOST, Points, Series, panels
 from searchgym.report.runs import RunData
 
@@ -36,7 +38,7 @@ class Group:
     @property
     def name(self) -> str:
         """Name of the recipe and, of a single run, of its folder."""
-        recipe = str(self.runs[0].recipe.get("name", "unnamed recipe"))
+        recipe = cut(str(self.runs[0].recipe.get("name", "unnamed recipe")), LONGEST_NAME)
         return recipe if len(self.runs) > 1 else f"{recipe} ({self.runs[0].name})"
 
     @property
@@ -104,11 +106,11 @@ def _cells(place: int, group: Group) -> list[str]:
     known = [value for value in tokens if value is not None]
     return [
         str(place),
-        str(group.runs[0].recipe.get("name", "")),
+        cut(str(group.runs[0].recipe.get("name", "")), LONGEST_NAME),
         ", ".join(run.name for run in group.runs),
-        ", ".join(str(run.recipe.get("seed", "")) for run in group.runs),
+        cut(", ".join(str(run.recipe.get("seed", "")) for run in group.runs), LONGEST_NAME),
         str(max(steps, default="")),
-        group.validation.removeprefix("validation/"),
+        cut(group.validation.removeprefix("validation/"), LONGEST_NAME),
         _mean(ends[0]),
         _mean(ends[1]) if len(validation) > 1 else "",
         low_high,
