@@ -1,7 +1,7 @@
 """A real headless Chromium for tests of pages, and a record of what a page asked for and ran.
 
-The browser is the system's own (Debian's package ``chromium``), driven by playwright; `make test-slow` installs it where
-it may. Texts of `HOSTILE` call ``fired(...)`` if anything runs them.
+The browser is the system's own (Debian's package ``chromium``), driven by playwright; `make test-slow` installs it
+where it may. Texts of `HOSTILE` call ``fired(...)`` if anything runs them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HOSTILE = (
     "<a href=\"javascript:fired('href')\">click me</a>",
     "[click me](javascript:fired('markdown'))",
     "![x](https://elsewhere.invalid/pixel.png)",
-    "<img src=\"https://elsewhere.invalid/pixel.png\">",
+    '<img src="https://elsewhere.invalid/pixel.png">',
     "<link rel=stylesheet href=https://elsewhere.invalid/a.css><style>@import 'https://elsewhere.invalid/b.css';</style>",
-    "<meta http-equiv=refresh content=\"0;url=https://elsewhere.invalid/\">",
-    "\" onmouseover=\"fired('quote')\" x=\"",
+    '<meta http-equiv=refresh content="0;url=https://elsewhere.invalid/">',
+    '" onmouseover="fired(\'quote\')" x="',
     "' onfocus='fired(1)' autofocus='",
     "{{ 7 * 7 }} ${fired('template')} {% raw %}",
 )
@@ -68,7 +68,7 @@ class Seen:
     """Hostile texts that ran, by the word that they gave to ``fired``; dialogs and new windows too."""
 
     def elsewhere(self, host: str = "") -> list[str]:
-        """Returns the requests to another host than ``host:port``; by default every one that leaves this machine's files."""
+        """Returns the requests to another host than ``host:port``; by default all but those for files."""
         local = ("data", "blob", "about") if host else ("data", "blob", "about", "file")
         parts = {url: urlsplit(url) for url in self.requests}
         return [url for url, part in parts.items() if part.scheme not in local and part.netloc != host]
