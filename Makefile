@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean browser
+.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -31,6 +31,11 @@ setup: $(STAMP)  ## install into .venv (on a CUDA machine: make setup LOCK=requi
 
 demo: setup  ## train the shipped tiny model to search, and print its scores before and after (minutes)
 	$(VENV)/bin/searchgym demo
+
+RUN ?= $(or $(wildcard runs/demo),$(firstword $(shell ls -td runs/*/* 2>/dev/null)))
+report: setup  ## write runs as one page to read (RUN='FOLDER ...' OUT=; by default the demo, which is run first if no run is there)
+	$(if $(RUN),,$(VENV)/bin/searchgym demo)
+	$(VENV)/bin/searchgym report $(or $(RUN),runs/demo) $(if $(OUT),--out $(OUT))
 
 SUITE ?= worlds
 AGENT ?= single-search

@@ -37,7 +37,6 @@ from searchgym.eval.compare import read_run as read_for_comparison
 from searchgym.eval.formats import PREDICTION_FORMATS, read_predictions, score_answers, write_predictions
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import digest
-from searchgym.eval.leaderboard.page import markdown
 from searchgym.eval.leaderboard.replay import replay_episodes
 from searchgym.eval.leaderboard.submission import About, write_submission
 from searchgym.eval.leaderboard.table import build_board
@@ -47,6 +46,8 @@ from searchgym.graphs.packs import load_pack
 from searchgym.questions.generate import Plan
 from searchgym.questions.storage import read_split, write_set
 from searchgym.records import Context, Passage, Span
+from searchgym.report.board import board_page
+from searchgym.report.markdown import to_markdown
 from searchgym.rollout.loading import generation_settings, load_model, load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter, read_episodes
 from searchgym.train.learner.learner import LocalLearner
@@ -395,7 +396,7 @@ def read_submission(folder: Path) -> None:
     """Checks a submission, repeats some of it, and reads its run for a comparison."""
     tasks = Tasks(cards=[folder / SUITE])
     board = build_board([folder / "submission"], tasks)
-    markdown(board)
+    to_markdown(board_page(board))
     checked = check_submission(folder / "submission", tasks)
     replay_episodes(checked, agent_of(checked.manifest, None), 3)
     read_for_comparison(folder / "run")

@@ -37,6 +37,7 @@ QUICK = {  # arguments, and rows at least
     "docstrings.py": (["--number", "3"], 3),
     "viewing.py": (["--episodes", "200"], 14),
     "env_throughput.py": (["--runs", "1", "--steps", "64", "--grow", "0"], 6),
+    "report.py": (["--episodes", "20"], 1),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),
     "gpu.py": (["--shapes", "mini", "--row-tokens", "64", "--step-tokens", "256", "--runs", "2"], 1),
     "memory.py": (["--width", "64", "--layers", "2", "--vocabulary", "500", "--tokens", "512"], 2),

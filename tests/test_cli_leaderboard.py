@@ -97,6 +97,10 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     assert [row["name"] for row in track["rows"]][-1] == "evidence-oracle"
     assert [row["tier"] for row in track["rows"] if row["name"] == "single-search"] == ["run again"]
     assert Path("board/README.md").read_text().startswith("# Leaderboard")
+    json_of(cli("leaderboard", "build", "board", *mine, "--out", "page.html", "--json"))
+    page = Path("page.html").read_text()
+    assert "<td>single-search</td>" in page and page.count("data:image/svg+xml") == 2
+    assert cli("leaderboard", "build", "board", *mine, "--out", "page.txt")[0] == 2
     status, out, err = cli("leaderboard", "build", "board", *mine)
     assert (status, "3 rows, every one recomputed from its episodes; page: board/README.md" in err) == (0, True)
     assert "track: 25 passages" in out

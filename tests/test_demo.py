@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,13 @@ def test_it_says_where_curve_episodes_and_checkpoint_are(folder):
     assert summary["episodes"].endswith("episodes.jsonl")
 
 
+def test_its_report_has_every_part(folder):
+    page = Path(json.loads((folder / "summary.json").read_text())["report"]).read_text()
+    for name in ("before", "after", "closed-book", "single-search", "evidence-oracle", "train"):
+        assert f">{name}<" in page
+    assert page.count("<details") > QUESTIONS
+
+
 def test_the_shipped_model_reads_facts_that_it_never_saw():
     task = load_task(find_env("World"))
     singles = tuple(question for question in task.questions if question.kind == "single")[:40]
@@ -100,6 +108,7 @@ def test_the_end_shows_scores_ceilings_time_and_commands(folder, capsys, monkeyp
     assert "50 of 90 questions compare" in out and "is right in 0.500 of them (trained: 0.440)" in out
     assert "time: 6 min 45 s, 284 s of them training" in out
     assert f"curve: {folder}/train/curve.png" in out
+    assert out.splitlines()[-1].startswith(f"report: {folder}/report.html ")
     commands = [line.split() for line in out.splitlines() if line.startswith("  .venv/bin/searchgym ")]
     assert [command[1] for command in commands] == ["show", "eval", "train"]
     monkeypatch.chdir(folder)

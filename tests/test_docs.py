@@ -182,3 +182,10 @@ def test_the_page_about_opening_pages(capsys):
     search, opened, more = capsys.readouterr().out.split("</information>")[:3]
     assert "Doc 1(Title: Orrin Vale) Orrin Vale is a harbour town on the north coast of the\n" in search
     assert "Page(Title: Orrin Vale, part 1 of 2)" in opened and "part 2 of 2) Works, which" in more
+
+
+@pytest.mark.parametrize("notebook", sorted(p.name for p in (ROOT / "notebooks").glob("*.ipynb")))
+def test_notebooks_open_in_colab_and_install(notebook):
+    badge, install, *_ = nbformat.read(ROOT / "notebooks" / notebook, as_version=4).cells
+    assert "](https://colab.research.google.com/github/" in badge.source and f"`notebooks/{notebook}`" in badge.source
+    assert "%pip install -q searchgym" in install.source

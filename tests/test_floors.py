@@ -46,6 +46,7 @@ FLOORS = [
     {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.formats", "eval.leaderboard"},
+    {"report"},
     {"selfplay.arms"},
     {"selfplay", "curriculum"},
     {"train.algorithms"},

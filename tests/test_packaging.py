@@ -22,7 +22,7 @@ from searchgym.cards import CARD_FOLDERS
 
 ROOT = Path(__file__).parents[1]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-EXTRAS = {"torch", "transformers", "deepspeed", "peft", "datasets", "pyarrow", "tensorboard", "matplotlib"}
+EXTRAS = {"torch", "transformers", "deepspeed", "peft", "datasets", "pyarrow", "tensorboard", "matplotlib", "jinja2"}
 HEAVY = EXTRAS | {"numba", "bm25s"}
 
 

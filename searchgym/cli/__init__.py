@@ -14,6 +14,7 @@ from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.evaluation.predictions import predictions
 from searchgym.cli.evaluation.view import view
+from searchgym.cli.evaluation.report import report
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
@@ -32,6 +33,7 @@ app.command("list")(run.list_cards)
 app.command("play")(run.play)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
+app.command("report")(report)
 app.add_typer(leaderboard, name="leaderboard")
 app.add_typer(predictions, name="predictions")
 app.command("demonstrate")(demonstrate)

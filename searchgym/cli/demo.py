@@ -29,6 +29,7 @@ from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.records import Question
+from searchgym.report.write import write_report
 from searchgym.rollout.models import load_models
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
@@ -41,7 +42,8 @@ from searchgym.train.tiny.exam import ReadingTest
 ENV: Final = "searchgym/World-v0"
 SCRIPTED: Final = ("closed-book", "single-search", "evidence-oracle")
 """Agents without a model that answer the same questions: two lower bounds and the upper bound of the retriever."""
-PARTS: Final = {"before", "after", "train", "summary.json", *SCRIPTED}
+REPORT: Final = "report.html"
+PARTS: Final = {"before", "after", "train", "summary.json", REPORT, *SCRIPTED}
 """Names of the files and folders that a demonstration writes, and that a repetition replaces."""
 COMPARISONS: Final = "comparisons"
 OTHERS: Final = "others"
@@ -105,9 +107,12 @@ def run_demo(
             "curve": str(out / "train" / "curve.png"),
             "episodes": str(out / "train" / "episodes.jsonl"),
             "checkpoint": str(result.checkpoint),
+            "report": str(out / REPORT),
         }
         with write_atomic(out / "summary.json") as file:
             file.write((json.dumps(summary, indent=2) + "\n").encode())
+        say("writing its report ...")
+        write_report([out / name for name in ("before", "after", *SCRIPTED, "train")], out / REPORT)
     return summary
 
 
@@ -212,6 +217,7 @@ def print_summary(summary: Mapping[str, Any], out: Path) -> None:
         f"curve: {summary['curve']}",
         "what to do next:",
         *(f"  {command}" for command in _next(summary, out)),
+        f"report: {summary['report']} (curves, tables and episodes to read; open it in a browser)",
     ]
     print("\n".join(lines))  # noqa: T201
 

@@ -181,6 +181,8 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
         rows = [scored.rows[id, e.attempt] for e in attempts]
         yield {
             "id": id,
+            "question": question.text,
+            "golds": question.golds,
             "hops": hops_of(question),
             "type": question.kind,
             **{name: math.fsum(row.get(name) or 0.0 for row in rows) / len(rows) for name in names},

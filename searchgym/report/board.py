@@ -1,15 +1,16 @@
-"""The leaderboard as Markdown, in which nothing that a submission says is read as markup."""
+"""The page of a leaderboard."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from searchgym.eval.leaderboard.submission import Reported
 from searchgym.eval.leaderboard.table import COSTS, Board, Row, Track
 from searchgym.eval.leaderboard.tasks import BUDGETS
+from searchgym.report.blocks import Block, Code, Heading, Items, Page, Table, Text, between, number
+from searchgym.report.evaluations import cost_picture
 
 HEAD: Final = (
     "#", "name", "tier", "agent", "models", "EM", "95 % over questions", "seeds", "95 % over seeds", "F1", "searches",
@@ -18,48 +19,83 @@ HEAD: Final = (
 """Heads of a track's table."""
 TIERS: Final = {True: "run again", False: "recomputed"}
 """Tier of a row by whether it was run again."""
-MARKUP: Final = re.compile(r"([\\`*_\[\]|~$])")
-"""Characters that Markdown may read as markup within a line."""
-MEANING: Final = """\
-How to read it:
+MEANING: Final = Items(
+    [
+        (
+            "Tiers.",
+            [
+                "“run again”: the keepers of this page ran agent and models again and got the same scores. "
+                "“recomputed”: every score was computed from the episodes of the submission by the one scorer. "
+                "“reported”: numbers of others that nobody here could compute; they are never ranked."
+            ],
+        ),
+        (
+            "Tracks.",
+            [
+                "Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of "
+                "different tracks say nothing about each other. The table of a suite has the mean over its parts, each "
+                "counting the same, for rows with one retriever and one set of budgets in all of them; it has no "
+                "intervals and is no ranking."
+            ],
+        ),
+        (
+            "Differences",
+            [
+                "are to the best row of the track, with a paired bootstrap interval over questions (95 %); “not "
+                "distinguishable” where it holds 0. With several training seeds a question's score is the mean over "
+                "them; the interval over seeds is Student's t."
+            ],
+        ),
+        (
+            "Ceilings",
+            [
+                "are told the gold pages (evidence-oracle) or the answer (oracle); they bound the rows above and are "
+                "not ranked."
+            ],
+        ),
+        (
+            "What “recomputed” does not prove:",
+            [
+                "that the named model wrote the outputs, that its training saw none of the questions, or that nobody "
+                "chose the best of several runs. ",
+                Code("searchgym leaderboard check --replay"),
+                " repeats the searches and the workflow on the recorded outputs, so that invented hits and answers "
+                "that no output holds are refused; outputs that were themselves invented are found only by running the "
+                "model again.",
+            ],
+        ),
+    ]
+)
+"""How a reader should take the tables."""
 
-- **Tiers.** *run again*: the keepers of this page ran agent and models again and got the same scores. *recomputed*:
-  every score was computed from the episodes of the submission by the one scorer. *reported*: numbers of others that
-  nobody here could compute; they are never ranked.
-- **Tracks.** Rows are compared within a track only: the same questions, corpus, retriever and budgets. Numbers of
-  different tracks say nothing about each other. The table of a suite has the mean over its parts, each counting the
-  same, for rows with one retriever and one set of budgets in all of them; it has no intervals and is no ranking.
-- **Differences** are to the best row of the track, with a paired bootstrap interval over questions (95 %); *not
-  distinguishable* where it holds 0. With several training seeds a question's score is the mean over them; the interval
-  over seeds is Student's t.
-- **Ceilings** are told the gold pages (evidence-oracle) or the answer (oracle); they bound the rows above and are not
-  ranked.
-- **What "recomputed" does not prove**: that the named model wrote the outputs, that its training saw none of the
-  questions, or that nobody chose the best of several runs. `searchgym leaderboard check --replay` repeats the searches
-  and the workflow on the recorded outputs, so that invented hits and answers that no output holds are refused; outputs
-  that were themselves invented are found only by running the model again.
-"""
 
+def board_page(board: Board, *, figures: bool = False) -> Page:
+    """Returns the page of a leaderboard.
 
-def markdown(board: Board) -> str:
-    """Returns the page of a leaderboard."""
-    blocks = ["# Leaderboard", "Made by `make leaderboard`; every row is computed again from its episodes."]
-    suites = dict.fromkeys(track.suite for track in board.tracks)
-    for suite in suites:
-        blocks.append(f"## {escaped(suite)}")
+    Args:
+        board: The rows.
+        figures: Whether each track has a figure of accuracy against cost, for which matplotlib must be installed.
+    """
+    blocks: list[Block] = [
+        Text(["Made by ", Code("make leaderboard"), "; every row is computed again from its episodes."])
+    ]
+    for suite in dict.fromkeys(track.suite for track in board.tracks):
+        blocks.append(Heading(suite))
         tracks = [track for track in board.tracks if track.suite == suite]
-        blocks += [_table(*suite_table(alike)) for alike in _of_one_setting(tracks) if len(alike) > 1]
+        blocks += [Table(*suite_table(alike)) for alike in _of_one_setting(tracks) if len(alike) > 1]
         for track in tracks:
             blocks += [
-                f"### {escaped(track.part)}",
-                f"Track: {escaped(track.label)}.",
-                _table(HEAD, track_cells(track)),
+                Heading(track.part, 3),
+                Text([f"Track: {track.label}."]),
+                Table(HEAD, track_cells(track)),
             ]
+            if figures and (picture := cost_picture({row.manifest.name: _costs(row) for row in track.rows})):
+                blocks.append(picture)
     if board.reported:
-        blocks += ["## Reported only", _table(*reported_table(board.reported))]
+        blocks += [Heading("Reported only"), Table(*reported_table(board.reported))]
     if board.absent:
-        blocks += ["## Not looked at here", "\n".join(f"- {escaped(text)}" for text in board.absent)]
-    return "\n\n".join((*blocks, MEANING.strip())) + "\n"
+        blocks += [Heading("Not looked at here"), Items([("", [text]) for text in board.absent])]
+    return Page("Leaderboard", [*blocks, Heading("How to read it"), MEANING])
 
 
 def track_cells(track: Track) -> list[list[str]]:
@@ -91,6 +127,11 @@ def _cells(track: Track, row: Row, rank: str) -> list[str]:
         *(number(row.mean(name), 2 if name == "searches" else 0 if name.endswith("tokens") else 3) for name in COSTS),
         verdict,
     ]
+
+
+def _costs(row: Row) -> dict[str, Any]:
+    """Returns EM with its interval, and what it cost, under the names that the scores of a run have."""
+    return {"em_ci95": row.interval("em"), **{name: row.mean(name) for name in ("em", *COSTS)}}
 
 
 def suite_table(tracks: Sequence[Track]) -> tuple[list[str], list[list[str]]]:
@@ -125,33 +166,3 @@ def reported_table(rows: Sequence[Reported]) -> tuple[list[str], list[list[str]]
         for row in rows
     ]
     return ["name", "data", "EM", "F1", "source", "what differs", "by"], cells
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Formats a score; empty if it was not measured."""
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def between(bounds: Sequence[float]) -> str:
-    """Formats an interval."""
-    return f"{bounds[0]:.3f} to {bounds[1]:.3f}"
-
-
-def escaped(text: str) -> str:
-    """Returns text that Markdown and HTML show as it is, on one line."""
-    flat = " ".join(text.split())
-    for character, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        flat = flat.replace(character, name)
-    return MARKUP.sub(r"\\\1", flat)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table of escaped cells."""
-
-    def lines() -> Iterator[str]:
-        yield "| " + " | ".join(map(escaped, head)) + " |"
-        yield "|" + "---|" * len(head)
-        for row in rows:
-            yield "| " + " | ".join(map(escaped, row)) + " |"
-
-    return "\n".join(lines())

@@ -1,0 +1,150 @@
+"""Blocks that a page is made of: plain data without markup, which `to_html` and `to_markdown` render.
+
+Every text in a block is shown as it is: nothing that a run, a model or a submission says is read as markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text that is set as code within a line."""
+
+    text: str
+
+
+Inline = Sequence[str | Code]
+"""Parts of a paragraph in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Heading of a section."""
+
+    text: str
+    level: int = 2
+    """2 for a section, 3 for a section within one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One paragraph."""
+
+    parts: Inline
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """List of paragraphs, each with a term in bold before it or with none (``""``)."""
+
+    items: Sequence[tuple[str, Inline]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Table of text cells; a column whose cells all begin with a digit or sign is set as numbers in HTML."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Figure in two colourings; pages in Markdown leave it out."""
+
+    light: bytes
+    """SVG for a light background."""
+    dark: bytes
+    """SVG for a dark background."""
+    alt: str
+    """Content in words, for readers that show no images."""
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One hit of a search as a reader sees it."""
+
+    title: str
+    score: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One output of a model or one search of an episode."""
+
+    label: str
+    """Turn, and who did what in it."""
+    text: str
+    """Output of the model, or the query."""
+    hits: Sequence[Found] | None = None
+    """Hits of a search; None for an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One episode to read."""
+
+    id: str
+    question: str
+    golds: Sequence[str]
+    """Gold answers; empty if the run does not tell them."""
+    answer: str | None
+    right: bool | None
+    """Whether the answer is an exact match; None if it has no score."""
+    facts: Sequence[tuple[str, str]]
+    """What the episode cost and how it ended, by name."""
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Episodes to read, each folded to one line; pages in Markdown leave them out."""
+
+    episodes: Sequence[Shown]
+
+
+Block = Heading | Text | Items | Table | Picture | Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: its title and its blocks in order."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+def filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Returns a table without the columns in which every cell is empty."""
+    kept = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    return Table([head[place] for place in kept], [[row[place] for place in kept] for row in rows])
+
+
+def finite(value: object) -> float | None:
+    """Returns a finite number; None for everything else that a file of a run may hold instead."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
+def number(value: object, digits: int = 3) -> str:
+    """Formats a score for a cell; empty if it was not measured or is not a finite number."""
+    known = finite(value)
+    return "" if known is None else f"{known:.{digits}f}"
+
+
+def between(bounds: object, digits: int = 3) -> str:
+    """Formats an interval for a cell; empty if it is not one."""
+    if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
+        return ""
+    low, high = (number(bound, digits) for bound in bounds)
+    return f"{low} to {high}" if low and high else ""
