@@ -38,6 +38,7 @@ from searchgym.scoring.answers import (
     f1_score,
     musique_f1_score,
     normalise_answer,
+    span_recall,
 )
 from searchgym.scoring.evidence import EntityAliases
 from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
@@ -61,4 +62,5 @@ __all__ = [
     "normalise_answer",
     "score_predictions",
     "score_question",
+    "span_recall",
 ]
