@@ -6,6 +6,8 @@ import json
 
 from searchgym.agents.base import EpisodeIO, Observation
 from searchgym.errors import UsageError
+from searchgym.graphs.text import holds
+from searchgym.masking.spans import SEPARATOR
 from searchgym.records import Answer, Question, Search, title_key
 
 
@@ -38,6 +40,30 @@ class EvidenceOracle:
         seen = {title_key(hit.passage.title) for o in await search_titles(question, io) for hit in o.hits}
         complete = all(title_key(title) in seen for title in question.gold_titles)
         await io.step(gold_answer(question) if complete else Answer(""))
+
+
+class SpanOracle:
+    """Agent that asks the queries a masked text was made with, and fills in what their hits show.
+
+    Its reward is the upper bound for a perfect reader: below 1.0, the searches miss a page.
+    """
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode.
+
+        Raises:
+            UsageError: The question asks for no masked spans.
+        """
+        queries = question.metadata.get("queries")
+        if "masks" not in question.metadata or not isinstance(queries, list):
+            raise UsageError(f"span-oracle fills in masked spans, question {question.id!r} has none (masks, queries)")
+        shown = ""
+        for query in queries:
+            if io.turns_left > 1:
+                shown += (await io.step(Search((str(query),)))).text
+        spans = question.answers[0].split(SEPARATOR)
+        found = [span.strip() if holds(shown, span) else "unknown" for span in spans]
+        await io.step(Answer(f"{SEPARATOR} ".join(found)))
 
 
 class ClosedBook:

@@ -233,9 +233,10 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     given: dict[str, Any] = {name: value for name, value in options.items() if name in RULE_OPTIONS}
     if "world" in options:
         given["world"] = _spec(card, "world", options["world"])
-    for name in ("generated", "masked"):
-        if name in options:
-            given[name] = _spec(card, name, options[name])
+    if "generated" in options:
+        given["generated"] = _spec(card, "generated", options["generated"])
+    if "masked" in options:
+        given["masked"] = _spec(card, "masked", options["masked"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
@@ -251,7 +252,7 @@ def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
     spec = getattr(card, name)
     if spec is None:
         what = {"world": "generated worlds", "generated": "generated questions", "masked": "masked spans"}[name]
-        raise UsageError(f"{card.id}: {name}= is for {what}, this environment has others")
+        raise UsageError(f"{card.id}: {name}= is for {what}, this environment's questions are not generated so")
     if not isinstance(given, Mapping):
         raise UsageError(f"{card.id}: {name}= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
     return dataclasses.asdict(spec) | dict(given)
@@ -292,7 +293,9 @@ def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) ->
 def _with_masked(card: EnvCard, spec: MaskedSpec, options: TaskOptions) -> TaskOptions:
     """Returns the options with masked spans of the user's corpus: generated at first use, then from the cache."""
     if "corpus" not in options:
-        raise UsageError(f"{card.id} hides parts of a corpus of yours: pass corpus=PATH (a file or a folder of documents)")
+        raise UsageError(
+            f"{card.id} hides parts of a corpus of yours: pass corpus=PATH (a file or a folder of documents)"
+        )
     from searchgym.masking.generate import Rules as Shown
     from searchgym.masking.storage import cached_masks
     from searchgym.questions.storage import read_split

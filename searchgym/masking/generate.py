@@ -59,6 +59,7 @@ def generate(
     retriever: Retriever,
     held_out: HeldOut | None = None,
     progress: Progress = lambda what, done, whole: None,
+    known: Sequence[Window] | None = None,
 ) -> MaskedSet:
     """Generates masked spans; the same corpus and the same parameters give the same tasks.
 
@@ -69,13 +70,15 @@ def generate(
         retriever: Retriever over the corpus.
         held_out: Pages and names that belong to evaluation questions: in no task, and in no hit.
         progress: Called with progress reports.
+        known: Windows with their spans, of a corpus whose facts are known. Default: they are found by the spec.
 
     Raises:
         DataError: The corpus gives no task; the message says what the rules took.
     """
     check_spec(spec)
     made, out = MaskedSet(), held_out or HeldOut()
-    windows = [w for w in _windows(passages, spec, rules, made.counts, progress) if w.page not in out.pages]
+    found = _windows(passages, spec, rules, made.counts, progress) if known is None else known
+    windows = [window for window in found if window.page not in out.pages]
     usable = [w for w in (_usable(window, passages, spec, out) for window in windows) if w.spans]
     made.counts["windows"] = len(usable)
     made.counts.update(f"{span.kind} spans" for window in usable for span in window.spans)
@@ -86,13 +89,15 @@ def generate(
         made.questions[split] = []
         for masks in sorted(set(spec.masks), reverse=True):
             wanted = round(spec.n * share / len(set(spec.masks))) + lacking
-            found = list(maker.questions(own, split, masks, wanted))
-            lacking = wanted - len(found)
-            made.questions[split] += found
-            progress(f"{split}: {masks} masks", len(found), wanted)
+            tasks = list(maker.questions(own, split, masks, wanted))
+            lacking = wanted - len(tasks)
+            made.questions[split] += tasks
+            progress(f"{split}: {masks} masks", len(tasks), wanted)
     if not any(made.questions.values()):
         told = ", ".join(f"{name} {count}" for name, count in made.counts.most_common(8))
-        raise DataError(f"gives no masked spans (source: {spec.source}): {len(passages)} passages; {told or 'no spans'}")
+        raise DataError(
+            f"gives no masked spans (source: {spec.source}): {len(passages)} passages; {told or 'no spans'}"
+        )
     return made
 
 

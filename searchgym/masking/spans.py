@@ -268,7 +268,7 @@ class Supports:
 def same_page(one: Passage, other: Passage) -> bool:
     """Returns whether two passages are parts of one page, or copies of each other."""
     title = title_key(one.title)
-    return bool(title) and title == title_key(other.title) or one.text.strip() == other.text.strip()
+    return (bool(title) and title == title_key(other.title)) or one.text.strip() == other.text.strip()
 
 
 # -- spans that are known ------------------------------------------------------------------------------------------

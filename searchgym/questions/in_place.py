@@ -123,7 +123,8 @@ def parts_of(sentence: str, spans: Sequence[tuple[regex.Pattern[str], str]], tit
             start, end = match.span("object")
             words = norm(sentence[start:end]).split()
             overlaps = any(start < other_end and other < end for other, other_end, _ in found)
-            if is_whole(sentence, start, end) and words and len(words) <= _LONGEST_ANSWER and not overlaps and not own & set(words):
+            fits = bool(words) and len(words) <= _LONGEST_ANSWER and not own & set(words)
+            if fits and not overlaps and is_whole(sentence, start, end):
                 found.append((start, end, ask))
     return found
 

@@ -124,8 +124,8 @@ def span_recall(prediction: str, gold: str) -> float:
     Spans and parts are separated by semicolons. A part of more than twice the words of its span scores 0, and so does
     an answer of more parts than there are spans: recall alone would pay for listing everything.
 
-    Source: MaskSearch, arXiv 2505.20285, rewards recall of words; its code is not public. That spans are compared one by
-    one, the separator and the guard are inferred or ours.
+    Source: MaskSearch, arXiv 2505.20285, rewards recall of words; its code is not public. That spans are compared one
+    by one, the separator and the guard are inferred or ours.
     """
     spans = [Counter(normalise_answer(part).split()) for part in gold.split(";")]
     parts = [Counter(normalise_answer(part).split()) for part in prediction.split(";")]
