@@ -82,10 +82,10 @@ def generate(
     usable = [w for w in (_usable(window, passages, spec, out) for window in windows) if w.spans]
     made.counts["windows"] = len(usable)
     made.counts.update(f"{span.kind} spans" for window in usable for span in window.spans)
+    pages = _pages(passages, usable)
     maker = _Maker(passages, spec, rules, retriever, out, made.counts)
     for split, share in zip(SPLITS, SHARES, strict=True):
-        pages = _pages(len(passages), usable)[split]
-        own, lacking = [window for window in usable if window.page in pages], 0
+        own, lacking = [window for window in usable if window.page in pages[split]], 0
         made.questions[split] = []
         for masks in sorted(set(spec.masks), reverse=True):
             wanted = round(spec.n * share / len(set(spec.masks))) + lacking
@@ -138,10 +138,15 @@ def _usable(window: Window, passages: Sequence[Passage], spec: MaskedSpec, out: 
     return Window(window.page, window.start, window.end, tuple(spans))
 
 
-def _pages(count: int, windows: Sequence[Window]) -> dict[str, frozenset[int]]:
-    """Returns the pages of each split: no page and no page that states its spans is in two."""
+def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, frozenset[int]]:
+    """Returns the passages of each split: no page, with its parts and copies and what states its spans, is in two."""
     edges = [(window.page, other) for window in windows for span in window.spans for other in span.supports]
-    return split_pages(count, edges, SHARES)
+    first: dict[tuple[str, str], int] = {}
+    for number, passage in enumerate(passages):
+        for key in (("title", title_key(passage.title)), ("text", passage.text.strip())):
+            if key[1]:
+                edges.append((first.setdefault(key, number), number))
+    return split_pages(len(passages), edges, SHARES)
 
 
 class _Maker:
@@ -224,21 +229,26 @@ class _Maker:
     def _shown(self, draft: Draft, hits: Sequence[Hit], before: dict[int, int]) -> dict[int, int]:
         """Returns the spans, by their numbers, that hits show for the first time, with the page that shows each."""
         shown = get_protocol("tags").observation([hits], self._rules.words)
-        new = {}
+        own, kept, new = self._page(draft), self._spec.source == "kept", {}
         for n, (span, answer) in enumerate(zip(draft.spans, draft.answers, strict=True)):
-            stating = {draft.window.page} if self._spec.source == "kept" else set(span.supports)
-            there = [page for hit in hits if (page := self._number[hit.passage.id]) in stating]
+            there = [
+                page
+                for hit in hits
+                if (page := self._number[hit.passage.id]) in span.supports or (kept and own.has(hit.passage))
+            ]
             if n not in before and there and holds(shown, answer):
                 new[n] = there[0]
         return new
 
     def hidden(self, draft: Draft) -> Hidden:
         """Returns the page that a draft must not find."""
-        if self._spec.source == "kept":
-            return Hidden()
+        return Hidden() if self._spec.source == "kept" else self._page(draft)
+
+    def _page(self, draft: Draft) -> Hidden:
+        """Returns the page of a draft: its passage with all parts and copies."""
         passage = self._passages[draft.window.page]
         title = title_key(passage.title)
-        ids = {passage.id, *self._texts[passage.text.strip()], *(self._titles[title] if title else ())}
+        ids = {*self._texts[passage.text.strip()], *(self._titles[title] if title else ())}
         return Hidden(frozenset(ids), title)
 
     def _question(self, draft: Draft, queries: list[str], pages: list[int], split: str, number: int) -> Question:

@@ -1,6 +1,7 @@
 """``MaskedSpan-v0``: generated tasks, the environment, its reward and its oracle, in both modes."""
 
 import asyncio
+import itertools
 import os
 import warnings
 from collections import Counter
@@ -82,7 +83,7 @@ def test_masks_are_as_many_as_asked_for_and_the_text_says_what_the_answer_does_n
 
 
 def test_what_many_masks_lack_fewer_make_up_for():
-    short = [Passage(p.id, p.title, p.text.partition(" In ")[0] + " In the north.") for p in linked_pages(16)]
+    short = [Passage(p.id, p.title, p.text.partition(". ")[0] + " in the north.") for p in linked_pages(16)]
     found = Counter(q.metadata["masks"] for q in tasks(pages=short, n=40, masks=[1, 4]))
     assert found[4] == 0 and found[1] > 20
 
@@ -94,9 +95,8 @@ def test_splits_share_no_page(source):
         for split, own in made(source).questions.items()
     }
     assert all(pages.values())
-    assert (
-        not pages["train"] & pages["validation"] | pages["train"] & pages["test"] | pages["test"] & pages["validation"]
-    )
+    for one, other in itertools.combinations(pages.values(), 2):
+        assert not one & other
 
 
 def test_a_kept_source_answers_and_a_hidden_one_is_answered_by_a_page_that_names_it():
@@ -136,7 +136,7 @@ def test_numbers_out_of_range_are_refused(fields, message):
     [
         [Passage("1", "A", "Nothing.")],
         [Passage("1", "", "word")],
-        [Passage(str(n), "Same", "The film was directed by Mara Vint in the north of the land of lamps.") for n in range(3)],
+        [Passage(str(n), "Same", "The film was directed by Mara Vint in the north of the land.") for n in range(3)],
         [Passage("1", "A", "x" * 2**20), Passage("2", "B", "word")],
     ],
 )  # fmt: skip
@@ -323,8 +323,7 @@ def test_real_pages_give_250_strict_spans_and_nothing_of_an_evaluation(tmp_path,
         assert not pages & gold and not {said for _, said in spans} & (answers | gold)
         assert not {q.text for q in task.questions} & {q.text for q in kept}
         asked = task.questions[::40]
-        found = task.retriever.search_for(
-            [q.id for q in asked], [sorted(gold)[n % len(gold)] for n in range(len(asked))], 10
-        )
+        names = [sorted(gold)[n % len(gold)] for n in range(len(asked))]
+        found = task.retriever.search_for([q.id for q in asked], names, 10)
         assert not {norm(hit.passage.title) for hits in found for hit in hits} & gold
         assert all(e.reward == 1.0 for e in played(task.asking(asked), "span-oracle"))
