@@ -26,7 +26,7 @@ from searchgym.errors import CardError, DataError, UsageError
 from searchgym.graphs.text import holds, norm
 from searchgym.masking.generate import Rules, generate
 from searchgym.questions.storage import read_card
-from searchgym.records import Passage, Question
+from searchgym.records import Passage, Question, SupportingFact
 from searchgym.rollout.engine import Engine
 from searchgym.scoring import normalise_answer, span_recall
 from searchgym.testing import EnvironmentTests
@@ -295,10 +295,17 @@ def test_the_oracle_says_only_what_it_saw():
     assert dates and not any(dates)
 
 
-def test_the_oracle_needs_masked_spans():
-    task = load_task(find_env("searchgym/MaskedSpan-v0"), questions=[Question("q", "Who?", ("x",))], retriever=INDEX)
-    with pytest.raises(UsageError, match="span-oracle fills in masked spans"):
-        played(task, "span-oracle")
+def test_the_oracle_reads_other_questions_by_their_gold_titles():
+    page = next(page for page in PAGES if "painter" in page.text)
+    asked = [
+        Question("q", "What was it?", ("a painter",), supporting_facts=(SupportingFact(page.title),)),
+        Question("r", "Who?", ("nobody at all",), supporting_facts=(SupportingFact(page.title),)),
+        Question("s", "Who?", ("x; y",)),
+    ]
+    task = load_task(find_env("searchgym/MaskedSpan-v0"), questions=asked, retriever=INDEX)
+    assert {e.question_id: e.answer.text for e in played(task, "span-oracle")} == {
+        "q": "a painter", "r": "unknown", "s": "unknown",
+    }  # fmt: skip
 
 
 # -- real pages ----------------------------------------------------------------------------------------------------
