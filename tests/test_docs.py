@@ -174,3 +174,15 @@ def test_notebooks_run(notebook):
     page = nbformat.read(ROOT / "notebooks" / notebook, as_version=4)
     NotebookClient(page, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
     assert sum(cell.cell_type == "code" for cell in page.cells) > 5
+
+
+def test_masked_spans_of_documents(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    (tmp_path / "notes").mkdir()
+    for number, page in enumerate(PAGES[:60]):
+        (tmp_path / "notes" / f"{number}.md").write_text(f"# {page.title}\n\n{page.text}\n")
+    monkeypatch.chdir(tmp_path)
+    (code,) = python_blocks("docs/masked_spans.md")
+    scope = {}
+    exec(compile(code, "docs/masked_spans.md", "exec"), scope)
+    assert (scope["reward"], scope["terminated"]) == (1.0, True)
