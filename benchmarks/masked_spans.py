@@ -1,12 +1,12 @@
 """Masked spans of a corpus: how many there are, some of them as they are asked, and what an oracle's searches find.
 
-    python benchmarks/masked_spans.py CORPUS [--hold-out FILE ...] [--n 1000] [--seed 0] [--shown 20] [--questions 200]
-                                      [--json]
+    python benchmarks/masked_spans.py CORPUS [--hold-out FILE ...] [--n 1000] [--seed 0] [--shown 20]
+                                      [--questions 200] [--json]
 
-For each mode (kept and hidden source) it prints the spans by kind, the tasks by number of masks, what the rules refused,
-`--shown` tasks drawn at random, and two figures of an oracle that knows the queries but reads only what its searches show:
-the share of drafts that it solves before unsolvable ones are left out, and its mean recall in the environment, over
-`--questions` tasks, with hits that held the source page counted.
+For each mode (kept and hidden source) it prints the spans by kind, the tasks by number of masks, what the rules
+refused, some tasks drawn at random (``--shown``), and two figures of an oracle that knows the queries but reads only
+what its searches show: the share of drafts that it solves before the others are left out, and, over ``--questions``
+tasks, its mean recall in the environment, with the tasks in which the source page was among the hits.
 """
 
 from __future__ import annotations

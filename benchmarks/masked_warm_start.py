@@ -4,10 +4,10 @@
                                            [--questions 500] [--out runs/masked] [--json]
 
 One reader is trained for all, on exercises alone (``--reader`` tokens). From it each arm reads as many tokens
-(``--tokens``) of demonstrations in the order of the tiny model's curriculum: ``plain`` as they are, ``masked`` with a share
-of them replaced, at their beginning, by masked spans whose source is kept, of one to four masks. Then both train by
-``tiny-grpo`` for ``--steps`` steps. Greedy EM on the held-out questions of World-v0 is measured after the warm start and
-after the training; one arm beats the other if the 95 % t-interval of the paired differences over seeds excludes 0.
+(``--tokens``) of demonstrations in the order of the tiny model's curriculum: ``plain`` as they are, ``masked`` with a
+share of them replaced, at their beginning, by masked spans whose source is kept, of one to four masks. Then both train
+by ``tiny-grpo`` for ``--steps`` steps. Greedy EM on the held-out questions of World-v0 is measured after the warm start
+and after the training; one arm beats the other if the 95 % t-interval of the paired differences over seeds excludes 0.
 
 With the folder of an earlier run, what is finished is not repeated, and a training that was stopped goes on.
 """
@@ -46,9 +46,7 @@ def main() -> None:
     parser.add_argument("--reader", type=int, default=5_200_000, help="tokens of exercises that the reader reads")
     parser.add_argument("--tokens", type=int, default=4_000_000, help="tokens of demonstrations that each arm reads")
     parser.add_argument("--share", type=float, default=0.25, help="share of these that are masked spans in their arm")
-    parser.add_argument(
-        "--steps", type=int, default=12, help="steps of tiny-grpo after the warm start; 0 leaves it out"
-    )
+    parser.add_argument("--steps", type=int, default=12, help="steps of tiny-grpo afterwards; 0: none")
     parser.add_argument("--questions", type=int, default=500, help="number of held-out questions")
     parser.add_argument("--out", type=Path, default=Path("runs/masked"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -79,17 +77,8 @@ def warm(stages: tuple[Stage, ...], seed: int, tokens: int, start: str | None, o
     summary = out / "summary.json"
     if not summary.is_file() or (out / STATE).is_file():
         print(f"{out} ...", file=sys.stderr, flush=True)
-        run = Run.start(settings)
-        run.train(Saver(), out, resume=summary.is_file())
+        Run.start(settings).train(None, out, resume=summary.is_file())
     return dict(json.loads(summary.read_text(encoding="utf-8")))
-
-
-class Saver:
-    """Stands in place of an examiner, so that a training is saved on the way and measures nothing."""
-
-    def examine(self, model: Any, search: bool = True) -> dict[str, Any]:
-        """Returns no scores."""
-        return {}
 
 
 def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from searchgym.train.learner.lora import adapter_config, adapter_weights, add_ad
 from searchgym.train.recipe.options import LoraOptions
 
 TINY = [
-    "model=tiny", "questions.n=300", "demonstrations.masked=8", "demonstrations.reading=16", "demonstrations.searching=16",
+    "model=tiny", "questions.n=300", "demonstrations.masked=8", "demonstrations.reading=16",
+    "demonstrations.searching=16",
     "demonstrations.values=[learner.frozen_layers=0]", "selection.pool=10", "selection.attempts=2", "selection.low=0",
     "selection.high=1", "test=6",
     "reinforce.values=[steps=2, rollout.questions=2, rollout.attempts=2, rollout.resample=0, learner.frozen_layers=0,"
@@ -102,7 +103,8 @@ def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
 def test_the_estimate_by_hand(tmp_path):
     pipeline = load_pipeline(
         "smol-own",
-        [f"corpus={tmp_path}", "demonstrations.masked=3", "demonstrations.reading=10", "demonstrations.searching=4", "selection.pool=10",
+        [f"corpus={tmp_path}", "demonstrations.masked=3", "demonstrations.reading=10", "demonstrations.searching=4",
+         "selection.pool=10",
          "selection.attempts=2", "test=5", "reinforce.values=[steps=3, rollout.questions=2, rollout.attempts=2,"
          " validation.every=3, validation.questions=6]"],
     )  # fmt: skip

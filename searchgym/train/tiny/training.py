@@ -227,7 +227,7 @@ class Run:
 
         Args:
             examiner: Evaluates the model at even intervals and at the end; None: never.
-            out: Folder in which the model is saved after each evaluation, replacing the last save; None: not saved.
+            out: Folder in which the model is saved at these intervals, replacing the last save; None: not saved.
             resume: Resume from the last save in `out`; the final weights are as without the interruption.
 
         Raises:
@@ -244,15 +244,14 @@ class Run:
                 continue
             loss, count = trainer.step(samples, self.tokens / settings.tokens)
             losses, targets = losses + loss * count, targets + count
-            if examiner is None or self.tokens < min(due, settings.tokens):
+            if (examiner is None and out is None) or self.tokens < min(due, settings.tokens):
                 continue
             due += every
             self.seconds += time.monotonic() - began
             row = {"tokens": self.tokens, "stage": number, "loss": losses / targets}
             row["tokens_per_second"] = self.tokens / self.seconds
-            self.history.append(
-                row | examiner.examine(self.model, search=settings.stages[number].lesson in ("episode", "teams"))
-            )
+            search = settings.stages[number].lesson in ("episode", "teams")
+            self.history.append(row | (examiner.examine(self.model, search=search) if examiner is not None else {}))
             _say(json.dumps(self.history[-1]))
             if out is not None:
                 self.save(out, trainer)
