@@ -99,6 +99,26 @@ def test_splits_share_no_page(source):
         assert not one & other
 
 
+def test_parts_and_copies_of_a_page_are_in_one_split():
+    """Ten pages of three parts each, whose texts differ, and a page whose text stands under many titles."""
+    parts = [
+        Passage(f"{n}-{part}", f"Page {n}", f"The house was bought by {a} {b} in the north of the land in days of old.")
+        for n in range(10)
+        for part, (a, b) in enumerate(zip(("Ada", "Bo", "Cal"), SURNAMES[n:], strict=False))
+    ]
+    found = made(pages=parts, masks=[1], n=200)
+    pages = [{q.metadata["page"] for q in own} for own in found.questions.values()]
+    assert all(pages) and sum(map(len, pages)) == len(set().union(*pages)) >= 8
+    text = "The film was directed by Mara Vint in the north of the land where all of the lamps are lit at night."
+    copies = [Passage(f"c{n}", f"Copy {n}", text) for n in range(10)]
+    found = made(pages=copies, masks=[1], n=200, rules=Rules(top_k=10))
+    assert sum(bool(own) for own in found.questions.values()) == 1
+
+
+SURNAMES = ("Abbot", "Berg", "Crane", "Dahl", "Eklund", "Frost", "Grieg", "Holm", "Ibsen", "Jansen", "Krogh", "Lund",
+            "Moe", "Nygaard", "Olsen", "Post")  # fmt: skip
+
+
 def test_a_kept_source_answers_and_a_hidden_one_is_answered_by_a_page_that_names_it():
     by_title = {page.title: page for page in PAGES}
     for question in tasks("kept"):
