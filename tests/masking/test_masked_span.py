@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import warnings
 from collections import Counter
@@ -23,6 +24,7 @@ from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import CardError, DataError, UsageError
+from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.graphs.text import holds, norm
 from searchgym.masking.generate import Rules, generate
 from searchgym.questions.storage import read_card
@@ -296,6 +298,16 @@ def test_written_tasks_hide_their_sources_wherever_they_are_asked(tmp_path):
     for asked in task.questions:
         (hits,) = task.retriever.search_for([asked.id], [asked.metadata["page"]], 5)
         assert asked.metadata["page"] not in {hit.passage.title for hit in hits}
+
+
+def test_a_run_over_hidden_sources_is_recorded_and_resumed(tmp_path):
+    task = task_of("hidden")
+    agent = load_agent("span-oracle")
+    scores = evaluate(task, agent, tmp_path / "run", {})
+    assert scores["reward"] == scores["em"] == 1.0
+    retriever = json.loads((tmp_path / "run" / "run.json").read_text())["retriever"]
+    assert retriever["retriever"] == "HidingRetriever" and retriever["passages"] == len(PAGES)
+    assert evaluate(task, agent, tmp_path / "run", {}, EvalOptions(resume=True)) == scores
 
 
 # -- the oracle ----------------------------------------------------------------------------------------------------
