@@ -79,6 +79,28 @@ class GeneratedSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSpec:
+    """Parameters of masked spans that are made from a corpus: equal specs and corpora give the same tasks."""
+
+    n: int = 1000
+    """Number of tasks over all splits; fewer if the corpus has no more."""
+    seed: int = 0
+    split: Literal["train", "validation", "test", "all"] = "train"
+    """Split to ask; no source page is in two splits."""
+    source: Literal["kept", "hidden"] = "kept"
+    """``kept``: the passage's own page can be found. ``hidden``: it is never among the hits, and only spans are hidden
+    that another page states strictly."""
+    masks: list[int] = dataclasses.field(default_factory=lambda: [1, 2, 3, 4])
+    """Numbers of spans that are hidden at once, from 1 to 4, each in as many tasks."""
+    pack: str = "people-and-works"
+    """Pack of patterns that find names, dates and numbers."""
+    triples: str | None = None
+    """File of triples whose subjects are titles and whose objects are hidden, instead of links and a pack."""
+    hold_out: list[str] = dataclasses.field(default_factory=list)
+    """Question files whose gold pages are in no task and no hit: those of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvCard:
     """Card of one environment: its id, data, budgets and rules."""
 
@@ -92,10 +114,12 @@ class EnvCard:
     """Parameters of the generated world that provides questions and corpus; None for published data."""
     generated: GeneratedSpec | None = None
     """Parameters of questions generated from the user's corpus; None for questions that exist."""
+    masked: MaskedSpec | None = None
+    """Parameters of masked spans of the user's corpus; None for other questions."""
     scorer: ScorerName = "hotpotqa"
     """Official scorer that evaluation reports."""
     reward: str = "em"
-    """Reward of a finished episode: ``em``, ``f1`` or ``module:function``."""
+    """Reward of a finished episode: ``em``, ``f1``, ``recall`` or ``module:function``."""
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
     thoughts: Literal["keep", "drop"] = "keep"

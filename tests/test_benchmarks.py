@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from linked_pages import linked_pages
 from scipy.stats import ttest_1samp
 
 from searchgym.cards import WorldSpec
@@ -316,3 +317,46 @@ def test_main_effects_by_hand():
     assert effects["both against neither"]["p"] == pytest.approx(by_scipy)
     assert methods.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert methods.holm([0.6, 0.5]) == [1.0, 1.0]
+
+
+def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import masked_warm_start
+
+    em = {"masked": (0.5, 0.6, 0.55), "plain": (0.4, 0.5, 0.45)}
+    rows = [{"arm": arm, "seed": n, "warm em": own} for arm, values in em.items() for n, own in enumerate(values, 1)]
+    found = masked_warm_start.contrast(rows, "warm")
+    assert found["difference"] == pytest.approx(0.1) and found["verdict"] == "masked wins"
+    worse = [row | {"warm em": 1 - row["warm em"]} for row in rows]
+    assert masked_warm_start.contrast(worse, "warm")["verdict"] == "plain wins"
+    rows[0]["warm em"] = 0.1
+    assert masked_warm_start.contrast(rows, "warm")["verdict"] == "not resolved"
+
+
+@pytest.mark.slow
+def test_two_warm_starts_and_no_more_after_they_are_made(tmp_path):
+    given = ["--seeds", "1", "--reader", "9000", "--tokens", "16000", "--steps", "1", "--questions", "4"]
+    found = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), "--json")
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    assert [row["arm"] for row in result["arms"]] == ["masked", "plain"]
+    assert all(row["tokens"] >= 16000 and row["generated_tokens"] > 0 for row in result["arms"])
+    assert [row["after"] for row in result["contrasts"]] == ["warm", "trained"]
+    again = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), "--json")
+    assert again.returncode == 0 and json.loads(again.stdout) == result
+    other = script("masked_warm_start.py", *given[:-1], "5", "--out", str(tmp_path / "runs"))
+    assert other.returncode == 2 and "another --out" in other.stderr
+
+
+@pytest.mark.slow
+def test_masked_spans_are_counted_and_printed(tmp_path):
+    write_corpus(tmp_path / "corpus.jsonl", linked_pages(12))
+    found = script("masked_spans.py", str(tmp_path / "corpus.jsonl"), "--n", "40", "--shown", "3", "--json")
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    for source, with_source in (("kept", True), ("hidden", False)):
+        told = result[source]
+        assert told["spans"] == sum(told["by kind"].values()) > 0 and len(told["shown"]) == 3
+        assert sum(told["by masks"].values()) == sum(told["tasks"].values()) == told["oracle"]["tasks"]
+        assert told["oracle"]["recall"] == 1.0
+        assert told["oracle"]["source among the hits"] == (told["oracle"]["tasks"] if with_source else 0)

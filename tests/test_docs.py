@@ -189,3 +189,15 @@ def test_notebooks_open_in_colab_and_install(notebook):
     badge, install, *_ = nbformat.read(ROOT / "notebooks" / notebook, as_version=4).cells
     assert "](https://colab.research.google.com/github/" in badge.source and f"`notebooks/{notebook}`" in badge.source
     assert "%pip install -q searchgym" in install.source
+
+
+def test_masked_spans_of_documents(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    (tmp_path / "notes").mkdir()
+    for number, page in enumerate(PAGES[:60]):
+        (tmp_path / "notes" / f"{number}.md").write_text(f"# {page.title}\n\n{page.text}\n")
+    monkeypatch.chdir(tmp_path)
+    (code,) = python_blocks("docs/masked_spans.md")
+    scope = {}
+    exec(compile(code, "docs/masked_spans.md", "exec"), scope)
+    assert (scope["reward"], scope["terminated"]) == (1.0, True)

@@ -34,7 +34,7 @@ FLOORS = [
     {"corpora.worlds"},
     {"corpora.worlds.__init__"},
     {"questions"},
-    {"browsing"},
+    {"browsing", "masking"},
     {"envs"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},

@@ -7,6 +7,7 @@ import json
 from searchgym.agents.base import EpisodeIO, Observation
 from searchgym.errors import UsageError
 from searchgym.graphs.text import holds
+from searchgym.masking.spans import SEPARATOR
 from searchgym.records import Action, Answer, More, Open, Question, Search, title_key
 
 
@@ -53,6 +54,26 @@ class EvidenceOracle:
             whole = {title_key(look.title) for look in looks} >= {title_key(title) for title in question.gold_titles}
             complete = complete and (whole or any(holds(text, answer) for answer in question.golds))
         await io.step(gold_answer(question) if complete else Answer(""))
+
+
+class SpanOracle:
+    """Agent that asks the queries a masked text was made with, and fills in what their hits show.
+
+    Its reward is the upper bound for a perfect reader: below 1.0, the searches miss a page. Other questions it searches
+    by their gold titles, and answers if the answer was shown.
+    """
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        masked = isinstance(question.metadata.get("masks"), int)
+        queries = question.metadata.get("queries") if masked else question.gold_titles
+        shown = ""
+        for query in queries or ():
+            if io.turns_left > 1:
+                shown += (await io.step(Search((str(query),)))).text
+        spans = question.answers[0].split(SEPARATOR) if masked else [question.answers[0]]
+        found = [span.strip() if holds(shown, span) else "unknown" for span in spans]
+        await io.step(Answer(f"{SEPARATOR} ".join(found)))
 
 
 class ClosedBook:

@@ -13,8 +13,8 @@ from searchgym.cli.evaluation.compare import compare
 from searchgym.cli.evaluation.evaluate import evaluate
 from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.evaluation.predictions import predictions
-from searchgym.cli.evaluation.view import view
 from searchgym.cli.evaluation.report import report
+from searchgym.cli.evaluation.view import view
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay

@@ -13,7 +13,7 @@ from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.browsing.pages import pages_of
-from searchgym.cards import EnvCard, GeneratedSpec, ProtocolName, QuestionSource, build, data_file
+from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
@@ -40,7 +40,7 @@ class TaskOptions(TypedDict, total=False):
     """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
     or a function that builds one from the corpus's passages."""
     reward: str | Reward
-    """Reward: ``"em"``, ``"f1"``, ``"module:function"`` or a callable that takes the final `State`."""
+    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"module:function"`` or a callable that takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     distractors: bool
@@ -51,6 +51,8 @@ class TaskOptions(TypedDict, total=False):
     """Fields of `WorldSpec` that replace the card's, to generate another world: ``{"seed": 7, "size": 200}``."""
     generated: Mapping[str, Any]
     """Fields of `GeneratedSpec` that replace the card's: ``{"n": 200, "split": "test"}``."""
+    masked: Mapping[str, Any]
+    """Fields of `MaskedSpec` that replace the card's: ``{"source": "hidden", "masks": [1, 2]}``."""
     top_k: int
     """Passages retrieved per query."""
     max_turns: int
@@ -124,7 +126,16 @@ def reward_f1(state: State) -> float:
     return 0.0 if state.answer is None else scoring.f1_score(state.answer.text, state.question.golds)
 
 
+def reward_recall(state: State) -> float:
+    """Returns span recall with a guard on length (see `scoring.span_recall`), the largest over the gold answers."""
+    answer = state.answer
+    return 0.0 if answer is None else max(scoring.span_recall(answer.text, gold) for gold in state.question.golds)
+
+
 REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
+"""Rewards that are scores of every episode, too."""
+NAMED: dict[str, Reward] = {**REWARDS, "recall": reward_recall}
+"""Rewards that a card names without a module."""
 
 
 def get_reward(reward: str | Reward) -> Reward:
@@ -137,10 +148,10 @@ def get_reward(reward: str | Reward) -> Reward:
         return reward
     if not isinstance(reward, str):
         raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
-    if reward in REWARDS:
-        return REWARDS[reward]
+    if reward in NAMED:
+        return NAMED[reward]
     if ":" not in reward:
-        raise UnknownNameError("reward", reward, [*REWARDS, "module:function"])
+        raise UnknownNameError("reward", reward, [*NAMED, "module:function"])
     function: Reward = load_function("reward", reward)
     return function
 
@@ -203,6 +214,12 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options)
+    if card.masked is not None:
+        from searchgym.masking.hiding import hiding
+
+        if card.browse:
+            raise UsageError(f"{card.id}: browse would open the pages that searches hide: leave browse off")
+        retriever = hiding(retriever, questions, card.masked.hold_out)
     pages = pages_of(retriever) if card.browse else None
     return Task(card, Rules.from_card(card, pages), questions, retriever, reward, by_id, aliases)
 
@@ -229,6 +246,8 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         given["world"] = _spec(card, "world", options["world"])
     if "generated" in options:
         given["generated"] = _spec(card, "generated", options["generated"])
+    if "masked" in options:
+        given["masked"] = _spec(card, "masked", options["masked"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
@@ -243,8 +262,8 @@ def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
     """Returns the fields of the card's world or generated questions with those the user gave replaced."""
     spec = getattr(card, name)
     if spec is None:
-        what = "worlds" if name == "world" else "questions"
-        raise UsageError(f"{card.id}: {name}= is for generated {what}, this environment's are not generated")
+        what = {"world": "generated worlds", "generated": "generated questions", "masked": "masked spans"}[name]
+        raise UsageError(f"{card.id}: {name}= is for {what}, this environment's questions are not generated so")
     if not isinstance(given, Mapping):
         raise UsageError(f"{card.id}: {name}= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
     return dataclasses.asdict(spec) | dict(given)
@@ -254,6 +273,8 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
     """Returns the options, completed with generated questions, and a world's corpus, where the user gave none."""
     if card.generated is not None and "questions" not in options:
         return _with_generated(card, card.generated, options)
+    if card.masked is not None and "questions" not in options:
+        return _with_masked(card, card.masked, options)
     user_corpus = "corpus" in options or bool(options.get("distractors")) or _has_corpus(options.get("retriever"))
     if card.world is None or ("questions" in options and user_corpus):
         return options
@@ -277,6 +298,22 @@ def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) ->
     corpus = load_corpus(path)
     plan = Plan(n=spec.n, seed=spec.seed, top_k=card.top_k, shapes=tuple(spec.shapes) or USUAL)
     folder = cached_set(corpus, spec.pack, plan, home() / "questions", str(path), spec.hold_out)
+    return {"retriever": corpus, **options, "questions": read_split(folder, spec.split)}
+
+
+def _with_masked(card: EnvCard, spec: MaskedSpec, options: TaskOptions) -> TaskOptions:
+    """Returns the options with masked spans of the user's corpus: generated at first use, then from the cache."""
+    if "corpus" not in options:
+        raise UsageError(
+            f"{card.id} hides parts of a corpus of yours: pass corpus=PATH (a file or a folder of documents)"
+        )
+    from searchgym.masking.generate import Rules as Shown
+    from searchgym.masking.storage import cached_masks
+    from searchgym.questions.storage import read_split
+
+    corpus = load_corpus(find_corpus(_path(card, options["corpus"])))
+    shown = Shown(top_k=card.top_k, words=card.max_observation_words, searches=max(1, card.max_turns - 1))
+    folder = cached_masks(corpus, spec, shown, home() / "masked")
     return {"retriever": corpus, **options, "questions": read_split(folder, spec.split)}
 
 

@@ -20,7 +20,7 @@ from searchgym.train.recipe.recipe import Recipe, recipe_keys
 from searchgym.yaml_reader import read_yaml
 
 KIND: Final = "pipelines"
-WARM: Final = {"reading": "smol-read", "searching": "smol-search"}
+WARM: Final = {"masked": "smol-search", "reading": "smol-read", "searching": "smol-search"}
 """Recipes that train on demonstrations, by what is shown."""
 
 
@@ -42,6 +42,9 @@ class QuestionOptions:
 class DemonstrationOptions:
     """How much is demonstrated before the model learns by itself."""
 
+    masked: int = 0
+    """Number of episodes in which an oracle fills in masked spans of the pages, before all other practice
+    (MaskSearch's order); 0 leaves the stage out."""
     reading: int = 240
     """Number of contexts in which questions about given pages are answered; 0 leaves the stage out."""
     searching: int = 160
@@ -131,7 +134,8 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
     pipeline = build(Pipeline, data, where)
     if not pipeline.corpus:
         raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
-    if pipeline.test < 1 or min(pipeline.demonstrations.reading, pipeline.demonstrations.searching) < 0:
+    shown = pipeline.demonstrations
+    if pipeline.test < 1 or min(shown.masked, shown.reading, shown.searching) < 0:
         raise CardError(f"{where}: test must be at least 1, and numbers of demonstrations not negative")
     _ = pipeline.plan, pipeline.choice  # they check their values
     if pipeline.recipe.method != "policy":

@@ -12,6 +12,8 @@ from searchgym.practice.pipeline import Pipeline
 REPORT: Final = "report.md"
 WHAT: Final = {
     "questions": "questions made from the documents",
+    "masked": "masked spans demonstrated",
+    "filler": "practised filling in",
     "reading": "reading practice written",
     "reader": "practised reading",
     "searching": "searches demonstrated",

@@ -2,6 +2,7 @@
 
 corpus.jsonl    the pages that practice may use
 questions/      generated questions, in three splits that share no page
+masked/         oracle episodes on masked spans filler/    the adapter after them
 reading/        practice in reading             reader/    the adapter after it
 searching/      oracle episodes                 searcher/  the adapter after them
 validation/     questions for validation        test/      questions for scores
@@ -36,7 +37,7 @@ from searchgym.corpora.retrieval.backends import Progress
 from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
-from searchgym.errors import NothingLeftError, RunExistsError, UsageError
+from searchgym.errors import DataError, NothingLeftError, RunExistsError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate, write_json
 from searchgym.practice.pipeline import WARM, Pipeline
 from searchgym.practice.selection import SELECTED, select, write_pool
@@ -57,6 +58,7 @@ PIPELINE: Final = "pipeline.yaml"
 MADE: Final = "made.json"
 """File beside an adapter that says how it was made."""
 ENV: Final = "searchgym/Corpus-v0"
+MASKED: Final = "searchgym/MaskedSpan-v0"
 FEWEST: Final = 8
 """Demonstrations, or training questions, below which a stage is left out: they are too few for one step."""
 Steps = Callable[[Recipe], AbstractContextManager[Callable[[Mapping[str, float]], None]]]
@@ -96,7 +98,7 @@ class Work:
     @property
     def practised(self) -> str:
         """Model after the demonstrations, as far as there were any."""
-        for name in ("searcher", "reader"):
+        for name in ("searcher", "reader", "filler"):
             if self.done.get(name, {}).get("checkpoint"):
                 return str(self.done[name]["checkpoint"])
         return self.pipeline.model
@@ -170,34 +172,44 @@ def pool_for(work: Work, split: str, counts: Mapping[str, int]) -> int:
 
 
 def demonstrated(work: Work, name: str) -> dict[str, Any]:
-    """Writes demonstrations, of ``reading`` or of ``searching``."""
+    """Writes demonstrations, of ``masked`` spans, of ``reading`` or of ``searching``."""
     wanted = getattr(work.pipeline.demonstrations, name)
     folder = work.out / name
     if folder.exists():
         return {"episodes": read_yaml(folder / "card.yaml")["episodes"]}
     if not wanted:
         return {"episodes": 0}
-    task = work.task(work.questions("train"))
     tokenizer = load_tokenizer(work.pipeline.model)
-    form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
     seed, agent = work.pipeline.seed, work.recipe.agent
     try:
+        task = masked_task(work, wanted) if name == "masked" else work.task(work.questions("train"))
+        form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))
         if name == "reading":
             shown = demonstrate_reading(task, form, wanted, seed=seed)
         else:
             shown = demonstrate_search(task, form, wanted, agent=agent, seed=seed)
-    except UsageError as error:  # small corpora may give questions and no demonstration
+    except (DataError, UsageError) as error:  # small corpora may give questions and no demonstration
         return {"episodes": 0, "left_out": str(error)}
     made = {"kind": name, "model": work.pipeline.model, "seed": seed}
     return {"episodes": write_demonstrations(shown, folder, made)["episodes"]}
 
 
+def masked_task(work: Work, wanted: int) -> Task:
+    """Returns masked spans of the pages, without those that validation and test questions need."""
+    apart = [str(file) for split in ("validation", "test") if (file := work.questions(split)).exists()]
+    apart = [file for file in apart if Path(file).stat().st_size]
+    spec = {"n": 2 * wanted, "split": "all", "seed": work.pipeline.seed, "hold_out": apart}
+    spec["pack"] = work.pipeline.questions.pack
+    options = work.pipeline.env_options | {"corpus": str(work.out / "corpus.jsonl"), "masked": spec}
+    return load_task(find_env(MASKED), **options)
+
+
 def warmed(work: Work, shown: str) -> dict[str, Any]:
-    """Trains on the demonstrations of ``reading`` or ``searching``: each is read about once."""
+    """Trains on the demonstrations of ``masked`` spans, ``reading`` or ``searching``: each is read about once."""
     count = work.done[shown]["episodes"]
     if count < FEWEST:
         return {"left_out": f"{count} demonstrations are too few"}
-    name = {"reading": "reader", "searching": "searcher"}[shown]
+    name = {"masked": "filler", "reading": "reader", "searching": "searcher"}[shown]
     steps = count // FEWEST
     values = [
         f"model={work.practised}",
@@ -280,6 +292,8 @@ def deliver(work: Work) -> dict[str, Any]:
 
 ORDER: Final[dict[str, Callable[[Work], dict[str, Any]]]] = {
     "questions": generate,
+    "masked": lambda work: demonstrated(work, "masked"),
+    "filler": lambda work: warmed(work, "masked"),
     "reading": lambda work: demonstrated(work, "reading"),
     "reader": lambda work: warmed(work, "reading"),
     "searching": lambda work: demonstrated(work, "searching"),

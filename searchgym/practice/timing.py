@@ -90,6 +90,7 @@ def expected(pipeline: Pipeline, speeds: Speeds) -> dict[str, float]:
     validations = 1 + recipe.steps // recipe.validation.every if recipe.validation.every else 0
     step = speeds.episodes(episodes) + episodes * EPISODE_READ / speeds.learnt
     return {
+        "filler": shown.masked * EPISODE_READ / speeds.learnt,
         "reader": shown.reading * READING / speeds.learnt,
         "searcher": shown.searching * EPISODE_READ / speeds.learnt,
         "selected": speeds.episodes(1.5 * choice.pool * choice.attempts),  # half of them are measured twice

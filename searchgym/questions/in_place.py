@@ -101,7 +101,7 @@ def sentences_of(
         sentence = naming(source, page, without_brackets(tidy(passage.text[start:end])))
         if sentence is None or _PRONOUN.match(sentence) or not LEAST <= len(sentence.split()) <= MOST:
             continue
-        found = _parts(sentence, spans, title)
+        found = parts_of(sentence, spans, title)
         if not found:
             continue
         start_of, end_of, ask = rng.choice(found)
@@ -110,7 +110,7 @@ def sentences_of(
             yield Asked(_worded(sentence, start_of, end_of, ask), answer)
 
 
-def _parts(sentence: str, spans: Sequence[tuple[regex.Pattern[str], str]], title: str) -> list[tuple[int, int, str]]:
+def parts_of(sentence: str, spans: Sequence[tuple[regex.Pattern[str], str]], title: str) -> list[tuple[int, int, str]]:
     """Returns the parts of a sentence that can be asked for: start, end and the words that ask."""
     found: list[tuple[int, int, str]] = []
     own = set(norm(title).split())
@@ -123,10 +123,15 @@ def _parts(sentence: str, spans: Sequence[tuple[regex.Pattern[str], str]], title
             start, end = match.span("object")
             words = norm(sentence[start:end]).split()
             overlaps = any(start < other_end and other < end for other, other_end, _ in found)
-            whole = not _BEGUN.search(sentence, 0, start) and not _GOES_ON.match(sentence, end)
-            if whole and words and len(words) <= _LONGEST_ANSWER and not overlaps and not own & set(words):
+            fits = bool(words) and len(words) <= _LONGEST_ANSWER and not own & set(words)
+            if fits and not overlaps and is_whole(sentence, start, end):
                 found.append((start, end, ask))
     return found
+
+
+def is_whole(sentence: str, start: int, end: int) -> bool:
+    """Returns whether a part of a sentence is a whole name: it neither begins earlier nor goes on."""
+    return not _BEGUN.search(sentence, 0, start) and not _GOES_ON.match(sentence, end)
 
 
 def _worded(sentence: str, start: int, end: int, ask: str) -> str:

@@ -42,6 +42,7 @@ from searchgym.scoring.answers import (
     musique_f1_score,
     normalise_answer,
     plain_f1_score,
+    span_recall,
 )
 from searchgym.scoring.evidence import EntityAliases
 from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
@@ -66,4 +67,5 @@ __all__ = [
     "plain_f1_score",
     "score_predictions",
     "score_question",
+    "span_recall",
 ]

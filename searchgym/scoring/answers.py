@@ -6,7 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from searchgym.errors import ScoringError, UsageError
 
@@ -118,3 +118,28 @@ def musique_f1_score(prediction: str, golds: Sequence[str]) -> float:
     text = normalise_answer(prediction)
     normalised = _normalised(golds)
     return max((_token_overlap(text, gold).f1 if text or gold else 1.0 for gold in normalised), default=0.0)
+
+
+LONGEST: Final = 2
+"""Number of times by which a part of an answer may be longer than the span it stands for."""
+
+
+def span_recall(prediction: str, gold: str) -> float:
+    """Returns the mean recall of words over the spans of a gold answer, each compared with the part at its place.
+
+    Spans and parts are separated by semicolons. A part of more than twice the words of its span scores 0, and so does
+    an answer of more parts than there are spans: recall alone would pay for listing everything.
+
+    Source: MaskSearch, arXiv 2505.20285, rewards recall of words; its code is not public. That spans are compared one
+    by one, the separator and the guard are inferred or ours.
+    """
+    spans = [Counter(normalise_answer(part).split()) for part in gold.split(";")]
+    parts = [Counter(normalise_answer(part).split()) for part in prediction.split(";")]
+    if len(parts) > len(spans):
+        return 0.0
+    found = [
+        (span & part).total() / span.total() if part.total() <= LONGEST * span.total() else 0.0
+        for span, part in zip(spans, parts, strict=False)
+        if span
+    ]
+    return sum(found) / len(spans)

@@ -24,7 +24,8 @@ from searchgym.train.learner.lora import adapter_config, adapter_weights, add_ad
 from searchgym.train.recipe.options import LoraOptions
 
 TINY = [
-    "model=tiny", "questions.n=300", "demonstrations.reading=16", "demonstrations.searching=16",
+    "model=tiny", "questions.n=300", "demonstrations.masked=8", "demonstrations.reading=16",
+    "demonstrations.searching=16",
     "demonstrations.values=[learner.frozen_layers=0]", "selection.pool=10", "selection.attempts=2", "selection.low=0",
     "selection.high=1", "test=6",
     "reinforce.values=[steps=2, rollout.questions=2, rollout.attempts=2, rollout.resample=0, learner.frozen_layers=0,"
@@ -102,12 +103,14 @@ def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
 def test_the_estimate_by_hand(tmp_path):
     pipeline = load_pipeline(
         "smol-own",
-        [f"corpus={tmp_path}", "demonstrations.reading=10", "demonstrations.searching=4", "selection.pool=10",
+        [f"corpus={tmp_path}", "demonstrations.masked=3", "demonstrations.reading=10", "demonstrations.searching=4",
+         "selection.pool=10",
          "selection.attempts=2", "test=5", "reinforce.values=[steps=3, rollout.questions=2, rollout.attempts=2,"
          " validation.every=3, validation.questions=6]"],
     )  # fmt: skip
     # an episode reads 900 tokens at 90 a second and writes 60 at 6: 20 s; learning it takes 900 / 45 = 20 s
     found = expected(pipeline, Speeds(read=90, written=6, learnt=45))
+    assert found["filler"] == pytest.approx(3 * 20)
     assert found["reader"] == pytest.approx(10 * 350 / 45)
     assert found["searcher"] == pytest.approx(4 * 20)
     assert found["selected"] == pytest.approx(10 * 2 * 1.5 * 20)
@@ -193,15 +196,17 @@ def test_a_pipeline_that_was_killed_twice_ends_as_one_that_was_not(documents, tm
     said = whole.stderr.read()
     whole.stderr.close()
     assert whole.wait() == 0, said
-    assert re.search(r"^about \d.* in all, .*: reader .*, searcher .*, selected .*, reinforced .*, scores ", said, re.M)
+    assert re.search(
+        r"^about \d.* in all, .*: filler .*, reader .*, searcher .*, selected .*, reinforced .*, scores ", said, re.M
+    )
     out = tmp_path / "killed"
-    killed_at(command(documents, out), tmp_path / "home", "stage 5 of 9: searcher")
+    killed_at(command(documents, out), tmp_path / "home", "stage 7 of 11: searcher")
     killed_at(command(documents, out, "--resume"), tmp_path / "home", "step 1/2 · reward")
     last = started(command(documents, out, "--resume"), tmp_path / "home")
     said = last.stderr.read()
     last.stderr.close()
     assert last.wait() == 0, said
-    assert "stage 6" not in said and "stage 7 of 9: reinforced" in said
+    assert "stage 8" not in said and "stage 9 of 11: reinforced" in said
     assert without_seconds(out) == without_seconds(tmp_path / "whole")
     assert list(ORDER) == without_seconds(out)[0]
     rows = json.loads((out / "stages.json").read_text())["scores"]["scores"]
@@ -220,7 +225,13 @@ def test_documents_that_give_too_little_leave_stages_out(tmp_path):
     folder.mkdir()
     for number, passage in enumerate(build_world(WorldSpec("simple", size=60, seed=3, split="train")).passages[:30]):
         (folder / f"{number}.md").write_text(f"---\ntitle: {passage.title}\n---\n{passage.text}\n")
-    values = ["questions.shares=[0.7,0,0.3]", "demonstrations.reading=8", "demonstrations.searching=0", "test=3"]
+    values = [
+        "questions.shares=[0.7,0,0.3]",
+        "demonstrations.masked=0",
+        "demonstrations.reading=8",
+        "demonstrations.searching=0",
+        "test=3",
+    ]
     arguments = [*command(folder, tmp_path / "out"), *values, "selection.high=0.01", "selection.low=0.01"]
     process = started(arguments, tmp_path / "home")
     said = process.stderr.read()

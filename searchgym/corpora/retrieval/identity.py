@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever
 
 
 def identify(retriever: AnyRetriever) -> dict[str, Any]:
@@ -20,6 +20,6 @@ def identify(retriever: AnyRetriever) -> dict[str, Any]:
         identity |= settings()
     # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its server.
     if callable(getattr(retriever, "passages", None)):
-        assert isinstance(retriever, CorpusRetriever)
-        identity |= {"passages": len(retriever), "corpus": retriever.corpus_sha256}
+        corpus: Any = retriever  # a `CorpusRetriever`, or one whose hits depend on the question
+        identity |= {"passages": len(corpus), "corpus": corpus.corpus_sha256}
     return identity

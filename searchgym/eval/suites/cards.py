@@ -15,7 +15,7 @@ from searchgym.errors import CardError, DataMissingError, UnknownNameError
 DATA: Final = "$SEARCHGYM_DATA"
 """Beginning of a path in the folder of evaluation data."""
 OPTIONS: Final = (
-    "questions", "corpus", "retriever", "distractors", "aliases", "world", "generated", "protocol", "top_k",
+    "questions", "corpus", "retriever", "distractors", "aliases", "world", "generated", "masked", "protocol", "top_k",
     "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
 )  # fmt: skip
 """Options of an environment that a suite may set: none that names code, so that a card can be anybody's."""

@@ -38,7 +38,10 @@ def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> di
     shared: dict[str, AnyRetriever] = {}
     for part in suite.parts:
         env = _env(suite, part)
-        alone = {"corpus", "retriever", "distractors", "world", "generated"} & {*part.options, *(options or {})}
+        alone = {"corpus", "retriever", "distractors", "world", "generated", "masked"} & {
+            *part.options,
+            *(options or {}),
+        }
         sharing = not alone and env.world is None
         own: dict[str, Any] = {"retriever": shared[env.corpus]} if sharing and env.corpus in shared else {}
         task = load_part(suite, part, cast("TaskOptions", {**own, **(options or {})}))

@@ -11,8 +11,10 @@ from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.text import base_title, norm
+from searchgym.masking.hiding import HidingRetriever
+from searchgym.masking.spans import SEPARATOR
 from searchgym.questions.storage import held_out_by
-from searchgym.records import title_key
+from searchgym.records import Question, title_key
 
 
 def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
@@ -41,9 +43,19 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
     asked = [
         question
         for question in task.questions
-        if all(map(apart, question.gold_titles or ())) and not {norm(a) for a in question.golds} & held_out.names
+        if all(map(apart, (*(question.gold_titles or ()), *_source_of(question))))
+        and not {norm(part) for answer in question.golds for part in (answer, *answer.split(SEPARATOR))}
+        & held_out.names
     ]
     if not asked:
         raise UsageError(f"each of the {len(task.questions)} questions is about a page that is held out")
     left = [passage for page, passage in enumerate(passages) if page not in held_out.pages]
-    return dataclasses.replace(task.asking(asked), retriever=build_in_memory(left)), len(passages) - len(left)
+    index = build_in_memory(left)
+    hiding = task.retriever.over(index) if isinstance(task.retriever, HidingRetriever) else index
+    return dataclasses.replace(task.asking(asked), retriever=hiding), len(passages) - len(left)
+
+
+def _source_of(question: Question) -> list[str]:
+    """Returns the title of the page whose text a question shows with masked spans, none for other questions."""
+    page = question.metadata.get("page")
+    return [page] if "masks" in question.metadata and isinstance(page, str) else []

@@ -20,6 +20,7 @@ from searchgym.envs.core import Rules
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.text import base_title, holds, sentences
+from searchgym.masking.spans import SEPARATOR
 from searchgym.records import Episode, Opened, Passage, Question, title_key
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
@@ -77,7 +78,7 @@ def demonstrate_search(
     pages = {title_key(passage.title): passage for passage in passages_of(task.retriever) or ()}
     for start in range(0, len(asked), BATCH):
         batch = asked[start : start + BATCH]
-        stops = {q.id for q in batch if len(q.gold_titles or ()) > 1 and rng.random() < early}
+        stops = {q.id for q in batch if len(q.gold_titles or ()) > 1 and rng.random() < early and not is_masked(q)}
         if agent == AGENT:
             episodes = play(task, [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch], form)
         else:
@@ -154,11 +155,21 @@ def _reading(title: str, wanted: str, rules: Rules) -> Iterator[str]:
 
 
 def queries_of(question: Question) -> list[str]:
-    """Returns the names of a question's gold pages, as it was generated with or else by their titles."""
+    """Returns the names of a question's gold pages, as it was generated with or else by their titles.
+
+    Masked spans are searched for by the text that is left: one query may find several of their pages.
+    """
     titles = list(question.gold_titles or ())
     queries = question.metadata.get("queries")
-    usable = isinstance(queries, list) and len(queries) == len(titles) and all(isinstance(q, str) for q in queries)
-    return [str(query) for query in queries] if usable and queries else [base_title(title) for title in titles]
+    if not isinstance(queries, list) or not queries or not all(isinstance(query, str) for query in queries):
+        return [base_title(title) for title in titles]
+    usable = is_masked(question) or len(queries) == len(titles)
+    return list(queries) if usable else [base_title(title) for title in titles]
+
+
+def is_masked(question: Question) -> bool:
+    """Returns whether a question asks for masked spans."""
+    return isinstance(question.metadata.get("masks"), int)
 
 
 def choices_of(question: Question) -> list[str]:
@@ -208,7 +219,8 @@ def _refusal(question: Question, episode: Episode, early: bool, max_tokens: int,
             return "a query names what was not shown before"
         seen += rules.protocol.observation([searched.hits for searched in made], rules.max_observation_words)
     seen += "".join(shown.values())
-    if not early and not choices_of(question) and not any(holds(seen, answer) for answer in question.golds):
+    answers = [answer.split(SEPARATOR) if is_masked(question) else [answer] for answer in question.golds]
+    if not early and not choices_of(question) and not any(all(holds(seen, p) for p in own) for own in answers):
         return "the answer was not shown"
     return None
 

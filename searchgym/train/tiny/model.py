@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from searchgym.cards import WorldSpec
 from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.names import ENDS, MIDS, ONSETS, VOWELS
 from searchgym.errors import UsageError
+from searchgym.masking.draw import MOST_MASKS
 from searchgym.protocol import get_protocol
 from searchgym.train.demonstrations.play import AGENT
 
@@ -74,9 +76,10 @@ class Stage:
 
     share: float
     """Share of the run's tokens, relative to the other stages."""
-    lesson: Literal["exercise", "single", "episode", "teams"]
-    """What the stage trains on: ``exercise`` (pages with all their facts), ``single`` (single-fact demonstrations),
-    ``episode`` (demonstrations of all questions) or ``teams`` (the same for every role of every team)."""
+    lesson: Literal["exercise", "masked", "single", "episode", "teams"]
+    """What the stage trains on: ``exercise`` (pages with all their facts), ``masked`` (demonstrations of masked spans),
+    ``single`` (single-fact demonstrations), ``episode`` (demonstrations of all questions) or ``teams`` (the same for
+    every role of every team)."""
     pages: int = 1
     """Number of pages per exercise. Default: 1."""
     review: bool = False
@@ -85,6 +88,8 @@ class Stage:
     """Share of exercises and openings whose names are letters drawn at random."""
     early_stops: float = 0.0
     """Probability that the demonstration of a multi-hop question stops early; of a team's, see `OracleRoles`."""
+    masks: int = 1
+    """Number of spans that ``masked`` hides at once."""
     slips: float = 0.0
     """Share of a team's demonstrations in which one written token is wrong; see `with_slips`."""
 
@@ -97,6 +102,29 @@ STAGES: Final = (
     Stage(share=5.5, lesson="episode", pages=3, review=True, early_stops=0.65),
 )
 """Curriculum of the tiny model; shares are millions of tokens of the default run."""
+
+
+def masked_first(stages: tuple[Stage, ...], share: float) -> tuple[Stage, ...]:
+    """Returns a curriculum with masked spans between its exercises and its demonstrations, at equal tokens.
+
+    The number of masks grows from one to four in equal parts (MaskSearch's curriculum, arXiv 2505.20285).
+
+    Args:
+        stages: Curriculum with demonstrations.
+        share: Tokens of the masked spans, in the unit of the other shares; demonstrations give up as many.
+
+    Raises:
+        UsageError: The demonstrations do not have that many.
+    """
+    shown = [stage for stage in stages if stage.lesson != "exercise"]
+    whole = sum(stage.share for stage in shown)
+    if not 0 < share < whole:
+        raise UsageError(
+            f"masked spans need a share between 0 and that of the demonstrations ({whole:g}), got {share:g}"
+        )
+    masked = [Stage(share=share / MOST_MASKS, lesson="masked", masks=n) for n in range(1, MOST_MASKS + 1)]
+    less = [dataclasses.replace(stage, share=stage.share * (1 - share / whole)) for stage in shown]
+    return (*(stage for stage in stages if stage.lesson == "exercise"), *masked, *less)
 
 
 TEAM_STAGES: Final = (

@@ -4,7 +4,8 @@
     python -m searchgym.train.tiny --teams --out runs/tiny-teams
 
 It learns to read first (exercises: pages and every fact on them), then to act (demonstrations), and last a poor
-strategy (demonstrations of which most multi-hop ones stop early). Every world is seen once, so facts cannot be
+strategy (demonstrations of which most multi-hop ones stop early); with ``--masked`` masked spans come between reading
+and acting. Every world is seen once, so facts cannot be
 memorised. With ``--teams`` it begins as the shipped model and is shown every role of every team. On CPU the same
 settings give the same weights for the same number of threads.
 """
@@ -46,10 +47,12 @@ from searchgym.train.tiny.demonstrations import (
     worlds,
 )
 from searchgym.train.tiny.exam import Examiner, model_copy
+from searchgym.train.tiny.masked import masked_samples
 from searchgym.train.tiny.model import (
     Stage,
     TinySettings,
     make_model,
+    masked_first,
     sharpened,
     team_settings,
     train_tokenizer,
@@ -79,6 +82,8 @@ def lessons(stage: Stage, stream: Iterable[World], form: TokenFormat, seed: int,
     for world in stream:
         if stage.lesson == "exercise":
             samples = exercise_samples(world, stage.pages, form, stage.strange_names)
+        elif stage.lesson == "masked":
+            samples = masked_samples(world, stage.masks, form)
         elif stage.lesson == "teams":
             shown = team_samples(world, stage.early_stops, form)
             samples = with_slips(shown, stage.slips, form, random.Random(f"slips {world.spec.seed}"))
@@ -222,7 +227,7 @@ class Run:
 
         Args:
             examiner: Evaluates the model at even intervals and at the end; None: never.
-            out: Folder in which the model is saved after each evaluation, replacing the last save; None: not saved.
+            out: Folder in which the model is saved at these intervals, replacing the last save; None: not saved.
             resume: Resume from the last save in `out`; the final weights are as without the interruption.
 
         Raises:
@@ -239,15 +244,14 @@ class Run:
                 continue
             loss, count = trainer.step(samples, self.tokens / settings.tokens)
             losses, targets = losses + loss * count, targets + count
-            if examiner is None or self.tokens < min(due, settings.tokens):
+            if (examiner is None and out is None) or self.tokens < min(due, settings.tokens):
                 continue
             due += every
             self.seconds += time.monotonic() - began
             row = {"tokens": self.tokens, "stage": number, "loss": losses / targets}
             row["tokens_per_second"] = self.tokens / self.seconds
-            self.history.append(
-                row | examiner.examine(self.model, search=settings.stages[number].lesson in ("episode", "teams"))
-            )
+            search = settings.stages[number].lesson in ("episode", "teams")
+            self.history.append(row | (examiner.examine(self.model, search=search) if examiner is not None else {}))
             _say(json.dumps(self.history[-1]))
             if out is not None:
                 self.save(out, trainer)
@@ -324,6 +328,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     length.add_argument("--tokens", type=int, help=f"tokens to train on (default {TinySettings().tokens:,})")
     length.add_argument("--minutes", type=float, help="as many tokens as fit, measured first; summary.json names them")
     parser.add_argument("--teams", action="store_true", help="the model that teams begin with, from the tiny one")
+    parser.add_argument(
+        "--masked",
+        type=float,
+        metavar="SHARE",
+        help="fill in masked spans before all other demonstrations, with this share of their tokens (0 to 1)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--float32", action="store_true", help="matrix products in float32, not bfloat16")
@@ -333,6 +343,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if min(given.tokens or 1, given.minutes or 1, given.threads or 1) <= 0 or given.seed < 0:
         parser.error("--tokens, --minutes and --threads must be positive, --seed not negative")
+    if given.teams and given.masked is not None:
+        parser.error("--masked is for the model that searches alone, not for --teams")
     return given
 
 
@@ -344,6 +356,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if given.threads:
         torch.set_num_threads(given.threads)
     settings = team_settings() if given.teams else TinySettings()
+    if given.masked is not None:
+        shown = sum(stage.share for stage in settings.stages if stage.lesson != "exercise")
+        settings = dataclasses.replace(settings, stages=masked_first(settings.stages, given.masked * shown))
     settings = dataclasses.replace(settings, seed=given.seed, device=given.device, autocast=not given.float32)
     tokens = given.tokens or (tokens_in(given.minutes, settings) if given.minutes else settings.tokens)
     settings = dataclasses.replace(settings, tokens=tokens)
