@@ -169,7 +169,7 @@ def shown(episode: Episode, asked: Asked) -> Shown:
 
 
 def _steps(episode: Episode) -> list[Step]:
-    """Returns the outputs and searches of an episode by turn, outputs first."""
+    """Returns the outputs, searches and looks at pages of an episode by turn, outputs first."""
     steps: list[tuple[int, int, Step]] = []
     for call in episode.calls:
         told = "".join(f", {text}" for text, is_so in (("not legal", not call.legal), ("cut off", call.cut)) if is_so)
@@ -179,6 +179,9 @@ def _steps(episode: Episode) -> list[Step]:
     for searched in episode.searches:
         label = f"turn {searched.turn} · search, {len(searched.hits)} hit{'s' * (len(searched.hits) != 1)}"
         steps.append((searched.turn, 1, Step(label, cut(searched.query, LONGEST), _hits(searched))))
+    for look in episode.opens:
+        shown = f"{look.title}, part {look.part} of {look.parts}" if look.part else f"{look.target}: no page"
+        steps.append((look.turn, 1, Step(f"turn {look.turn} · page", cut(shown, LONGEST))))
     return [step for *_, step in sorted(steps, key=lambda entry: entry[:2])]
 
 

@@ -25,6 +25,7 @@ from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageE
 from searchgym.eval.breakdown import hops_of
 from searchgym.eval.runner import QUESTIONS, questions_sha256
 from searchgym.records import Episode, Question
+from searchgym.report.questions import recorded
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.credit import Credit
@@ -171,7 +172,8 @@ def open_run(folder: Path, questions: Path | None = None, run_code: bool = False
 
     Args:
         folder: Folder with ``episodes.jsonl``.
-        questions: Question file with the texts of the questions; by default they come from the run's environment.
+        questions: Question file with the texts of the questions; by default they come from the run, or from its
+            environment.
         run_code: Import what the run's recipe names as code: its agent, credit terms, reward and retriever.
 
     Raises:
@@ -188,7 +190,7 @@ def open_run(folder: Path, questions: Path | None = None, run_code: bool = False
     if run.is_training:
         _add_training(run, run_code)
     try:
-        asked = load_asked(run) if questions is None else read_questions(questions)
+        asked = (recorded_questions(run) or load_asked(run)) if questions is None else read_questions(questions)
         run.questions = {question.id: question for question in [*asked, *_proposed(folder)]}
     except SearchGymError as error:
         if questions is not None:
@@ -248,6 +250,14 @@ def code_of(recipe: Recipe) -> str | None:
     return None
 
 
+def recorded_questions(run: Run) -> list[Question]:
+    """Returns the questions of an evaluation with the texts that it recorded; none if it did not record all of them."""
+    found = recorded(run.rows)
+    if not run.rows or len(found) < len(run.rows):
+        return []
+    return [Question(id, text, tuple(golds) or ("",)) for id, (text, golds) in found.items()]
+
+
 def load_asked(run: Run) -> list[Question]:
     """Returns the questions of a run's environment, without loading its retriever or its reward.
 
@@ -260,7 +270,8 @@ def load_asked(run: Run) -> list[Question]:
     card, options = find_env(env), dict(env_options(env))
     if run.recipe is not None:
         options |= run.recipe.env_options
-    known = {"questions", "world", "generated", "aliases"} | ({"corpus"} if card.generated is not None else set())
+    known = {"questions", "world", "generated", "masked", "aliases"}
+    known |= {"corpus"} if card.generated is not None or card.masked is not None else set()
     kept: Any = {name: value for name, value in options.items() if name in known}
     asked = list(load_task(card, **kept, retriever=NullRetriever(), reward="em").questions)
     digest, n = run.record.get("questions_sha256"), run.record.get("questions")

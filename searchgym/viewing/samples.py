@@ -5,7 +5,7 @@ What becomes what (format: `inspect_ai.log.EvalSample`):
 - The sample's id is the question's, in training with ``@step``; its epoch is the attempt plus 1.
 - Every number is a score of its own, so that it is a column: ``em``, ``f1`` and the environment's others, ``reward``,
   ``searches``, ``turns``, ``invalid``, ``tokens``. A number that is not finite has no score; metadata names it.
-- Messages are the question, what each role wrote, and every search with its hits as a tool call.
+- Messages are the question, what each role wrote, and every search with its hits, or look at a page, as a tool call.
 - Events are the same in the order of turns, with the prompt of each call; an info event after each call holds its
   reward, by term, and its advantage. ``metadata["calls"]`` has them all.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ def numbers_of(episode: Episode) -> dict[str, float]:
         "invalid": episode.invalid,
         "tokens": sum(call.end - call.start for call in episode.calls),
     }
-    return {**episode.scores, **counts}
+    return {**episode.scores, **counts, **({"opens": len(episode.opens)} if episode.opens else {})}
 
 
 def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
@@ -140,14 +141,40 @@ def _plain(value: Any) -> Any:
 # -- texts ---------------------------------------------------------------------------------------------------------
 
 
-def turns_of(viewed: Viewed) -> Iterator[tuple[int, list[tuple[int, ExplainedCall]], list[tuple[int, Searched]]]]:
-    """Yields the turns of an episode: number, calls and searches of the turn with their places in the episode."""
-    calls, searches = viewed.calls, viewed.episode.searches
-    for turn in sorted({call.turn for call in calls} | {search.turn for search in searches}):
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a tool by an episode: a search, or a look at a page."""
+
+    turn: int
+    id: str
+    function: str
+    arguments: dict[str, str]
+    result: str
+    metadata: dict[str, Any]
+
+
+def uses_of(episode: Episode) -> list[Use]:
+    """Returns the searches and the looks at pages of an episode, in the order of turns."""
+    found = []
+    for number, search in enumerate(episode.searches):
+        hits = [_hit_row(hit.passage.id, hit.passage.title, hit.score) for hit in search.hits]
+        known = {"turn": search.turn, "hits": hits}
+        found.append(Use(search.turn, f"search-{number}", "search", {"query": search.query}, hits_text(search), known))
+    for number, look in enumerate(episode.opens):
+        function, given = ("open", {"page": look.target}) if look.target else ("more", {})
+        shown = f"{look.title}, part {look.part} of {look.parts}" if look.part else "(no page was shown)"
+        found.append(Use(look.turn, f"open-{number}", function, given, shown, {"turn": look.turn}))
+    return sorted(found, key=lambda use: use.turn)
+
+
+def turns_of(viewed: Viewed) -> Iterator[tuple[int, list[tuple[int, ExplainedCall]], list[Use]]]:
+    """Yields the turns of an episode: number, its calls with their places in the episode, and its uses of tools."""
+    calls, uses = viewed.calls, uses_of(viewed.episode)
+    for turn in sorted({call.turn for call in calls} | {use.turn for use in uses}):
         yield (
             turn,
             [(place, call) for place, call in enumerate(calls) if call.turn == turn],
-            [(place, search) for place, search in enumerate(searches) if search.turn == turn],
+            [use for use in uses if use.turn == turn],
         )
 
 
@@ -160,8 +187,8 @@ def hits_text(search: Searched) -> str:
     return "\n\n".join(hits) or "(no hits)"
 
 
-def _tool_calls(searches: list[tuple[int, Searched]]) -> list[ToolCall]:
-    return [ToolCall(id=f"search-{n}", function="search", arguments={"query": s.query}) for n, s in searches]
+def _tool_calls(uses: list[Use]) -> list[ToolCall]:
+    return [ToolCall(id=use.id, function=use.function, arguments=dict(use.arguments)) for use in uses]
 
 
 def _messages(viewed: Viewed) -> list[ChatMessage]:
@@ -170,7 +197,7 @@ def _messages(viewed: Viewed) -> list[ChatMessage]:
     messages: list[ChatMessage] = [
         ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)
     ]
-    for turn, calls, searches in turns_of(viewed):
+    for turn, calls, uses in turns_of(viewed):
         for place, call in calls:
             last = place == calls[-1][0]
             messages.append(
@@ -178,17 +205,15 @@ def _messages(viewed: Viewed) -> list[ChatMessage]:
                     id=f"call-{place}",
                     content=call.text,
                     model=call.model_key,
-                    tool_calls=_tool_calls(searches) if last and searches else None,
+                    tool_calls=_tool_calls(uses) if last and uses else None,
                     metadata={"role": call.role, "call": place},
                 )
             )
-        if searches and not calls:  # an agent without models
-            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=_tool_calls(searches)))
-        for number, search in searches:
+        if uses and not calls:  # an agent without models
+            messages.append(ChatMessageAssistant(id=f"turn-{turn}", content="", tool_calls=_tool_calls(uses)))
+        for use in uses:
             messages.append(
-                ChatMessageTool(
-                    id=f"hits-{number}", content=hits_text(search), tool_call_id=f"search-{number}", function="search"
-                )
+                ChatMessageTool(id=f"shown-{use.id}", content=use.result, tool_call_id=use.id, function=use.function)
             )
     answer = viewed.episode.answer
     if answer is not None and not viewed.calls:
@@ -198,7 +223,7 @@ def _messages(viewed: Viewed) -> list[ChatMessage]:
 
 def _events(viewed: Viewed, decode: Decode) -> Iterator[Any]:
     """Yields the transcript: for each turn a span with its calls and searches."""
-    for turn, calls, searches in turns_of(viewed):
+    for turn, calls, uses in turns_of(viewed):
         span = f"turn-{turn}"
         common: dict[str, Any] = {"span_id": span, "timestamp": THEN, "working_start": float(turn)}
         yield SpanBeginEvent(
@@ -209,18 +234,15 @@ def _events(viewed: Viewed, decode: Decode) -> Iterator[Any]:
             yield InfoEvent(
                 uuid=f"info-{place}", source=f"{call.role}: reward and advantage", data=call_row(place, call), **common
             )
-        for number, search in searches:
+        for use in uses:
             yield ToolEvent(
-                uuid=f"tool-{number}",
-                id=f"search-{number}",
-                function="search",
-                arguments={"query": search.query},
-                result=hits_text(search),
-                message_id=f"hits-{number}",
-                metadata={
-                    "turn": turn,
-                    "hits": [_hit_row(hit.passage.id, hit.passage.title, hit.score) for hit in search.hits],
-                },
+                uuid=f"tool-{use.id}",
+                id=use.id,
+                function=use.function,
+                arguments=dict(use.arguments),
+                result=use.result,
+                message_id=f"shown-{use.id}",
+                metadata=use.metadata,
                 **common,
             )
         yield SpanEndEvent(id=span, uuid=f"{span}-end", timestamp=THEN, working_start=float(turn), span_id=span)

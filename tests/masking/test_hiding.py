@@ -156,6 +156,8 @@ def test_an_environment_never_shows_the_source(tmp_path, monkeypatch):
             assert info["hits"]
         titles = [hit.passage.title for search in env.unwrapped.state.searches for hit in search.hits]
         assert titles and asked.metadata["page"] not in titles
+    with pytest.raises(UsageError, match="browse would open the pages that searches hide"):
+        gymnasium.make("searchgym/MaskedSpan-v0", browse=True, **options)
 
 
 def test_pages_of_evaluation_questions_are_in_no_task_and_no_hit(tmp_path):

@@ -7,6 +7,7 @@ import math
 import shutil
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,12 @@ from support import command_line, json_of
 import searchgym
 from searchgym.agents.base import load_agent
 from searchgym.cli.evaluation import view as command
+from searchgym.corpora.files import iter_jsonl
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
 from searchgym.eval.runner import evaluate
-from searchgym.records import Answer, Call, Context, Episode, Hit, Passage, Question, Searched, Span
+from searchgym.records import Answer, Call, Context, Episode, Hit, Opened, Passage, Question, Searched, Span
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.inspect.explain import explain_run, explained_calls
@@ -163,6 +165,24 @@ def team_sample(text="x"):
     viewed = Viewed(episode, question, "3", "bridge", 4, calls)
     sample = sample_of(viewed, lambda key, ids: f"{key}:{'-'.join(map(str, ids))}")
     return resolve_sample_events_data(resolve_sample_attachments(sample, "full"))
+
+
+def test_looks_at_pages_are_tool_calls_in_their_turns():
+    episode = replace(team_episode(), opens=[
+        Opened(2, "Page x", "Page x", 7, 1, 3), Opened(3, "", "Page x", 7, 2, 3), Opened(4, "Nowhere"),
+    ])  # fmt: skip
+    sample = sample_of(Viewed(episode, None, None, None, None, ()), lambda key, ids: "")
+    tools = [(event.function, event.arguments, event.result) for event in sample.events if event.event == "tool"]
+    assert tools == [
+        ("search", {"query": "query x"}, "[1] title x (score 2)\npage x"),
+        ("open", {"page": "Page x"}, "Page x, part 1 of 3"),
+        ("more", {}, "Page x, part 2 of 3"),
+        ("open", {"page": "Nowhere"}, "(no page was shown)"),
+    ]
+    assert sample.scores["opens"].value == 3
+    assert [message.tool_calls[0].id for message in sample.messages if getattr(message, "tool_calls", None)] == [
+        "search-0", "open-0", "open-1", "open-2",
+    ]  # fmt: skip
 
 
 def test_calls_of_a_team_by_hand():
@@ -309,6 +329,7 @@ def test_a_bad_line_is_an_error_and_leaves_no_log(run):
 )
 def test_a_strange_record_leaves_out_texts_alone(run, record):
     (run / "run.json").write_text(json.dumps(record | {"questions_sha256": 5}))
+    forget_texts(run)
     log, notes = export(run)
     assert len(log.samples) == 12
     assert notes[0].startswith("texts of the questions are left out: ")
@@ -362,9 +383,20 @@ def test_a_log_is_written_again_only_if_the_run_is_another(run, cli):
     assert count_of(run / LOG, fingerprint(run, None, None, False)) == 11
 
 
+def forget_texts(run):
+    """Makes an evaluation as earlier versions wrote it, without the texts of its questions."""
+    rows = [row for _, row in iter_jsonl(run / "questions.jsonl")]
+    kept = [{name: value for name, value in row.items() if name not in ("question", "golds")} for row in rows]
+    (run / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
 def test_other_questions_of_the_same_ids_are_not_shown(run, tmp_path):
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"questions_sha256": "0" * 64}))
+    log, notes = export(run)
+    assert notes == []  # the run recorded the texts of its own questions
+    assert all(sample.input.endswith("?") and sample.target for sample in log.samples)
+    forget_texts(run)
     log, notes = export(run)
     assert any("are not those that were asked; --questions FILE" in note for note in notes)
     assert all("--questions FILE" in sample.input for sample in log.samples)
