@@ -81,6 +81,8 @@ class EpisodeWriter:
             {"parent": c.parent, "fork": c.fork, "spans": [self._span_row(s) for s in c.spans]}
             for c in episode.contexts
         ]
+        if not episode.opens:  # the same bytes as before pages could be opened
+            del row["opens"]
         if self._tokens is not None:
             self._tokens.flush()
         self._lines.write(dump_line(row))
@@ -162,7 +164,7 @@ def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
         "contexts": [_context(context, tokens) for context in row["contexts"]],
         "calls": [_record(Call, call) for call in row["calls"]],
         "searches": [_searched(search) for search in row["searches"]],
-        "opens": [_record(Opened, opened) for opened in row.get("opens", [])],  # absent before pages could be opened
+        "opens": [_record(Opened, opened) for opened in row.get("opens", [])],
         "answer": None if row["answer"] is None else _answer(row["answer"]),
     }
     return _record(Episode, row | nested)

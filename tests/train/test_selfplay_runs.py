@@ -32,7 +32,7 @@ class Counting:
     """A source of questions whose state is the number of questions so far."""
 
     def __init__(self):
-        self.drawn, self.seen = 0, []
+        self.drawn, self.seen, self.name, self.made = 0, [], "proposer", True
 
     def draw(self, step, count):
         self.drawn += count
