@@ -15,6 +15,7 @@ With the folder of an earlier run, what is finished is not repeated, and a train
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -61,8 +62,9 @@ def main() -> None:
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != plan:
         parser.error(f"{args.out} holds a comparison with other numbers ({known}): choose another --out")
     known.write_text(json.dumps(plan), encoding="utf-8")
-    warm(EXERCISES, 0, args.reader, None, args.out / "reader")
-    rows = [arm_of(arm, seed, args, task) for seed in args.seeds for arm in ARMS]
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        warm(EXERCISES, 0, args.reader, None, args.out / "reader")
+        rows = [arm_of(arm, seed, args, task) for seed in args.seeds for arm in ARMS]
     contrasts = [contrast(rows, when) for when in ("warm", *(("trained",) if args.steps else ()))]
     if args.json:
         emit({"arms": rows, "contrasts": contrasts}, True)

@@ -16,7 +16,9 @@ keeps their rows (``benchmarks/recorded/``). ``curves.png`` shows the trainings'
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -137,10 +139,10 @@ def main() -> None:
     settings = {key: getattr(args, key) for key in ("questions", "steps", "tokens", "set")}
     recorded = Recorded(args.recorded, settings)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for seed in args.seeds:
-        for first, second in pairs:
-            steps = [] if args.steps is None else [f"steps={args.steps}"]
-            steps = steps if args.tokens is None else tokens_budget(args.tokens)
+    steps = [] if args.steps is None else [f"steps={args.steps}"]
+    steps = steps if args.tokens is None else tokens_budget(args.tokens)
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        for seed, (first, second) in itertools.product(args.seeds, pairs):
             rows[first, seed] = row = trained(task, first, seed, [*args.set, *steps], args.out, recorded)
             same = tokens_budget(args.tokens or row["tokens"])
             rows[second, seed] = trained(task, second, seed, [*args.set, *same], args.out, recorded)
