@@ -7,15 +7,13 @@ without a title is a page of its own. Two runs with one title are two pages, whi
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from searchgym.corpora.ids import hash_id
-from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever
+from searchgym.corpora.ids import hash_id, places_of, sorted_hashes
+from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever, corpus_of
 from searchgym.errors import UsageError
 from searchgym.protocol import count_words, cut_words, skip_words
 from searchgym.records import Hit, Passage, title_key
@@ -58,15 +56,20 @@ class Pages:
             ids.append(hash_id(passage.id))
             before = key
         self._starts = np.array([*starts, len(ids)], np.int64)
-        self._titles, self._ids = _Table(titles), _Table(ids)
+        self._titles = sorted_hashes(np.frombuffer(titles, np.uint64))
+        self._ids = sorted_hashes(np.frombuffer(ids, np.uint64))
 
     def __len__(self) -> int:
         """Returns the number of pages."""
         return len(self._starts) - 1
 
+    def _number(self, place: int) -> int:
+        """Returns the number of the page that holds the passage at a position of the corpus."""
+        return int(np.searchsorted(self._starts, place, "right")) - 1
+
     def at(self, place: int) -> Page:
         """Returns the page that holds the passage at a position of the corpus."""
-        number = int(np.searchsorted(self._starts, place, "right")) - 1
+        number = self._number(place)
         first, end = int(self._starts[number]), int(self._starts[number + 1])
         passages = [self._corpus.passage(position) for position in range(first, end)]
         return Page(first, passages[0].title, "\n".join(passage.text for passage in passages))
@@ -83,7 +86,7 @@ class Pages:
         key = title_key(target)
         if not key or len(target) > MAX_TARGET_CHARS:
             return []
-        numbers = self._titles.find(hash_id(key.casefold()))
+        numbers = places_of(self._titles, hash_id(key.casefold()))
         titles = {place: title_key(self._corpus.passage(place).title) for place in map(int, self._starts[[*numbers]])}
         exact = [place for place, title in titles.items() if title == key]
         alike = [place for place, title in titles.items() if title.casefold() == key.casefold()]
@@ -91,8 +94,8 @@ class Pages:
 
     def _of_id(self, id: str) -> list[int]:
         """Returns the position of the page that holds the passage with an id, in a list; empty if there is none."""
-        found = [place for place in self._ids.find(hash_id(id)) if self._corpus.passage(place).id == id]
-        return [int(self._starts[np.searchsorted(self._starts, place, "right") - 1]) for place in found[:1]]
+        found = [place for place in places_of(self._ids, hash_id(id)) if self._corpus.passage(place).id == id]
+        return [int(self._starts[self._number(place)]) for place in found[:1]]
 
     def name(self, hit: Hit) -> str:
         """Returns what opens the page of a hit: its title, with the passage's id where the title means another page."""
@@ -101,39 +104,19 @@ class Pages:
         return f"Title: {title}" if not own or self.places(title) == own else f"Title: {title}, id: {id}"
 
 
-class _Table:
-    """Positions of 64-bit hashes, found by bisection.
-
-    Args:
-        hashes: Hash at each position; equal ones stay in order.
-    """
-
-    def __init__(self, hashes: array[int]) -> None:
-        every = np.frombuffer(hashes, np.uint64)
-        order = np.argsort(every, kind="stable")
-        self._hashes: npt.NDArray[np.uint64] = every[order]
-        self._places: npt.NDArray[np.int64] = order
-
-    def find(self, hash: int) -> Iterator[int]:
-        """Yields the positions that have a hash, in order."""
-        key = np.uint64(hash)
-        first, end = np.searchsorted(self._hashes, key), np.searchsorted(self._hashes, key, "right")
-        return (int(place) for place in self._places[first:end])
-
-
 def pages_of(retriever: AnyRetriever) -> Pages:
     """Returns the pages of a retriever's corpus.
 
     Raises:
         UsageError: The corpus is not on this machine, or depends on the question.
     """
-    # Only `passages` is asked for: a look at every member would ask a remote retriever's server.
-    if not callable(getattr(retriever, "passages", None)):
+    corpus = corpus_of(retriever)
+    if corpus is None:
         raise UsageError(
             f"browse: pages are opened from the corpus, which {type(retriever).__name__} does not have on this "
             "machine: pass corpus=PATH with a retriever that searches it here, or leave browse off"
         )
-    return Pages(retriever)  # type: ignore[arg-type]  # checked above
+    return Pages(corpus)
 
 
 def parts_of(text: str, words: int) -> int:

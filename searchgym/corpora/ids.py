@@ -1,11 +1,13 @@
-"""Finds repeated ids in little memory, by 64-bit hashes."""
+"""Finds ids, and repeated ones, in little memory, by 64-bit hashes."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 EXACT: Final = 200_000
 """Most ids that are kept as text; beyond this number only their hashes are kept."""
@@ -14,6 +16,23 @@ EXACT: Final = 200_000
 def hash_id(id: str) -> int:
     """Returns the 64-bit hash of an id, which is never 0 (0 marks a free row of the table)."""
     return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
+
+
+def sorted_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns a table for `places_of`, (2, N) uint64: the hashes in ascending order, and the position of each.
+
+    Args:
+        hashes: (N,) uint64, the hash at each position; equal ones stay in order.
+    """
+    order = np.argsort(hashes, kind="stable")
+    return np.stack([hashes[order], order.astype(np.uint64)])
+
+
+def places_of(table: npt.NDArray[np.uint64], hash: int) -> Iterator[int]:
+    """Yields the positions that have a hash, in order; different ids may share one."""
+    key = np.uint64(hash)
+    first, end = np.searchsorted(table[0], key), np.searchsorted(table[0], key, "right")
+    return (int(place) for place in table[1, first:end])
 
 
 class FirstPlaces:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.files import FilePath
-from searchgym.corpora.ids import FirstPlaces, hash_id
+from searchgym.corpora.ids import FirstPlaces, hash_id, places_of, sorted_hashes
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
@@ -105,8 +105,7 @@ def _write_ids(store: PassageStore, path: Path) -> None:
         hashes[position] = hash_id(passage.id)
         plain = plain and passage.id == str(position)
     if not plain:
-        order = np.argsort(hashes, kind="stable").astype(np.uint64)
-        np.save(path, np.stack([hashes[order.astype(np.int64)], order]))
+        np.save(path, sorted_hashes(hashes))
 
 
 def load_array(path: Path, mapped: bool = True) -> npt.NDArray[Any]:
@@ -178,13 +177,9 @@ class PassageStore:
             if id.isascii() and id.isdigit() and str(int(id)) == id and int(id) < len(self):
                 return int(id)
             raise KeyError(id)
-        key = np.uint64(hash_id(id))
-        at = int(np.searchsorted(self._ids[0], key))
-        while at < len(self) and self._ids[0, at] == key:  # different ids may share a hash
-            position = int(self._ids[1, at])
+        for position in places_of(self._ids, hash_id(id)):
             if self[position].id == id:
                 return position
-            at += 1
         raise KeyError(id)
 
     def __reduce__(self) -> tuple[Any, ...]:

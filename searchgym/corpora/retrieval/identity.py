@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever, corpus_of
 
 
 def identify(retriever: AnyRetriever) -> dict[str, Any]:
@@ -18,8 +18,6 @@ def identify(retriever: AnyRetriever) -> dict[str, Any]:
     identity: dict[str, Any] = {"retriever": type(retriever).__name__}
     if settings is not None:
         identity |= settings()
-    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its server.
-    if callable(getattr(retriever, "passages", None)):
-        corpus: Any = retriever  # a `CorpusRetriever`, or one whose hits depend on the question
+    if (corpus := corpus_of(retriever)) is not None:
         identity |= {"passages": len(corpus), "corpus": corpus.corpus_sha256}
     return identity

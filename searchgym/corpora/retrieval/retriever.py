@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
@@ -68,6 +68,12 @@ class QuestionRetriever(Protocol):
 
 AnyRetriever = Retriever | QuestionRetriever
 """A retriever with one corpus for all questions, or with a corpus per question."""
+
+
+def corpus_of(retriever: object) -> CorpusRetriever | None:
+    """Returns a retriever whose corpus is on this machine; None for any other."""
+    # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its server.
+    return cast(CorpusRetriever, retriever) if callable(getattr(retriever, "passages", None)) else None
 
 
 class NullRetriever:

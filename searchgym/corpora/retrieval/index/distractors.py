@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever, corpus_of
 from searchgym.errors import RetrieverError
 from searchgym.records import Hit, Passage, Question
 
@@ -53,6 +52,5 @@ class DistractorRetriever:
 
 def passages_of(retriever: AnyRetriever) -> Iterable[Passage] | None:
     """Returns the passages behind a retriever, None if they are not on this machine."""
-    index: Any = retriever.index if isinstance(retriever, DistractorRetriever) else retriever
-    found: Iterable[Passage] | None = index.passages() if callable(getattr(index, "passages", None)) else None
-    return found
+    corpus = corpus_of(retriever.index if isinstance(retriever, DistractorRetriever) else retriever)
+    return None if corpus is None else corpus.passages()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, corpus_of
 from searchgym.errors import UsageError
 from searchgym.records import Passage
 
@@ -51,11 +51,7 @@ class Wrapper:
     @property
     def _corpus(self) -> CorpusRetriever | None:
         """First wrapped retriever whose corpus is on this machine, None if there is none."""
-        # Only `passages` is checked: isinstance reads every member, and `corpus_sha256` of a client would ask its
-        # server.
-        return next(
-            (cast(CorpusRetriever, each) for each in self.inner if callable(getattr(each, "passages", None))), None
-        )
+        return next((corpus for corpus in map(corpus_of, self.inner) if corpus is not None), None)
 
     @property
     def corpus_sha256(self) -> str | None:
