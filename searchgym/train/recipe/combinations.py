@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from searchgym.errors import did_you_mean
 from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
@@ -68,6 +69,12 @@ def combination_problems(recipe: Recipe) -> list[str]:
     return found
 
 
+def changed(options: Any) -> list[str]:
+    """Returns the names of the options that have another value than their default."""
+    defaults = type(options)()
+    return [name for name in options.__dataclass_fields__ if getattr(options, name) != getattr(defaults, name)]
+
+
 def _rollout_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the sampling options, given the method."""
     rollout, advantage, found = recipe.rollout, recipe.advantage, []
@@ -93,10 +100,9 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
 def _proposer_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the proposer's options."""
     proposer, found = recipe.proposer, []
-    defaults = type(proposer)()
     if proposer.kind == "none":
-        changed = [name for name in defaults.__dataclass_fields__ if getattr(proposer, name) != getattr(defaults, name)]
-        return [f"proposer.{name} is set, and proposer.kind is none: set it to path or uniform" for name in changed]
+        why = "and proposer.kind is none: set it to path or uniform"
+        return [f"proposer.{name} is set, {why}" for name in changed(proposer)]
     if recipe.method == "supervised":
         found.append("proposer: method supervised asks no questions")
     if recipe.rollout.attempts < 2:
@@ -118,16 +124,14 @@ def _proposer_problems(recipe: Recipe) -> list[str]:
 def _curriculum_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the curriculum's options."""
     curriculum, found = recipe.curriculum, []
-    defaults = type(curriculum)()
-    used = {"steps": {"stages", "by", "advance"}, "pass_rate": set(defaults.__dataclass_fields__)}[curriculum.advance]
-    used = used if curriculum.stages else set()
-    for name in defaults.__dataclass_fields__:
-        if name not in used and getattr(curriculum, name) != getattr(defaults, name):
-            why = f"advance is {curriculum.advance}" if curriculum.stages else "there are no stages"
-            found.append(f"curriculum.{name} is set, and {why}")
-    if curriculum.stages and recipe.method == "supervised":
+    if not curriculum.stages:
+        return [f"curriculum.{name} is set, and there are no stages" for name in changed(curriculum)]
+    if curriculum.advance == "steps":
+        unread = [name for name in changed(curriculum) if name in ("up", "down", "window")]
+        found += [f"curriculum.{name} is set, and advance is steps" for name in unread]
+    if recipe.method == "supervised":
         found.append("curriculum: method supervised asks no questions")
-    if curriculum.stages and recipe.proposer.kind != "none":
+    if recipe.proposer.kind != "none":
         found.append("curriculum: the proposer chooses the questions; leave out one of the two")
     for number, stage in enumerate(curriculum.stages):
         place = f"curriculum.stages[{number}]"
@@ -146,10 +150,8 @@ def _curriculum_problems(recipe: Recipe) -> list[str]:
 def _advantage_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the estimator's options."""
     advantage, found = recipe.advantage, []
-    defaults = type(advantage)()
-    for name in sorted(set.union(*USED.values()) - USED[advantage.estimator]):
-        if getattr(advantage, name) != getattr(defaults, name):
-            found.append(f"advantage.{name} is {getattr(advantage, name)}: {advantage.estimator} does not read it")
+    for name in sorted((set.union(*USED.values()) - USED[advantage.estimator]) & set(changed(advantage))):
+        found.append(f"advantage.{name} is {getattr(advantage, name)}: {advantage.estimator} does not read it")
     for name in ("alpha", "gamma", "lam"):
         if getattr(advantage, name) > 1:
             found.append(f"advantage.{name} is {getattr(advantage, name)}: expected at most 1")
@@ -190,9 +192,7 @@ def _engine_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the sampling-engine options."""
     vllm, sampler, found = recipe.rollout.vllm, recipe.rollout.sampler, []
     if sampler == "transformers":
-        defaults = type(vllm)()
-        changed = [name for name in vllm.__dataclass_fields__ if getattr(vllm, name) != getattr(defaults, name)]
-        found += [f"rollout.vllm.{name} is set, and rollout.sampler is transformers" for name in changed]
+        found += [f"rollout.vllm.{name} is set, and rollout.sampler is transformers" for name in changed(vllm)]
     if not 0 < vllm.gpu_share <= 1:
         found.append(f"rollout.vllm.gpu_share is {vllm.gpu_share}: expected above 0 and at most 1")
     if vllm.sleep not in (0, 1, 2):
@@ -254,7 +254,6 @@ def _learner_problems(recipe: Recipe) -> list[str]:
 def _credit_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the credit terms and with the comparison of calls."""
     credit, found = recipe.credit, _term_problems(recipe)
-    defaults = type(credit)()
     if not credit.terms or len(set(credit.terms)) < len(credit.terms):
         found.append(f"credit.terms is {credit.terms}: expected at least one, none twice")
     for name in credit.terms:
@@ -262,9 +261,8 @@ def _credit_problems(recipe: Recipe) -> list[str]:
             found.append(f"credit.terms: unknown {name!r}{did_you_mean(name, [*CREDIT, 'module:function'])}")
     read = set().union(*(CREDIT.get(name, set()) for name in credit.terms))
     own = any(":" in name for name in credit.terms)  # a user's function may read all
-    for name in sorted(set().union(*CREDIT.values()) - read):
-        if not own and getattr(credit, name) != getattr(defaults, name):
-            found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
+    for name in () if own else sorted((set().union(*CREDIT.values()) - read) & set(changed(credit))):
+        found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
     by_call = {"difference", "gain"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
     chained = recipe.advantage.chain == "episode"
     if (by_call or chained) and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
