@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
@@ -41,9 +42,12 @@ class Curriculum:
         self, questions: Sequence[Question], options: CurriculumOptions, seed: int, batch: int, steps: int
     ) -> None:
         self._options, self._seed, self._steps = options, seed, steps
-        self._groups: dict[str, list[Question]] = {}
+        groups: dict[str, list[Question]] = {}
         for question in questions:
-            self._groups.setdefault(value_of(question, options.by), []).append(question)
+            groups.setdefault(value_of(question, options.by), []).append(question)
+        self._groups = dict(sorted(groups.items()))
+        self._numbers = {value: number for number, value in enumerate(self._groups)}
+        self._orders = dict[str, tuple[int, npt.NDArray[np.int64]]]()  # of the epoch that each value is in
         self._stage, self._window = 0, list[float]()
         self._drawn = dict.fromkeys(self._groups, 0)
         self._stages = dict[int, int]()  # step to the number of its stage, from its draw on
@@ -51,7 +55,7 @@ class Curriculum:
 
     def _check(self, batch: int) -> None:
         """Refuses stages that the questions cannot fill."""
-        by, there = self._options.by, {value: len(own) for value, own in sorted(self._groups.items())}
+        by, there = self._options.by, {value: len(own) for value, own in self._groups.items()}
         for number, stage in enumerate(self._options.stages):
             weights = self._weights(stage)
             for value, weight in weights.items():
@@ -66,7 +70,7 @@ class Curriculum:
     def _weights(self, stage: StageOptions) -> dict[str, float]:
         """Returns the weight of each value in a stage; without a mix, of each the number of its questions."""
         if not stage.mix:
-            return {value: float(len(own)) for value, own in sorted(self._groups.items())}
+            return {value: float(len(own)) for value, own in self._groups.items()}
         return {str(value): weight for value, weight in stage.mix.items() if weight}
 
     def stage_at(self, step: int) -> int:
@@ -107,13 +111,19 @@ class Curriculum:
             if len(found) == count:
                 break
             epoch, place = divmod(self._drawn[value], len(own))
-            number = sorted(self._groups).index(value)
-            question = own[int(np.random.default_rng([self._seed, number, epoch]).permutation(len(own))[place])]
+            question = own[int(self._order(value, epoch)[place])]
             self._drawn[value] += 1
             if question.id not in taken:
                 taken.add(question.id)
                 found.append(question)
         return found
+
+    def _order(self, value: str, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the order of a value's questions in an epoch, which is drawn once."""
+        if self._orders.get(value, (-1,))[0] != epoch:
+            rng = np.random.default_rng([self._seed, self._numbers[value], epoch])
+            self._orders[value] = epoch, rng.permutation(len(self._groups[value]))
+        return self._orders[value][1]
 
     def learn(self, step: int, questions: Sequence[Question], episodes: Sequence[Episode]) -> dict[str, float]:
         """Goes to another stage if the pass rates ask for it; returns the step's metrics.
@@ -125,7 +135,7 @@ class Curriculum:
         number = self._stages[step]
         stage, by = self._options.stages[number], self._options.by
         asked = [value_of(question, by) for question in questions]
-        shares = {f"share/{value}": asked.count(value) / max(len(asked), 1) for value in sorted(self._groups)}
+        shares = {f"share/{value}": asked.count(value) / max(len(asked), 1) for value in self._groups}
         row = {"stage": float(number), "noise": stage.noise, "distractors": float(stage.distractors), **shares}
         right = [episode.scores["em"] for episode in episodes if episode.stop_reason != "retriever_error"]
         if not right:  # nothing was measured
