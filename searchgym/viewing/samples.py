@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -76,17 +76,17 @@ def sample_of(viewed: Viewed, decode: Decode) -> EvalSample:
     episode, question = viewed.episode, viewed.question
     id, epoch = sample_key(viewed)
     answer = None if episode.answer is None else episode.answer.text
-    numbers = numbers_of(episode)
+    numbers, turns = numbers_of(episode), list(turns_of(viewed))
     sample = EvalSample(
         id=id,
         epoch=epoch,
         input=f"{episode.question_id} {NO_TEXT}" if question is None else question.text,
         target="" if question is None else list(question.golds),
-        messages=_messages(viewed),
+        messages=_messages(viewed, turns),
         output=ModelOutput.from_content(model=episode.agent, content=answer or ""),
         scores={name: Score(value=value, answer=answer) for name, value in numbers.items() if math.isfinite(value)},
         metadata=_metadata(viewed, numbers),
-        events=list(_events(viewed, decode)),
+        events=list(_events(viewed, turns, decode)),
         uuid=episode.id,
         error=None if episode.error is None else EvalError(message=episode.error, traceback="", traceback_ansi=""),
     )
@@ -167,8 +167,12 @@ def uses_of(episode: Episode) -> list[Use]:
     return sorted(found, key=lambda use: use.turn)
 
 
-def turns_of(viewed: Viewed) -> Iterator[tuple[int, list[tuple[int, ExplainedCall]], list[Use]]]:
-    """Yields the turns of an episode: number, its calls with their places in the episode, and its uses of tools."""
+Turn = tuple[int, list[tuple[int, ExplainedCall]], list[Use]]
+"""Number of a turn, its calls with their places in the episode, and its uses of tools."""
+
+
+def turns_of(viewed: Viewed) -> Iterator[Turn]:
+    """Yields the turns of an episode."""
     calls, uses = viewed.calls, uses_of(viewed.episode)
     for turn in sorted({call.turn for call in calls} | {use.turn for use in uses}):
         yield (
@@ -191,13 +195,13 @@ def _tool_calls(uses: list[Use]) -> list[ToolCall]:
     return [ToolCall(id=use.id, function=use.function, arguments=dict(use.arguments)) for use in uses]
 
 
-def _messages(viewed: Viewed) -> list[ChatMessage]:
+def _messages(viewed: Viewed, turns: Sequence[Turn]) -> list[ChatMessage]:
     """Returns an episode as a conversation."""
     question = viewed.question
     messages: list[ChatMessage] = [
         ChatMessageUser(id="question", content=NO_TEXT if question is None else question.text)
     ]
-    for turn, calls, uses in turns_of(viewed):
+    for turn, calls, uses in turns:
         for place, call in calls:
             last = place == calls[-1][0]
             messages.append(
@@ -221,9 +225,9 @@ def _messages(viewed: Viewed) -> list[ChatMessage]:
     return messages
 
 
-def _events(viewed: Viewed, decode: Decode) -> Iterator[Any]:
+def _events(viewed: Viewed, turns: Sequence[Turn], decode: Decode) -> Iterator[Any]:
     """Yields the transcript: for each turn a span with its calls and searches."""
-    for turn, calls, uses in turns_of(viewed):
+    for turn, calls, uses in turns:
         span = f"turn-{turn}"
         common: dict[str, Any] = {"span_id": span, "timestamp": THEN, "working_start": float(turn)}
         yield SpanBeginEvent(
