@@ -93,7 +93,7 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
         if run.rows.keys() != first.rows.keys():
             raise UsageError(f"{first.name} and {run.name} have scores of different questions: damaged {QUESTIONS}")
         for field in TRACK:
-            now, then = (run_.record.get(field, ONCE.get(field)) for run_ in (run, first))
+            now, then = (record.get(field, ONCE.get(field)) for record in (run.record, first.record))
             if now != then:
                 notes.append(f"{run.name}: {field} is {now!r}, not {then!r}")
     return notes
