@@ -20,12 +20,9 @@ from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetrieve
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
-from searchgym.errors import CardError, DataMissingError, RewardError, UnknownNameError, UsageError
-from searchgym.named import load_function
+from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
+from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Passage, Question
-
-Reward = Callable[[State], float]
-"""Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -114,69 +111,6 @@ class Task:
             return 0.0, {"em": 0.0, "f1": 0.0}
         scores = {name: reward(state) for name, reward in REWARDS.items()}
         return checked_reward(self.reward, state), scores
-
-
-def reward_em(state: State) -> float:
-    """Returns exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
-    return 0.0 if state.answer is None else scoring.exact_match(state.answer.text, state.question.golds)
-
-
-def reward_f1(state: State) -> float:
-    """Returns token F1 with the best gold answer or alias (HotpotQA's yes/no rule); 0 without an answer."""
-    return 0.0 if state.answer is None else scoring.f1_score(state.answer.text, state.question.golds)
-
-
-def reward_recall(state: State) -> float:
-    """Returns span recall with a guard on length (see `scoring.span_recall`), the largest over the gold answers."""
-    answer = state.answer
-    return 0.0 if answer is None else max(scoring.span_recall(answer.text, gold) for gold in state.question.golds)
-
-
-REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
-"""Rewards that are scores of every episode, too."""
-NAMED: dict[str, Reward] = {**REWARDS, "recall": reward_recall}
-"""Rewards that a card names without a module."""
-
-
-def get_reward(reward: str | Reward) -> Reward:
-    """Returns a reward function from a callable, a known name or ``"module:function"``.
-
-    Raises:
-        UsageError: The name is unknown, or the module or function cannot be loaded.
-    """
-    if callable(reward):
-        return reward
-    if not isinstance(reward, str):
-        raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
-    if reward in NAMED:
-        return NAMED[reward]
-    if ":" not in reward:
-        raise UnknownNameError("reward", reward, [*NAMED, "module:function"])
-    function: Reward = load_function("reward", reward)
-    return function
-
-
-def checked_reward(reward: Reward, state: State) -> float:
-    """Calls a reward function and checks that it returns a finite number.
-
-    Raises:
-        RewardError: The function raised, or returned something else; the message names the question.
-    """
-    name = reward_name(reward)
-    try:
-        value = float(reward(state))
-    except Exception as error:
-        raise RewardError(
-            f"reward {name} raised {type(error).__name__} on question {state.question.id!r}: {error}"
-        ) from error
-    if not math.isfinite(value):
-        raise RewardError(f"reward {name} returned {value} on question {state.question.id!r}: expected a finite number")
-    return value
-
-
-def reward_name(reward: Reward) -> str:
-    """Returns the name of a reward function, for messages and records."""
-    return getattr(reward, "__qualname__", type(reward).__name__)
 
 
 # -- resolving a card ----------------------------------------------------------------------------------------------

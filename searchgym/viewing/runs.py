@@ -20,7 +20,8 @@ from searchgym.corpora.files import BadLines, iter_jsonl, read_json
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.task import REWARDS, load_task
+from searchgym.envs.rewards import REWARDS
+from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
 from searchgym.eval.breakdown import hops_of
 from searchgym.eval.runner import QUESTIONS, questions_sha256

@@ -296,7 +296,7 @@ def test_tampered_predictions_are_refused(made, sub, kind):
 def forge(made, sub, edit):
     """Edits every episode, and makes scores, predictions and manifest agree, as who knows the program would."""
     from searchgym.envs.core import State
-    from searchgym.envs.task import REWARDS
+    from searchgym.envs.rewards import REWARDS
     from searchgym.eval.leaderboard.episodes import load_episodes, prediction
     from searchgym.eval.scores import score_each, summarise
     from searchgym.records import Answer

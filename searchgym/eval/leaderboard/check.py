@@ -19,7 +19,8 @@ from searchgym.cards import ProtocolName, list_cards
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.core import State
-from searchgym.envs.task import REWARDS, Task, reward_name
+from searchgym.envs.rewards import REWARDS, reward_name
+from searchgym.envs.task import Task
 from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
 from searchgym.eval.leaderboard.episodes import LONGEST, check_predictions, load_episodes
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, Manifest, plain, read_manifest

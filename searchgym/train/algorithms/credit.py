@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
-from searchgym.envs.task import Task, checked_reward
+from searchgym.envs.rewards import checked_reward
+from searchgym.envs.task import Task
 from searchgym.errors import RewardError
 from searchgym.records import Answer, Episode
 from searchgym.train.algorithms.terms import KEPT, TERMS, CreditContext, Rows, get_term

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from searchgym.agents.base import load_agent
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.task import TaskOptions, get_reward
+from searchgym.envs.rewards import get_reward
+from searchgym.envs.task import TaskOptions
 from searchgym.errors import UnknownNameError
 from searchgym.rollout.folders import check_files, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of

@@ -13,7 +13,7 @@ from typing import Final
 
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.envs.core import State
-from searchgym.envs.task import checked_reward, reward_name
+from searchgym.envs.rewards import checked_reward, reward_name
 from searchgym.records import Answer, Episode
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
