@@ -20,7 +20,7 @@ from searchgym.corpora.files import BadLines, iter_jsonl, read_json
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import REWARDS
+from searchgym.envs.rewards import NAMED
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
 from searchgym.eval.breakdown import hops_of
@@ -244,7 +244,7 @@ def code_of(recipe: Recipe) -> str | None:
         if ":" in name:
             return f"credit.terms: {name}"
     options = {**recipe.env_options, **recipe.validation.env_options}
-    for name, shipped in (("reward", REWARDS), ("retriever", list_cards("retrievers"))):
+    for name, shipped in (("reward", NAMED), ("retriever", list_cards("retrievers"))):
         given = options.get(name)
         if given is not None and (not isinstance(given, str) or given not in shipped):
             return f"env_options.{name}: {given}"

@@ -28,9 +28,10 @@ from searchgym.records import Answer, Call, Context, Episode, Hit, Opened, Passa
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.inspect.explain import explain_run, explained_calls
+from searchgym.train.recipe.load import load_recipe
 from searchgym.viewing import server
 from searchgym.viewing.log import LOG, count_of, fingerprint, write_log
-from searchgym.viewing.runs import Viewed, find_runs, open_run
+from searchgym.viewing.runs import Viewed, code_of, find_runs, open_run
 from searchgym.viewing.samples import sample_of
 
 OLD = Path(__file__).parents[1] / "compatibility" / "921e31b"
@@ -381,6 +382,13 @@ def test_a_log_is_written_again_only_if_the_run_is_another(run, cli):
     assert count_of(run / LOG, fingerprint(run, None, None, False)) is None
     bytes_of()
     assert count_of(run / LOG, fingerprint(run, None, None, False)) == 11
+
+
+@pytest.mark.parametrize(
+    ("reward", "code"), [("recall", None), ("em", None), ("mine:reward", "env_options.reward: mine:reward")]
+)
+def test_rewards_that_ship_are_no_code(reward, code):
+    assert code_of(load_recipe("tiny-grpo", [f"env_options={{reward: '{reward}'}}"])) == code
 
 
 def forget_texts(run):
