@@ -1,7 +1,7 @@
 """Comparison of two warm starts of the tiny model at equal tokens read: with and without masked spans first.
 
     python benchmarks/masked_warm_start.py [--seeds 1 2 3 4 5] [--reader N] [--tokens N] [--share 0.25] [--steps 12]
-                                           [--questions 500] [--out runs/masked] [--json]
+                                           [--questions 500] [--out runs/masked] [--recorded FILE] [--json]
 
 One reader is trained for all, on exercises alone (``--reader`` tokens). From it each arm reads as many tokens
 (``--tokens``) of demonstrations in the order of the tiny model's curriculum: ``plain`` as they are, ``masked`` with a
@@ -9,7 +9,8 @@ share of them replaced, at their beginning, by masked spans whose source is kept
 by ``tiny-grpo`` for ``--steps`` steps. Greedy EM on the held-out questions of World-v0 is measured after the warm start
 and after the training; one arm beats the other if the 95 % t-interval of the paired differences over seeds excludes 0.
 
-With the folder of an earlier run, what is finished is not repeated, and a training that was stopped goes on.
+With the folder of an earlier run, what is finished is not repeated, and a training that was stopped goes on. Nor is
+what stands in ``--recorded``, a file that keeps the rows of arms (``benchmarks/recorded/``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from recorded import Recorded
 
 from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="steps of tiny-grpo afterwards; 0: none")
     parser.add_argument("--questions", type=int, default=500, help="number of held-out questions")
     parser.add_argument("--out", type=Path, default=Path("runs/masked"))
+    parser.add_argument("--recorded", type=Path, help="JSONL file with the rows of finished arms, extended")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     if min(args.seeds) < 1 or not 0 < args.share < 1 or min(args.reader, args.tokens, args.questions) < 1:
@@ -62,9 +65,9 @@ def main() -> None:
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != plan:
         parser.error(f"{args.out} holds a comparison with other numbers ({known}): choose another --out")
     known.write_text(json.dumps(plan), encoding="utf-8")
+    recorded = Recorded(args.recorded, plan)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        warm(EXERCISES, 0, args.reader, None, args.out / "reader")
-        rows = [arm_of(arm, seed, args, task) for seed in args.seeds for arm in ARMS]
+        rows = [recorded_arm(arm, seed, args, task, recorded) for seed in args.seeds for arm in ARMS]
     contrasts = [contrast(rows, when) for when in ("warm", *(("trained",) if args.steps else ()))]
     if args.json:
         emit({"arms": rows, "contrasts": contrasts}, True)
@@ -83,12 +86,23 @@ def warm(stages: tuple[Stage, ...], seed: int, tokens: int, start: str | None, o
     return dict(json.loads(summary.read_text(encoding="utf-8")))
 
 
+def recorded_arm(arm: str, seed: int, args: argparse.Namespace, task: Task, recorded: Recorded) -> dict[str, Any]:
+    """Returns an arm's row: the recorded one, or that of its training, which is recorded."""
+    name = f"{arm}-{seed}"
+    if name not in recorded.rows:
+        row = arm_of(arm, seed, args, task)
+        recorded.add(name, row)
+        return row
+    return recorded.rows[name]
+
+
 def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[str, Any]:
     """Trains and evaluates an arm, unless an earlier run did; returns its row."""
     folder = args.out / f"{arm}-{seed}"
     record = folder / "row.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
+    warm(EXERCISES, 0, args.reader, None, args.out / "reader")
     whole = sum(stage.share for stage in DEMONSTRATIONS)
     stages = masked_first(DEMONSTRATIONS, args.share * whole) if arm == "masked" else DEMONSTRATIONS
     began = time.perf_counter()

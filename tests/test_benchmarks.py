@@ -336,7 +336,8 @@ def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
 @pytest.mark.slow
 def test_two_warm_starts_and_no_more_after_they_are_made(tmp_path):
     given = ["--seeds", "1", "--reader", "9000", "--tokens", "16000", "--steps", "1", "--questions", "4"]
-    found = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), "--json")
+    kept = ["--recorded", str(tmp_path / "rows.jsonl"), "--json"]
+    found = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), *kept)
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     assert [row["arm"] for row in result["arms"]] == ["masked", "plain"]
@@ -344,6 +345,9 @@ def test_two_warm_starts_and_no_more_after_they_are_made(tmp_path):
     assert [row["after"] for row in result["contrasts"]] == ["warm", "trained"]
     again = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), "--json")
     assert again.returncode == 0 and json.loads(again.stdout) == result
+    recorded = script("masked_warm_start.py", *given, "--out", str(tmp_path / "elsewhere"), *kept)
+    assert recorded.returncode == 0 and json.loads(recorded.stdout) == result
+    assert not (tmp_path / "elsewhere" / "reader").exists()
     other = script("masked_warm_start.py", *given[:-1], "5", "--out", str(tmp_path / "runs"))
     assert other.returncode == 2 and "another --out" in other.stderr
 
