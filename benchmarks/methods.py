@@ -48,8 +48,8 @@ TEAM = [
     "rollout.attempts=6",
 ]
 """Recipe values shared by all arms with teams (the monolithic agent counts as a team of one)."""
-PPO_MASK = ["tiny-mask", "rollout.questions=8", "rollout.attempts=6"]
-"""M-ASK by PPO with a shared critic, as in its paper."""
+PPO_MASK = ["tiny-mask", "rollout.questions=8", "rollout.attempts=6", "critic.optimizer.autocast=bfloat16"]
+"""M-ASK by PPO with a shared critic, as in its paper; `--set optimizer.autocast=bfloat16` goes with it."""
 SELF_PLAY = ["tiny-selfplay", "steps=20", "credit.terms=[outcome]"]
 """Self-play with the outcome alone, by the same advantages (``std: none``) as with waypoints."""
 WAYPOINT = "credit.terms=[outcome, waypoint]"
