@@ -111,6 +111,7 @@ def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[st
     row |= {f"warm {name}": value for name, value in scores(task, str(folder / "warm"), folder / "after-warm").items()}
     if args.steps:
         values = [f"model={folder / 'warm'}", f"steps={args.steps}", f"seed={seed}", "validation.every=0"]
+        values.append("optimizer.autocast=bfloat16")  # twice as fast where a processor multiplies in bfloat16
         recipe = load_recipe("tiny-grpo", values)
         result = train(recipe, folder / "train", resume=(folder / "train").exists())
         row["generated_tokens"] = result.progress.generated_tokens
