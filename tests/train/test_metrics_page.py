@@ -83,6 +83,7 @@ def runs(recipe, tmp_path):
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
     train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role"]), tmp_path / "team")
+    toy_trainer(tmp_path / "tree", toy_recipe(steps=1, advantage={"estimator": "tree"})).run()
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
     gae = {"estimator": "gae"}
     toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, advantage=gae, validation={"every": 0})).run()
@@ -99,7 +100,19 @@ def runs(recipe, tmp_path):
     stages = CurriculumOptions(stages=[StageOptions()], by="kind")
     toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
     toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
-    names = ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale", "proposed", "staged", "opened")
+    names = (
+        "grpo",
+        "family",
+        "team",
+        "tree",
+        "ppo",
+        "rejection",
+        "supervised",
+        "stale",
+        "proposed",
+        "staged",
+        "opened",
+    )
     return {name: written(tmp_path / name) for name in names}
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from searchgym.errors import DataError, UnknownNameError, UsageError
 from searchgym.named import load_function
 from searchgym.records import Episode, Question
+from searchgym.train.algorithms.evidence import MEASURES, acting_calls, new_pages
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
 from searchgym.train.algorithms.waypoints import Names, coverage, waypoints_of
 from searchgym.train.recipe.options import CreditOptions
@@ -210,9 +211,61 @@ def _waypoint(episode: Episode, context: CreditContext) -> list[float]:
     return rewards
 
 
+def evidence(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Mixes a measure of an episode's evidence into its reward, so that right answers need support.
+
+    With the reward r and the measure m (`CreditOptions.evidence_of`), the sum with ``outcome`` is
+    ``(1 - a) r + a m`` for the last call of each sequence, a being `evidence_weight`. `evidence_where` says for which
+    episodes: with ``right`` those of r > 0 (the others keep r), with ``wrong`` those of r = 0, with ``all`` every one.
+    With `evidence_scaled` m is divided by the largest m of the group. Questions without evidence keep the outcome.
+
+    Source: CaRR and its C-GRPO, arXiv 2601.06021, and the released code (a 0.3, ``right``, ``connected``); LongTraceRL
+    (a 0.3, ``right``, ``entities``). Deviation: in CaRR a language model names the entities of the response and judges
+    which facts its citations support; here a fact is supported if a found passage holds its subject and object.
+    """
+    options, measure = context.options, MEASURES[context.options.evidence_of]
+    known = context.question(group[0])
+    if not known.evidences:
+        return [[0.0] * len(episode.calls) for episode in group]
+    measured = [measure(known, episode) for episode in group]
+    largest = (max(measured) or 1.0) if options.evidence_scaled else 1.0
+    rows = []
+    for episode, share in zip(group, measured, strict=True):
+        row, right = [0.0] * len(episode.calls), episode.reward > 0
+        if options.evidence_where in ("all", "right" if right else "wrong"):
+            for calls in sequences_of(episode):
+                row[calls[-1]] = options.evidence_weight * (share / largest - episode.reward)
+        rows.append(row)
+    return rows
+
+
+def vpr(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Gives 1 to a call whose search, or opened page, is the first of the episode to find some gold page, else 0.
+
+    For ``advantage.chain: none`` and ``normalise: role-turn``, so that each turn is compared with the same turn of
+    other attempts; beside ``outcome``, which verifies the turn that answers.
+
+    Source: Verifiable Process Rewards, arXiv 2605.10325: an oracle judges each action, and its verdicts are compared
+    turn by turn. Deviations: the paper's oracles are of games; that a new gold page is what to verify of a search is
+    ours. The released code draws four candidates at every state and goes on with one of the best; here whole attempts
+    are compared.
+    """
+    return [_verified(episode, context) for episode in group]
+
+
+def _verified(episode: Episode, context: CreditContext) -> list[float]:
+    rewards, made_by = [0.0] * len(episode.calls), acting_calls(episode)
+    for turn, found in new_pages(episode, context.question(episode)).items():
+        if found and turn in made_by:
+            rewards[made_by[turn]] = 1.0
+    return rewards
+
+
 TERMS: dict[str, Term] = {
     "outcome": outcome,
     "waypoint": waypoint,
+    "evidence": evidence,
+    "vpr": vpr,
     "difference": difference,
     "gain": gain,
     "praise": praise,

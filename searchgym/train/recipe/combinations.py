@@ -17,11 +17,14 @@ USED = {
     "reinforce++": {"std", "eps", "std_floor"},
     "reinforce++-baseline": {"std", "eps", "std_floor"},
     "stratified": {"std", "eps", "std_floor", "alpha"},
+    "tree": set[str](),
 }
 """Estimator-specific options, by estimator."""
 CREDIT: dict[str, set[str]] = {
     "outcome": set(),
     "waypoint": {"waypoint_lambda", "waypoint_rules", "waypoint_names", "waypoint_answered"},
+    "evidence": {"evidence_of", "evidence_weight", "evidence_where", "evidence_scaled"},
+    "vpr": set(),
     "difference": set(),
     "gain": set(),
     "overlong": {"length_limit", "length_cache"},
@@ -263,17 +266,26 @@ def _credit_problems(recipe: Recipe) -> list[str]:
     own = any(":" in name for name in credit.terms)  # a user's function may read all
     for name in () if own else sorted((set().union(*CREDIT.values()) - read) & set(changed(credit))):
         found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
-    by_call = {"difference", "gain"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
-    chained = recipe.advantage.chain == "episode"
-    if (by_call or chained) and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
-        why = f"{recipe.advantage.estimator} compares episodes as wholes, and this credit rewards calls"
+    by_call = {"difference", "gain", "vpr"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
+    estimator, chain = recipe.advantage.estimator, recipe.advantage.chain
+    chained = chain == "episode"
+    if estimator == "tree" and (by_call or chain != "call" or recipe.advantage.normalise != "all"):
+        why = "it makes rewards of calls from those of whole episodes"
+        found.append(f"advantage.estimator tree: {why}; use it with normalise all, chain call and terms like outcome")
+    elif (by_call or chain != "call") and recipe.advantage.normalise == "all" and estimator != "gae":
+        why = f"{estimator} compares episodes as wholes, and this credit rewards calls"
         found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
-    for name in sorted({"outcome", "waypoint", "difference", "costs"} & set(credit.terms)) if chained else ():
+    if chain == "none" and estimator == "gae":
+        found.append("advantage.chain none: gae passes rewards back by advantage.lam; choose another estimator")
+    same_again = {"outcome", "waypoint", "evidence", "difference", "costs"}
+    for name in sorted(same_again & set(credit.terms)) if chained else ():
         found.append(
             f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again: use gain"
         )
-    if chained and recipe.advantage.estimator != "gae" and recipe.loss.kl_coef and recipe.loss.kl_in == "reward":
-        found.append("advantage.chain episode passes no KL on: put it into the loss (loss.kl_in)")
+    in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
+    if in_reward and (estimator == "tree" or (chain != "call" and estimator != "gae")):
+        what = "advantage.estimator tree" if estimator == "tree" else f"advantage.chain {chain}"
+        found.append(f"{what} passes no KL on: put it into the loss (loss.kl_in)")
     return found
 
 
@@ -289,6 +301,11 @@ def _term_problems(recipe: Recipe) -> list[str]:
             found.append(f"credit.terms.{name}: share split divides the outcome, not {name}")
     if "waypoint" in credit.terms:
         found += _waypoint_problems(credit)
+    if "evidence" in credit.terms:
+        if not 0 < credit.evidence_weight < 1:
+            found.append(f"credit.evidence_weight is {credit.evidence_weight}: expected above 0 and below 1")
+        if credit.evidence_scaled and credit.evidence_where == "right":
+            found.append("credit.evidence_scaled acts where evidence_where is wrong or all, as in CaRR's code")
     if "overlong" in credit.terms:
         limit, cache = credit.length_limit, credit.length_cache
         if limit is None or cache is None:

@@ -160,6 +160,7 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "max_generated_tokens": 1,
+    "max_read_tokens": 1,
     "proposer.decay": 0,
     "proposer.prior": 0,
     "proposer.min_entropy": 0,

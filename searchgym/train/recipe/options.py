@@ -8,13 +8,15 @@ from typing import Any, Final, Literal
 from searchgym.rollout.sampler import VllmOptions
 
 Method = Literal["policy", "rejection", "supervised"]
-Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified"]
+Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified", "tree"]
 Reduction = Literal["token-mean", "sequence-mean", "episode-mean", "constant"]
 KL = Literal["k1", "k2", "k3"]
 
 
 WAYPOINT_RULES: Final = ("query", "page", "led", "few")
 """What may be asked of a search that earns a waypoint; see `CreditOptions.waypoint_rules`."""
+Evidence = Literal["connected", "supported", "entities"]
+"""Measure of an episode's evidence; see `searchgym.train.algorithms.evidence`."""
 Device = Literal["auto", "cpu", "cuda"]
 """Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
 
@@ -156,8 +158,9 @@ class CreditOptions:
     """How calls are rewarded; see `searchgym.train.algorithms.terms`."""
 
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
-    """Reward terms, which are added: ``outcome``, ``waypoint``, ``difference``, ``gain``, ``praise``, ``format``,
-    ``overlong``, ``costs`` or ``module:function``. Either names, or names with weights or `TermOptions`."""
+    """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,
+    ``praise``, ``format``, ``overlong``, ``costs`` or ``module:function``. Either names, or names with weights or
+    `TermOptions`."""
     alpha: float = 0.5
     """``praise``: weight of the change in the prefix answer's score that a search causes."""
     train_prefixes: bool = True
@@ -175,6 +178,16 @@ class CreditOptions:
     """``waypoint``: entities that a query may name under the rule ``few``."""
     waypoint_answered: bool = False
     """``waypoint``: if true, an episode earns it only if it ends with an answer."""
+    evidence_of: Evidence = "connected"
+    """``evidence``: what is measured: facts that the episode's searches support and that are ``connected`` with the
+    answer (CaRR), all facts that are ``supported``, or ``entities`` that the model's text names (LongTraceRL)."""
+    evidence_weight: float = 0.3
+    """``evidence``: the measure's share of the reward; the outcome has the rest. Between 0 and 1."""
+    evidence_where: Literal["right", "wrong", "all"] = "right"
+    """``evidence``: episodes whose reward it mixes into: those above 0, as in CaRR's runs and LongTraceRL, those at 0,
+    or all."""
+    evidence_scaled: bool = False
+    """``evidence``: if true, the measure is divided by the largest of the group (CaRR); not where ``right``."""
     length_limit: int | None = None
     """``overlong``: tokens of a sequence from which on the whole reward of 1 is deducted."""
     length_cache: int | None = None
@@ -199,9 +212,10 @@ class AdvantageOptions:
     """What is compared or whitened together. ``all``: whole episodes (gae and reinforce++: all tokens of the step);
     ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
     those are fewer than `min_group`."""
-    chain: Literal["call", "episode"] = "call"
+    chain: Literal["none", "call", "episode"] = "call"
     """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
-    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``)."""
+    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
+    no other call (VPR)."""
     std: Literal["sample", "population", "none"] = "sample"
     """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: float = 1e-6
