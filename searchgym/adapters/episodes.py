@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.cards import EnvCard
+from searchgym.envs.core import State, begin
 from searchgym.envs.registration import env_options, find_env, full_id
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
-from searchgym.records import Episode, Hit, Question
+from searchgym.records import Answer, Episode, Hit, Question
 from searchgym.rollout.batcher import Batcher, Queries, retrieval_batcher
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
@@ -160,3 +161,22 @@ def of_episode(episode: Episode) -> dict[str, Any]:
         "answer": "" if episode.answer is None else episode.answer.text,
     }
     return told if episode.error is None else told | {"error": episode.error}
+
+
+def answered(task: Task, question_id: str, text: str) -> dict[str, Any]:
+    """Returns what is told of an answer that came without an episode, such as from a host's own agent with a search tool.
+
+    Args:
+        task: Task whose reward is given.
+        question_id: Question that was answered.
+        text: Last text of the agent: the answer is its ``<answer>``, or all of it.
+    """
+    action = task.rules.protocol.parse(text)
+    answer = action if isinstance(action, Answer) else Answer(text.strip())
+    reward, scores = task.score(begin(State(task.find(question_id)), answer, task.rules)[0])
+    return {"reward": reward, "question_id": question_id, "stop_reason": "answer", **scores, "answer": answer.text}
+
+
+def numbers(told: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of what is told of an episode: reward, scores, searches, turns."""
+    return {name: float(value) for name, value in told.items() if isinstance(value, (int, float))}

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from searchgym.adapters.episodes import AGENT, of_episode, shared_engine, shared_task
+from searchgym.adapters.episodes import AGENT, answered, numbers, of_episode, shared_engine, shared_task
 from searchgym.adapters.hosts import chat_model
 from searchgym.agents.base import load_agent, with_max_tokens
-from searchgym.envs.core import State, begin
 from searchgym.packages import check
-from searchgym.records import Answer, Episode
+from searchgym.records import Episode
 from searchgym.rollout.models import Loading, Model, load_models, parse_models
 from searchgym.rollout.sampler import Finish, Sampling
 
@@ -115,17 +114,9 @@ def outcome(env: str, options: dict[str, Any] | None = None) -> Scorer:
     loaded = shared_task(env, options)
 
     async def score(state: TaskState, target: Target) -> Score:
-        told = state.store.get(TOLD)
-        if told is None:
-            text = state.output.completion
-            action = loaded.rules.protocol.parse(text)
-            answer = action if isinstance(action, Answer) else Answer(text.strip())
-            question = loaded.find(state.metadata["question_id"])
-            reward, scores = loaded.score(begin(State(question), answer, loaded.rules)[0])
-            told = {"reward": reward, **scores, "answer": answer.text, "stop_reason": "answer"}
-        numbers = {name: value for name, value in told.items() if isinstance(value, (int, float))}
+        told = state.store.get(TOLD) or answered(loaded, state.metadata["question_id"], state.output.completion)
         words = {name: told[name] for name in ("stop_reason", "error") if name in told}
-        return Score(value=numbers, answer=told["answer"], metadata=words)
+        return Score(value=numbers(told), answer=told["answer"], metadata=words)
 
     return score
 

@@ -15,7 +15,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from searchgym.adapters.episodes import AGENT, of_episode, shared_engine, shared_task
+from searchgym.adapters.episodes import AGENT, numbers, of_episode, shared_engine, shared_task
 from searchgym.adapters.hosts import sequence_of, token_format, token_model
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.packages import check
@@ -72,8 +72,7 @@ def agent_executor(
 
             role = {name: token_model(name, sample, form, lambda length: max_length - length) for name in workflow.roles}
             episode = await shared_engine(env, options, workflow, role).episode(task.find(label))
-            sequence, told = sequence_of(episode), of_episode(episode)
-            numbers = {name: float(value) for name, value in told.items() if isinstance(value, (int, float))}
+            sequence = sequence_of(episode)
             failed = episode.stop_reason == "retriever_error"
             return {
                 "prompt": prompt,
@@ -86,7 +85,7 @@ def agent_executor(
                 "action_ranges": [(call.start, call.end) for call in episode.calls],
                 "rollout_log_probs": None if sampling_params.logprobs is None else sequence.logp.tolist(),
                 "truncated": episode.stop_reason == "context",
-                "extra_logs": {**numbers, "retriever_error": float(failed)},
+                "extra_logs": {**numbers(of_episode(episode)), "retriever_error": float(failed)},
             }
 
     return AgentExecutor

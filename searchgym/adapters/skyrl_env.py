@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from searchgym.adapters.episodes import ended, question_of, shared_task
+from searchgym.adapters.episodes import ended, numbers, question_of, shared_task
 from searchgym.envs.single import SearchEnv
 from searchgym.packages import check
 
@@ -57,7 +57,7 @@ class SkyRlEnv(BaseTextEnv):
 
     def get_metrics(self) -> dict[str, Any]:
         """Returns the numbers of the episode: reward, scores, searches, turns; empty before its end."""
-        return {name: value for name, value in self._told.items() if isinstance(value, (int, float))}
+        return dict(numbers(self._told))
 
 
 if ID not in registry:

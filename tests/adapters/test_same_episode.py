@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the packages warn of what i
 
 ADAPTERS = [
     pytest.param("inspect"),
-    *(pytest.param(name, marks=pytest.mark.adapter) for name in ("skyrl", "openrlhf", "verl", "openenv")),
+    *(pytest.param(name, marks=pytest.mark.adapter) for name in ("skyrl", "openrlhf", "verl", "openenv", "verifiers")),
 ]
 
 
