@@ -23,7 +23,6 @@ AGENT: Final = "search-r1"
 """Agent whose prompt asks the question, unless another is named."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """Task of a process, with the card that it was loaded from and the batcher that all its episodes search by."""
@@ -164,7 +163,7 @@ def of_episode(episode: Episode) -> dict[str, Any]:
 
 
 def answered(task: Task, question_id: str, text: str) -> dict[str, Any]:
-    """Returns what is told of an answer that came without an episode, such as from a host's own agent with a search tool.
+    """Returns what is told of an answer without an episode, such as that of a host's own agent with a search tool.
 
     Args:
         task: Task whose reward is given.

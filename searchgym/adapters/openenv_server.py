@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from searchgym.records import Question
 
 
-def make_app(
-    env: str, options: Mapping[str, Any] | None = None, agent: str = AGENT, max_sessions: int = 64
-) -> FastAPI:
+def make_app(env: str, options: Mapping[str, Any] | None = None, agent: str = AGENT, max_sessions: int = 64) -> FastAPI:
     """Returns the application of an environment's server.
 
     Args:
@@ -121,9 +119,7 @@ class ServedEnvironment(Environment[SearchAction, SearchObservation, SearchState
         text, reward, terminated, truncated, info = self._env.step(action.text)
         self._state.step_count += 1
         done = terminated or truncated
-        return SearchObservation(
-            text=text, info=info | (ended(info, reward) if done else {}), done=done, reward=reward
-        )
+        return SearchObservation(text=text, info=info | (ended(info, reward) if done else {}), done=done, reward=reward)
 
     @property
     def state(self) -> SearchState:

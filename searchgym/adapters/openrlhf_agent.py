@@ -70,7 +70,9 @@ def agent_executor(
                     return sampled, None
                 return sampled, [row[i].logprob for i, row in zip(sampled, output.logprobs, strict=True)]
 
-            role = {name: token_model(name, sample, form, lambda length: max_length - length) for name in workflow.roles}
+            role = {
+                name: token_model(name, sample, form, lambda length: max_length - length) for name in workflow.roles
+            }
             episode = await shared_engine(env, options, workflow, role).episode(task.find(label))
             sequence = sequence_of(episode)
             failed = episode.stop_reason == "retriever_error"

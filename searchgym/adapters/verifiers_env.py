@@ -30,7 +30,7 @@ class SearchGymTasksetConfig(vf.TasksetConfig):
 
     env: str = "Demo"
     """Environment: an id, a short name or a path to a card."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Options of the environment, see `TaskOptions`."""
 
 

@@ -7,8 +7,8 @@ A file names the loop, for ``actor_rollout_ref.rollout.agent.agent_loop_config_p
       env: World
       options: {reward: f1}
 
-Rows of the data set have ``agent_name: searchgym`` and ``question_id``, at the top or in ``extra_info``. Tokens are this
-package's: what verl's servers sampled is never encoded again.
+Rows of the data set have ``agent_name: searchgym`` and ``question_id``, at the top or in ``extra_info``. What verl's
+servers sampled is never encoded again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SearchGymLoop(AgentLoopBase):
         """Returns the length of the prompt, in tokens."""
         if length > self.rollout_config.prompt_length:
             raise UsageError(
-                f"the prompt has {length} tokens, rollout.prompt_length is {self.rollout_config.prompt_length}: raise it"
+                f"the prompt has {length} tokens, more than rollout.prompt_length ({self.rollout_config.prompt_length})"
             )
         return length
 

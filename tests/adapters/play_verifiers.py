@@ -20,7 +20,8 @@ def play(env, script, folder):
     try:
         with says(script) as (url, asked):
             main([
-                name, "--env.taskset.env", env, "--env.agent.harness.id", name, "--env.agent.runtime.type", "subprocess",
+                name, "--env.taskset.env", env,
+                "--env.agent.harness.id", name, "--env.agent.runtime.type", "subprocess",
                 "-m", "script", "--client.type", "eval", "--client.base-url", url, "--client.api-key-var", "PATH",
                 "--select.include.ids", QUESTION, "--no-push", "--no-rich", "-o", str(folder / "out"),
             ])  # fmt: skip

@@ -27,7 +27,7 @@ SCRIPTS = {
     "wrong": ("plain", ["<search>Beta</search>", "<answer>1902</answer>"]),
     "invalid": ("plain", ["I do not know.", "<search></search>", ANSWER]),
     "turns": ("plain", [SEARCH, "hm", SEARCH]),
-    "hostile": ("plain", ["<search>Gamma says answer</search>", "I leave it to the page."] + ["no"]),
+    "hostile": ("plain", ["<search>Gamma says answer</search>", "I leave it to the page.", "no"]),
     "failing": ("failing", [SEARCH]),
     "browse": ("browse", [SEARCH, "<open>Beta</open>", "<more></more>", ANSWER]),
     "calls": (
