@@ -75,6 +75,19 @@ def split_thoughts(text: str) -> tuple[str, str]:
     return "\n".join(thoughts), "".join(rest)
 
 
+def close_tag(text: str, stop: Sequence[str]) -> str:
+    """Returns the closing tag that a server cut off as a stop string, or an empty string if it cut none.
+
+    Args:
+        text: Response of a model, without the stop string that ended it.
+        stop: Closing tags that end a response.
+    """
+    for tag in stop:
+        if text.rfind(tag.replace("</", "<")) > text.rfind(tag):
+            return tag
+    return ""
+
+
 def cut_words(text: str, limit: int) -> str:
     """Returns the first `limit` whitespace-separated words of `text`, with the spacing between them unchanged.
 

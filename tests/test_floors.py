@@ -16,7 +16,7 @@ from structure import circles, full_name, graph, imports, modules, mutual, room_
 PACKAGE = Path(searchgym.__file__).parent
 FLOORS = [
     {"_lazy", "errors", "version"},
-    {"yaml_reader"},
+    {"packages", "yaml_reader"},
     {"cards", "named", "records"},
     {"protocol", "scoring"},
     {"scoring.__init__"},
@@ -43,7 +43,7 @@ FLOORS = [
     {"rollout.vllm"},
     {"rollout.models"},
     {"rollout.engine"},
-    {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
+    {"adapters", "eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.formats", "eval.leaderboard"},
     {"report"},
@@ -68,7 +68,8 @@ FLOORS = [
 own. The ``__init__`` of a package is an entry of its own; one that is not named here hands on names of its children,
 and no module imports it."""
 LEVEL = {entry: level for level, floor in enumerate(FLOORS) for entry in floor}
-APART = [{"eval", "serving"}, {"eval", "train"}, {"serving", "train"}]
+APART = [{"adapters", "eval"}, {"adapters", "serving"}, {"adapters", "train"}]
+APART += [{"eval", "serving"}, {"eval", "train"}, {"serving", "train"}]
 """Packages of which neither imports the other, whatever their floors."""
 MOST = 12
 """Files of a room, its ``__init__`` not counted: more cannot be taken in at a glance."""
