@@ -66,7 +66,7 @@ def serve(
     from searchgym.corpora.retrieval.identity import identify
 
     token = _token(token, token_file)
-    if token is None and not open_ and not _is_loopback(host):
+    if token is None and not open_ and not is_loopback(host):
         raise UsageError(
             f"--host {host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
             "clients run, or give --token-file, or --open to serve everyone who reaches this address"
@@ -117,7 +117,7 @@ def _token(token: str | None, file: Path | None) -> str | None:
     return token
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
