@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from searchgym.cli.output import Json, emit, say
+from searchgym.cli.serve import is_loopback
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
@@ -23,7 +24,7 @@ def engine(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
 ) -> None:
-    """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers; there is no access control."""
+    """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
         from searchgym.rollout.folders import model_folder
@@ -31,12 +32,18 @@ def engine(
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
 
+        from searchgym.rollout.vllm.gate import KEY
         from searchgym.rollout.vllm.server import serve_command
         from searchgym.rollout.vllm.start import samples_by_vllm
         from searchgym.train.run.samplers import sampled_in
 
         samples_by_vllm("vllm")
     host, _, port = at.rpartition("//")[2].partition(":")
+    if not os.environ.get(KEY) and not is_loopback(host):
+        raise UsageError(
+            f"--at {at} can be reached from other machines, and who reaches it loads any weights: set {KEY} to a "
+            "secret, here and where the training runs"
+        )
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

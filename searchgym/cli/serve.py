@@ -78,7 +78,7 @@ def serve(
     except ImportError as error:
         raise UsageError(f"serving needs {error.name}: pip install 'searchgym[serve]'") from error
     token = _token(token, token_file)
-    if token is None and not open_ and not stdio and not _is_loopback(host):
+    if token is None and not open_ and not stdio and not is_loopback(host):
         raise UsageError(
             f"--host {host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
             "clients run, or give --token-file, or --open to serve everyone who reaches this address"
@@ -195,7 +195,7 @@ def _token(token: str | None, file: Path | None) -> str | None:
     return token
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from searchgym.errors import did_you_mean
+from searchgym.rollout.sampler import VllmOptions
 from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -208,6 +209,7 @@ def _engine_problems(recipe: Recipe) -> list[str]:
         found.append(
             "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
         )
+    found += _server_problems(vllm)
     if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
         want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
         found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
@@ -218,6 +220,19 @@ def _engine_problems(recipe: Recipe) -> list[str]:
         found.append("learner.gpus: ranks of learner.listen choose where they are started")
     if recipe.lora.rank and recipe.learner.backend == "deepspeed":
         found.append("lora.rank needs learner.backend torch: adapters are not trained over ranks yet")
+    return found
+
+
+def _server_problems(vllm: VllmOptions) -> list[str]:
+    """Returns problems with the addresses of sampling servers and the folder shared with them."""
+    servers, found = vllm.servers or [], []
+    for address in servers:
+        if not re.fullmatch(r"https?://[^/\s]+(:\d{1,5})?/?", address):
+            found.append(f"rollout.vllm.servers: {address!r}: expected http://HOST:PORT")
+    if len({address.rstrip("/") for address in servers}) < len(servers):
+        found.append("rollout.vllm.servers names a server twice")
+    if vllm.shared is not None and not servers:
+        found.append("rollout.vllm.shared is for weights on their way to rollout.vllm.servers, which names none")
     return found
 
 

@@ -181,6 +181,7 @@ _AT_LEAST: dict[str, float] = {
     "rollout.vllm.max_context": 1,
     "rollout.vllm.tensor_parallel": 1,
     "rollout.vllm.replicas": 1,
+    "rollout.vllm.stall": 0.1,
     "lora.rank": 0,
     "credit.alpha": 0,
     "credit.turn_cost": 0,
