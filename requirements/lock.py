@@ -88,7 +88,9 @@ def write(name: str, lock: str) -> None:
     )
     head = textwrap.fill(head, 120, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     part = HERE / f"{name}.part"
-    part.write_text(head + "\n" + re.sub(r", -c \S+constraints\.txt|-c \S+constraints\.txt, ", "", lock), encoding="utf-8")
+    part.write_text(
+        head + "\n" + re.sub(r", -c \S+constraints\.txt|-c \S+constraints\.txt, ", "", lock), encoding="utf-8"
+    )
     part.rename(HERE / f"{name}.txt")
 
 
