@@ -1,11 +1,11 @@
 """Checks that the extras of setup.cfg resolve, and that a wheel works where it is installed with one of them.
 
     python requirements/check.py resolve                 # every extra on Python 3.11, 3.12 and 3.13, by uv
-    python requirements/check.py install                 # the core alone, then with each extra, each in a new environment
+    python requirements/check.py install                 # the core, then each extra, each in a new environment
     python requirements/check.py install core serve --python python3.12
 
-Both ask a package index. `resolve` sets no limits but setup.cfg's: what `pip install 'searchgym[EXTRA]'` would choose. vLLM's
-CPU build asks for the CPU build of torch, which PyPI has not: it is resolved with PyPI's torch of the same version.
+Both ask a package index. `resolve` sets no limits but setup.cfg's: what `pip install 'searchgym[EXTRA]'` would choose.
+vLLM's CPU build asks for the CPU build of torch, which PyPI has not: PyPI's torch of the same version stands for it.
 `install` makes the wheel by `make wheel` unless --wheel names one, steps an environment with it, imports what the extra
 is for, and removes the environment again. Extras for a GPU are resolved only.
 """
@@ -106,7 +106,7 @@ def built() -> Path:
 
 
 def installs(extra: str, python: str, wheel: Path) -> bool:
-    """Installs the wheel with one extra into a new environment, steps an environment and imports what the extra is for."""
+    """Installs the wheel with one extra into a new environment, steps one of ours, and imports what the extra is for."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="searchgym-install-") as folder:
         own = Path(folder) / "venv" / "bin" / "python"

@@ -172,7 +172,7 @@ class TokenFormat:
 
     @functools.cached_property
     def _bare_ids(self) -> Callable[[str], list[int]]:
-        """Function that encodes text without added tokens: to it all of them are special, and those are switched off."""
+        """Function that encodes text without added tokens: all of them are special to it, and those are off."""
         from tokenizers import AddedToken
 
         bare = copy.deepcopy(self._plain)
