@@ -1,7 +1,7 @@
 """One published row of Search-R1 (arXiv 2503.09516): its released 7B model on HotpotQA, by one command on one GPU.
 
     python benchmarks/search_r1_row.py --plan                     # what would be run, and what it needs
-    python benchmarks/search_r1_row.py --out runs/search-r1       # on a GPU of 80 GB, with the network and 300 GB of disk
+    python benchmarks/search_r1_row.py --out runs/search-r1       # on a GPU of 80 GB, with network, 300 GB of disk
     python benchmarks/search_r1_row.py --small --out runs/small   # the same steps with what ships, on a CPU
 
 The row is exact match of the model that the authors trained from Qwen2.5-7B by PPO, on HotpotQA's 7,405 development
