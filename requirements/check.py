@@ -123,7 +123,7 @@ def installs(extra: str, python: str, wheel: Path) -> bool:
                 print(f"{python} {extra}: {command[:4]}\n{found.stdout[-2000:]}\n{found.stderr[-4000:]}")
                 return False
         mib = sum(file.stat().st_size for file in own.parents[1].rglob("*") if file.is_file()) >> 20
-    print(f"{python} {extra}: {mib} MiB, {time.monotonic() - began:.0f} s")
+    print(f"{python} {extra}: {mib} MiB, {time.monotonic() - began:.0f} s", flush=True)
     return True
 
 
