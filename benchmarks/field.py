@@ -153,9 +153,9 @@ def run(args: argparse.Namespace, recorded: Recorded) -> None:
     task = task.asking(task.questions[: args.questions])
     for seed, arm in itertools.product(args.seeds, args.arms):
         if seed in ARMS[arm].seeds:
-            rate = rate_of(arm, args.out, recorded)
-            assert rate is not None
-            trained(task, f"{arm}-{seed}", values_of(arm, rate, seed, args.read, args.set), args.out, recorded)
+            chosen = rate_of(arm, args.out, recorded)
+            assert chosen is not None
+            trained(task, f"{arm}-{seed}", values_of(arm, chosen, seed, args.read, args.set), args.out, recorded)
 
 
 def values_of(arm: str, rate: float, seed: int, read: int, given: Sequence[str]) -> list[str]:
@@ -251,7 +251,7 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
 
     Holm's correction is over all planned contrasts of methods, and made once each has all of its seeds.
     """
-    found = []
+    found = list[dict[str, Any]]()
     for arm, plan in ARMS.items():
         pairs = [seed for seed in plan.seeds if plan.against and (arm, seed) in rows and (plan.against, seed) in rows]
         if not pairs:
