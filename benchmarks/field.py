@@ -54,6 +54,8 @@ VALIDATION: Final = {"split": "validation", "size": 200, "seed": 1}
 SHARED: Final = ("validation.every=0", "checkpoint.every=2", "optimizer.autocast=bfloat16", "steps=30")
 """Recipe values of all arms. Steps are bounded because a training whose groups all agree reads nothing."""
 TURNS: Final = ("advantage.chain=none", "advantage.normalise=role-turn")
+MIXED: Final = ("credit.evidence_where=all", "credit.evidence_scaled=true")
+"""CaRR's mixing into all rewards: into right ones alone it changes next to nothing here (``benchmarks/bites.py``)."""
 MASK: Final = (*TEAM, "agent=m-ask")
 COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zero_variance=false")
 """Updates on old samples; groups without signal stay, as in LLDS's code, whose gate protects them too."""
@@ -86,7 +88,7 @@ ARMS: Final[dict[str, Arm]] = {
     "grpo": Arm(("tiny-grpo",), role="baseline"),
     "stratified": Arm(("tiny-grpo", "advantage.estimator=stratified"), "grpo"),
     "vpr": Arm(("tiny-grpo", "credit.terms=[outcome,vpr]", *TURNS), "grpo"),
-    "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]"), "grpo"),
+    "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]", *MIXED), "grpo"),
     "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo"),
     "grpo-4": Arm(COLLAPSING, role="baseline", rates=HIGH, collapses=True, reads=2),
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
