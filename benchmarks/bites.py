@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     saved = SavedRun.read(args.run)
+    if saved.recipe is None:
+        parser.error(f"{args.run} is no run folder of searchgym train: it has no recipe")
     task = load_tasks(saved.recipe)[0]
     rows = []
     for step in args.steps:
