@@ -54,6 +54,8 @@ VALIDATION: Final = {"split": "validation", "size": 200, "seed": 1}
 SHARED: Final = ("validation.every=0", "checkpoint.every=2", "optimizer.autocast=bfloat16", "steps=30")
 """Recipe values of all arms. Steps are bounded because a training whose groups all agree reads nothing."""
 TURNS: Final = ("advantage.chain=none", "advantage.normalise=role-turn")
+MIXED: Final = ("credit.evidence_where=all", "credit.evidence_scaled=true")
+"""CaRR's mixing into all rewards: into right ones alone it changes next to nothing here (``benchmarks/bites.py``)."""
 MASK: Final = (*TEAM, "agent=m-ask")
 COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zero_variance=false")
 """Updates on old samples; groups without signal stay, as in LLDS's code, whose gate protects them too."""
@@ -86,7 +88,7 @@ ARMS: Final[dict[str, Arm]] = {
     "grpo": Arm(("tiny-grpo",), role="baseline"),
     "stratified": Arm(("tiny-grpo", "advantage.estimator=stratified"), "grpo"),
     "vpr": Arm(("tiny-grpo", "credit.terms=[outcome,vpr]", *TURNS), "grpo"),
-    "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]"), "grpo"),
+    "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]", *MIXED), "grpo"),
     "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo"),
     "grpo-4": Arm(COLLAPSING, role="baseline", rates=HIGH, collapses=True, reads=2),
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
@@ -153,9 +155,9 @@ def run(args: argparse.Namespace, recorded: Recorded) -> None:
     task = task.asking(task.questions[: args.questions])
     for seed, arm in itertools.product(args.seeds, args.arms):
         if seed in ARMS[arm].seeds:
-            rate = rate_of(arm, args.out, recorded)
-            assert rate is not None
-            trained(task, f"{arm}-{seed}", values_of(arm, rate, seed, args.read, args.set), args.out, recorded)
+            chosen = rate_of(arm, args.out, recorded)
+            assert chosen is not None
+            trained(task, f"{arm}-{seed}", values_of(arm, chosen, seed, args.read, args.set), args.out, recorded)
 
 
 def values_of(arm: str, rate: float, seed: int, read: int, given: Sequence[str]) -> list[str]:
@@ -251,7 +253,7 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
 
     Holm's correction is over all planned contrasts of methods, and made once each has all of its seeds.
     """
-    found = []
+    found = list[dict[str, Any]]()
     for arm, plan in ARMS.items():
         pairs = [seed for seed in plan.seeds if plan.against and (arm, seed) in rows and (plan.against, seed) in rows]
         if not pairs:

@@ -11,7 +11,9 @@ from scipy.stats import ttest_1samp
 from test_benchmarks import script
 
 from searchgym.errors import EngineLostError, TrainingError
+from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import train
 
 ROOT = Path(__file__).parent.parent
 
@@ -227,6 +229,23 @@ def test_wrong_names_are_refused(given, said, field, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):
         field.main()
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_arms_would_change_in_a_recorded_training(tmp_path):
+    """Where groups have signal, permuted outcomes have the same deviation: advantages move, and their mean stays 0."""
+    options = ["steps=1", "rollout.questions=6", "rollout.attempts=6", "validation.every=0", "log.tensorboard=false"]
+    options += ["optimizer.warmup_steps=0", "log.curve=false"]
+    train(load_recipe("tiny-grpo", options), tmp_path / "run")
+    found = script("bites.py", str(tmp_path / "run"), "--steps", "1", "--json")
+    assert found.returncode == 0, found.stderr
+    rows = {made["arm"]: made for made in json.loads(found.stdout)["results"]}
+    assert list(rows) == ["stratified", "vpr", "evidence", "tree", "oracle", "permuted"]
+    saved = SavedRun.read(tmp_path / "run")
+    assert {made["calls"] for made in rows.values()} == {sum(len(e.calls) for e in saved.episodes.values())}
+    assert all(0 <= made["changed"] <= 1 for made in rows.values()) and rows["vpr"]["changed"] > 0.05
+    missing = script("bites.py", str(tmp_path / "run"), "--steps", "2")
+    assert missing.returncode == 2 and "no episodes of step 2" in missing.stderr
 
 
 @pytest.mark.slow

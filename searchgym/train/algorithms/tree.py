@@ -83,8 +83,8 @@ def assign_tree(samples: Sequence[Sample], options: AdvantageOptions) -> tuple[l
         nodes, shared = nodes + len(passed), shared + sum(n > 1 for n in passed.values())
     made = []
     for sample in kept:
-        values = np.zeros(len(sample.ids))
+        spread = np.zeros(len(sample.ids))
         for call, name in zip(sample.calls, sample.call_ids, strict=True):
-            values[call.start : call.end] = by_call.get(name, 0.0)  # a trial answer is no part of the attempt
-        made.append(with_advantage(sample, values[sample.mask]))
+            spread[call.start : call.end] = by_call.get(name, 0.0)  # a trial answer is no part of the attempt
+        made.append(with_advantage(sample, spread[sample.mask]))
     return made, dataclasses.replace(counts, nodes=nodes, shared=shared)
