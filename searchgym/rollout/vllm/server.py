@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Final
@@ -47,6 +48,7 @@ def serve_command(
     options: VllmOptions,
     adapters: int = 0,
     rank: int = 8,
+    tools: Mapping[str, Any] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the command that starts a vLLM server for training, and the environment variables to add for it.
 
@@ -58,6 +60,7 @@ def serve_command(
         options: Set-up of the engine.
         adapters: Maximum number of adapters in use at once; 0 disables adapters.
         rank: Maximum rank of an adapter.
+        tools: Further options, for tool calls (`tool_flags`).
     """
     host, _, port = address.rpartition("//")[2].partition(":")
     flags: dict[str, Any] = {
@@ -85,6 +88,7 @@ def serve_command(
             "max-cpu-loras": 2 * adapters,
             "max-lora-rank": rank_for(rank),
         }
+    flags |= tools or {}
     # the module that ``vllm serve`` runs; the command itself does not start with the CPU build
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     for name, value in flags.items():
