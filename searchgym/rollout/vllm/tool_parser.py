@@ -6,14 +6,18 @@ vLLM loads this module by its name (``--tool-parser-plugin``). Texts are parsed 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
 from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
 
+from searchgym.cards import ProtocolName
 from searchgym.protocol import Protocol, get_protocol
 from searchgym.records import Answer, More, Open, Search
 from searchgym.rollout.vllm.tool_calls import parser_name
+
+GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
+"""Grammars that have a parser, each with and without pages that can be opened."""
 
 
 def called(protocol: Protocol, text: str) -> tuple[str, str, dict[str, Any] | None]:
@@ -62,6 +66,6 @@ class _Parser(ToolParser):
         return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
 
 
-for _protocol in (get_protocol(name, browse=browse) for name in ("tags", "tool_calls") for browse in (False, True)):  # type: ignore[arg-type]
+for _protocol in (get_protocol(name, browse=browse) for name in GRAMMARS for browse in (False, True)):
     _name = parser_name(_protocol)
     ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol}))
