@@ -7,6 +7,7 @@ from typing import Any
 from searchgym.packages import check
 
 check("openenv")
+# pyright: reportMissingImports=false
 from openenv.core.client_types import StepResult  # noqa: E402 (after the check)
 from openenv.core.env_client import EnvClient  # noqa: E402
 from openenv.core.env_server.types import Action, Observation, State  # noqa: E402

@@ -20,6 +20,7 @@ from searchgym.errors import UnknownNameError, UsageError
 from searchgym.packages import check
 
 check("openenv")
+# pyright: reportMissingImports=false
 from openenv.core.env_server.http_server import create_app  # noqa: E402 (after the check)
 from openenv.core.env_server.interfaces import Environment  # noqa: E402
 

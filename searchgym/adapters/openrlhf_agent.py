@@ -21,6 +21,7 @@ from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.packages import check
 
 check("openrlhf")
+# pyright: reportMissingImports=false
 from openrlhf.utils.agent import AgentExecutorBase  # noqa: E402 (after the check)
 
 

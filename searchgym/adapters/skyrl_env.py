@@ -14,6 +14,7 @@ from searchgym.envs.single import SearchEnv
 from searchgym.packages import check
 
 check("skyrl-gym")
+# pyright: reportMissingImports=false
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput  # noqa: E402 (after the check)
 from skyrl_gym.envs.registration import register, registry  # noqa: E402
 

@@ -17,6 +17,7 @@ from searchgym.packages import check
 from searchgym.rollout.sampler import Finish, Sampling
 
 check("verifiers")
+# pyright: reportMissingImports=false
 import verifiers.v1 as vf  # noqa: E402 (after the check, which names the version that works)
 from openai import AsyncOpenAI  # noqa: E402
 from verifiers.v1.runtimes import ProgramResult, Runtime  # noqa: E402
@@ -60,7 +61,7 @@ class SearchGymTask(vf.Task[SearchGymData, vf.State, vf.TaskConfig]):
     @property
     def key(self) -> str:
         """Question's id, which lasts."""
-        return self.data.question_id
+        return str(self.data.question_id)
 
     @vf.reward(weight=1.0)
     async def outcome(self, trace: vf.Trace) -> float:
@@ -125,10 +126,10 @@ class SearchGymHarness(vf.Harness[SearchGymHarnessConfig]):
 
             async def chat(messages: list[dict[str, str]], sampling: Sampling) -> tuple[str, Finish]:
                 system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-                given: Any = {"stop": list(sampling.stop)} if sampling.stop else {}
-                reply = await client.chat.completions.create(
-                    model=ctx.model, messages=[*system, *messages], max_tokens=sampling.max_tokens, **given
-                )
+                asked: Any = {"messages": [*system, *messages], "max_tokens": sampling.max_tokens}
+                if sampling.stop:
+                    asked["stop"] = list(sampling.stop)
+                reply = await client.chat.completions.create(model=ctx.model, **asked)
                 choice = reply.choices[0]
                 return choice.message.content or "", "length" if choice.finish_reason == "length" else "eos"
 

@@ -25,6 +25,7 @@ from searchgym.packages import check
 from searchgym.records import Episode
 
 check("verl")
+# pyright: reportMissingImports=false
 from verl.experimental.agent_loop.agent_loop import (  # noqa: E402 (after the check)
     AgentLoopBase,
     AgentLoopMetrics,

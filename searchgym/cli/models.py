@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +17,17 @@ from searchgym.cli.serve import is_loopback
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
+    from searchgym.train.recipe.recipe import Recipe
 
 
 def engine(
     recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
+    tools: Annotated[
+        bool,
+        typer.Option("--tools", help="Answer with tool calls on OpenAI's interface, for other agents."),
+    ] = False,
 ) -> None:
     """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers."""
     with contextlib.redirect_stdout(sys.stderr):
@@ -60,9 +65,24 @@ def engine(
         options=loaded.rollout.vllm,
         adapters=int(loaded.lora.rank > 0),
         rank=max(1, loaded.lora.rank),
+        tools=_tools(loaded) if tools else None,
     )
     say(" ".join(command))
     os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
+
+
+def _tools(recipe: Recipe) -> dict[str, Any]:
+    """Returns the options of a server that answers with tool calls, in the recipe's grammar and its agent's prompt."""
+    from searchgym.envs.registration import find_env
+    from searchgym.protocol import get_protocol
+    from searchgym.rollout.loading import load_tokenizer
+    from searchgym.rollout.tokens import TokenFormat
+    from searchgym.rollout.vllm.tool_calls import tool_flags
+
+    card, options = find_env(recipe.env), recipe.env_options
+    protocol = get_protocol(options.get("protocol", card.protocol), browse=bool(options.get("browse", card.browse)))
+    tokenizer = load_tokenizer(recipe.model)
+    return tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), recipe.agent)
 
 
 def export(

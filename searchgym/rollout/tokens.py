@@ -125,6 +125,15 @@ class TokenFormat:
         closing = () if finish == "eos" else turns.closing
         return _join(closing, turns.opening, self._encode(text, strip=True), turns.again)
 
+    def turn_ids(self, text: str) -> npt.NDArray[np.int32]:
+        """Returns the token ids of a further user turn of a chat, from the model's end-of-turn on, (T,) int32."""
+        return self.observation_ids(text, "eos")
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        """Token ids that close a turn of the model; empty for a base model."""
+        return () if self._turns is None else self._turns.closing
+
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, special tokens included."""
         listed = [int(i) for i in ids]

@@ -1,16 +1,16 @@
 """Plays a script through verifiers: its `vf-eval` in this process, with a stand-in for a model's server."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 from chat_server import says
 from scripts import QUESTION, Played
 from verifiers.v1.cli.eval.main import main
 
-PACKAGE = """from searchgym.adapters.verifiers_env import SearchGymHarness, SearchGymTaskset
-
-__all__ = ["SearchGymHarness", "SearchGymTaskset"]
-"""
+PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
+(PACKAGE,) = re.findall(r"`searchgym_v1/__init__.py`:\n\n```py\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
 def play(env, script, folder):

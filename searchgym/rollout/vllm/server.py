@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 import urllib.parse
+import urllib.request
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +53,7 @@ def serve_command(
     options: VllmOptions,
     adapters: int = 0,
     rank: int = 8,
+    tools: Mapping[str, Any] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the command that starts a vLLM server for training, and the environment variables to add for it.
 
@@ -62,6 +65,7 @@ def serve_command(
         options: Set-up of the engine.
         adapters: Maximum number of adapters in use at once; 0 disables adapters.
         rank: Maximum rank of an adapter.
+        tools: Further options, for tool calls (`tool_flags`).
     """
     host, _, port = address.rpartition("//")[2].partition(":")
     flags: dict[str, Any] = {
@@ -90,6 +94,7 @@ def serve_command(
             "max-cpu-loras": 2 * adapters,
             "max-lora-rank": rank_for(rank),
         }
+    flags |= tools or {}
     # the module that ``vllm serve`` runs; the command itself does not start with the CPU build
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     for name, value in flags.items():
