@@ -12,7 +12,14 @@ from searchgym.train.recipe.load import load_recipe
 
 SCRIPT = Path(__file__).parent.parent / "docs" / "cluster.sbatch"
 NOTE = """#!/bin/bash
-{{ printf '%s\\n' "{name}" "$@"; echo "keys ${{#SEARCHGYM_ENGINE_KEY}} ${{#SEARCHGYM_LEARNER_KEY}}"; }} > "$NOTES/{name}-$$"
+{{
+    printf '%s\\n' "{name}" "$@"
+    echo "keys ${{#SEARCHGYM_ENGINE_KEY}} ${{#SEARCHGYM_LEARNER_KEY}}"
+}} > "$NOTES/.$$"
+mv "$NOTES/.$$" "$NOTES/{name}-$$"
+if [ {name} = searchgym ]; then  # the training lasts until the other programs have been asked for
+    while [ "$(ls "$NOTES" | wc -l)" -lt 3 ]; do :; done
+fi
 """
 
 
