@@ -1,27 +1,33 @@
 """Trainings that sample from two servers, of which one is killed and one stands still."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))
 from fake_servers import SERVED, FakeVllm, gated
+from test_learner import random_samples
 
-from searchgym.errors import TrainingError
+from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.rollout.vllm.client import Client
 from searchgym.rollout.vllm.engine import VllmEngine
 from searchgym.rollout.vllm.gate import KEY
 from searchgym.rollout.vllm.server import serve_command
+from searchgym.train.algorithms.samples import SampleCall
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import assemble, trainer_of
 
@@ -69,6 +75,9 @@ class FakeServer:
         self.fake = FakeVllm(sampler)
         self.open.enter_context(gated(self.fake, SERVED, port=self.port))
 
+    def wait(self):
+        pass
+
     def kill(self):
         self.fake.works.clear()
         self.open.close()
@@ -104,6 +113,18 @@ class VllmServer:
                 start_new_session=True,
             )
         self.open.callback(self.kill)
+
+    def wait(self):
+        """Waits until it answers; whether it is asked by the right key does not matter."""
+        client = Client(self.address, {})
+        while True:
+            assert self.process.poll() is None, (self.folder / "log").read_text()[-3000:]
+            try:
+                client.call("/health", timeout=5.0)
+            except UsageError:
+                return
+            except EngineLostError:
+                threading.Event().wait(0.5)
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
@@ -143,12 +164,18 @@ def train_through(kind, tmp_path, monkeypatch, *, steps, kill, back, stop, go_on
         if row["step"]:
             rows.append(row)
             asked.clear()
-            {back: first.start, go_on: second.go_on}.get(row["step"], lambda: None)()
+            if row["step"] == back:
+                first.start()
+                first.wait()
+            if row["step"] == go_on:
+                second.go_on()
 
     with contextlib.ExitStack() as opened:
         for server in servers:
             opened.callback(server.open.close)
             server.start()
+        for server in servers:
+            server.wait()
         recipe = recipe_on([server.address for server in servers], tmp_path / "shared", steps, stall)
         parts = opened.enter_context(contextlib.closing(assemble(recipe, tmp_path / "parts")))
         monkeypatch.setattr(VllmEngine, "ask", noted)
@@ -181,20 +208,31 @@ def test_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypat
 @pytest.mark.engine
 @pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
 def test_two_real_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys):
-    found = train_through(VllmServer, tmp_path, monkeypatch, steps=10, kill=3, back=3, stop=6, go_on=8, stall=20.0)
-    check(found, capsys.readouterr().err, 10, 20.0)
+    found = train_through(VllmServer, tmp_path, monkeypatch, steps=10, kill=3, back=4, stop=6, go_on=8, stall=30.0)
+    check(found, capsys.readouterr().err, 10, 30.0)
     assert [*(tmp_path / "shared").iterdir()] == []
 
 
 def test_the_probe_names_the_server_with_other_weights(tmp_path):
     """It says that it has loaded the weights, and answers with the old ones."""
-    sampler, _ = load_sampler("tiny")
-    other, _ = load_sampler("tiny")
-    good, bad = FakeVllm(sampler), FakeVllm(other)
-    bad.ignores_weights = True
+    good, bad = (FakeVllm(load_sampler("tiny")[0]) for _ in range(2))
+    samples = []
+    for sample in random_samples(2):
+        call = SampleCall(0, len(sample.ids) - 1, len(sample.ids), "searcher", 1)
+        samples.append(dataclasses.replace(sample, calls=(call,)))
     with gated(good) as one, gated(bad) as two:
-        recipe = recipe_on([one, two], tmp_path, 1, 20.0, "optimizer.lr=1e-2")
-        parts = assemble(recipe, tmp_path / "parts")
-        named = pytest.raises(TrainingError, match=rf"differ by .* nats on average on {two} \(\d+ tokens")
-        with contextlib.closing(parts), named:
-            trainer_of(recipe, parts, tmp_path / "run").run()
+        recipe = recipe_on([one, two], tmp_path, 1, 20.0)
+        with contextlib.closing(assemble(recipe, tmp_path / "parts")) as parts:
+            assert parts.probe(samples)["probe/difference"] <= 1e-3
+            with torch.no_grad():
+                for weight in parts.learner.policy.updater.model.parameters():
+                    weight.mul_(1.1)
+            parts.publish(1)
+            assert parts.probe(samples)["probe/difference"] <= 1e-3
+            bad.ignores_weights = True
+            with torch.no_grad():
+                for weight in parts.learner.policy.updater.model.parameters():
+                    weight.mul_(1.1)
+            parts.publish(2)
+            with pytest.raises(TrainingError, match=rf"differ by .* nats on average on {two} \(\d+ tokens"):
+                parts.probe(samples)

@@ -90,7 +90,9 @@ class Gate:
             return
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            if self._key and not hmac.compare_digest(headers.get("authorization", ""), f"Bearer {self._key}"):
+            if self._key and not hmac.compare_digest(
+                headers.get("authorization", "").encode(), f"Bearer {self._key}".encode()
+            ):
                 raise RefusalError(401, f"refuses the key: set {KEY} to the server's, here and there")
             path = scope["path"]
             if not path.startswith(PREFIX):

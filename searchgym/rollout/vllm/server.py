@@ -321,7 +321,9 @@ class ServedVllm:
         finally:
             folders.clear()
 
-    def _call(self, path: str, body: dict[str, Any] | None, timeout: float = SLOW, **headers: str) -> Any:
+    def _call(
+        self, path: str, body: dict[str, Any] | None, timeout: float = SLOW, headers: Mapping[str, str] = {}
+    ) -> Any:
         """Calls the server; if it was given up meanwhile, the error says why."""
         try:
             return self._client.call(path, body, timeout=timeout, headers=headers)
@@ -332,7 +334,7 @@ class ServedVllm:
         """Sends one request and queues its completion or error for `step`."""
         ended: Completion | Exception
         try:
-            choice = self._call(GENERATE, body, **{WEIGHTS: self._weights})["choices"][0]
+            choice = self._call(GENERATE, body, headers={WEIGHTS: self._weights})["choices"][0]
             logp = np.array([token["logprob"] for token in choice["logprobs"]["content"]], np.float32)
             ids = np.array(choice["token_ids"], np.int32)
             ended = Completion(ids, logp, choice["finish_reason"], choice.get("stop_reason"))
