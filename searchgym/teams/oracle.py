@@ -1,0 +1,96 @@
+"""Outputs of an oracle for the roles of the agents in this package, as `OracleRoles` gives them for the other teams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
+from searchgym.teams.mmoa import MOST_QUERIES
+from searchgym.teams.parallel import SEPARATOR
+
+
+class PlannerOracle(OracleRoles):
+    """Oracle of AI-SearchPlanner: it searches for each hop and stops; with flaws it stops after the first."""
+
+    def _own_roles(self) -> Roles:
+        return {"planner": self._search}
+
+
+class MmoaOracle(OracleRoles):
+    """Oracle of MMOA-RAG: it asks the sub-questions and keeps the pages that help; with flaws it asks the first only.
+
+    A sub-question that needs an earlier answer is asked with its placeholder, since the rewriter sees no page: this
+    workflow cannot follow a chain.
+    """
+
+    def _own_roles(self) -> Roles:
+        return {"rewriter": self._queries, "selector": self._helpful}
+
+    def _queries(self, fields: Mapping[str, str]) -> str:
+        asked = list(dict.fromkeys(step.asked for step in self.steps[: 1 if self.short else MOST_QUERIES]))
+        return "".join(f"<q{i}> {text}</q{i}>" for i, text in enumerate(asked, start=1))
+
+    def _helpful(self, fields: Mapping[str, str]) -> str:
+        titles = {step.title for step in self.steps}
+        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+        helpful = [number for number, title in pages if title in titles]
+        kept = helpful if helpful and not self._flawed() else [number for number, _ in pages] or ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in kept)}</id>"
+
+
+class SearcherOracle(OracleRoles):
+    """Oracle of an agent with one conversation: it searches for the page of each hop by its title, then answers.
+
+    Each thought quotes what the last pages said and asks what comes next. With flaws it answers after the first search.
+    """
+
+    def _own_roles(self) -> Roles:
+        turns = self.turns()
+        return {"searcher": lambda fields: next(turns)}
+
+    def rounds(self) -> list[list[Step]]:
+        """Returns the hops of each search, in order."""
+        return [[step] for step in self.steps]
+
+    def turns(self) -> Iterator[str]:
+        """Yields the responses of the conversation."""
+        rounds, known = self.rounds(), ""
+        for group in rounds[:1] if self.early else rounds:
+            asked = " ".join(step.filled for step in group)
+            queries = f" {SEPARATOR} ".join(dict.fromkeys(step.title for step in group))
+            yield f"{_thought(known, asked)}<search> {queries}</search>"
+            known = " ".join(f"{step.filled} {step.quote}" for step in group)
+        if self.question.kind in COMPARISONS and not self.early:
+            known = " ".join([known, *(step.quote for group in rounds[:-1] for step in group)])
+        answer = rounds[0][0].found if self.early else self.question.answers[0]
+        yield f"{_thought(known)}<answer> {answer}</answer>"
+
+
+class ParallelOracle(SearcherOracle):
+    """Oracle of ParallelSearch: hops that need no answer of each other are searched for in one turn."""
+
+    def rounds(self) -> list[list[Step]]:
+        """Returns the hops of each search: those whose sub-questions need only answers of earlier searches."""
+        depths: list[int] = []
+        for step in self.steps:
+            needed = [int(number) for number in re.findall(r"#(\d+)", step.asked)]
+            depths.append(1 + max((depths[n - 1] for n in needed if 0 < n <= len(depths)), default=-1))
+        titles = all(step.asked == step.title for step in self.steps)  # no sub-questions, pages in reading order
+        if titles and self.question.kind not in COMPARISONS:
+            return super().rounds()
+        return [[s for s, own in zip(self.steps, depths, strict=True) if own == depth] for depth in sorted(set(depths))]
+
+
+def _thought(*parts: str) -> str:
+    """Returns a closed thought."""
+    return f"<think> {' '.join(part for part in parts if part)}</think>"
+
+
+ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
+    "ai-searchplanner": PlannerOracle,
+    "parallel-search": ParallelOracle,
+    "mmoa-rag": MmoaOracle,
+}
+"""Agent to the oracle that speaks for its roles."""
