@@ -6,9 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from searchgym.agents.mask import UNKNOWN
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
+from searchgym.agents.parsing import words
 from searchgym.teams.mmoa import MOST_QUERIES
 from searchgym.teams.parallel import SEPARATOR
+
+MOST_NOTES: Final = 120
+"""Number of words of quotes that the oracle's notes hold at most."""
 
 
 class PlannerOracle(OracleRoles):
@@ -83,6 +88,42 @@ class ParallelOracle(SearcherOracle):
         return [[s for s, own in zip(self.steps, depths, strict=True) if own == depth] for depth in sorted(set(depths))]
 
 
+class HorizonOracle(OracleRoles):
+    """Oracle of ASearcher: it follows the hops, and its notes are the last quotes that fit into the memory.
+
+    How far it has come, it reads in its notes alone. A page that a search does not find ends the search, and so does
+    the first page, with flaws.
+    """
+
+    def _own_roles(self) -> Roles:
+        return {"searcher": self._act, "summariser": self._remember}
+
+    def _done(self, memory: str) -> int:
+        """Returns the number of hops up to the last one that a memory quotes."""
+        return next((n for n in range(len(self.steps), 0, -1) if self.steps[n - 1].quote in memory), 0)
+
+    def _act(self, fields: Mapping[str, str]) -> str:
+        done = self._done(fields["memory"])
+        last = self.steps[done - 1] if done else None
+        quote = last.quote if last is not None else ""
+        if done < len(self.steps) and not (self.early and done):
+            step = self.steps[done]
+            if not fields["recent"].endswith(f"> {step.title}</search>"):
+                return f"{_thought(quote, step.filled)}<search> {step.title}</search>"
+        if done == len(self.steps):
+            weighed = fields["memory"] if self.question.kind in COMPARISONS else quote
+            return f"{_thought(weighed)}<answer> {self.question.answers[0]}</answer>"
+        return f"{_thought(quote)}<answer> {last.found if last is not None else UNKNOWN}</answer>"
+
+    def _remember(self, fields: Mapping[str, str]) -> str:
+        done = self._done(fields["memory"])
+        found = done < len(self.steps) and f"(Title: {self.steps[done].title})" in fields["observation"]
+        kept = [step.quote for step in self.steps[: done + found]]
+        while len(kept) > 1 and sum(words(quote) for quote in kept) > MOST_NOTES:
+            del kept[0]
+        return f"<memory> {' '.join(kept) or UNKNOWN}</memory>"
+
+
 def _thought(*parts: str) -> str:
     """Returns a closed thought."""
     return f"<think> {' '.join(part for part in parts if part)}</think>"
@@ -92,5 +133,6 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "ai-searchplanner": PlannerOracle,
     "parallel-search": ParallelOracle,
     "mmoa-rag": MmoaOracle,
+    "asearcher": HorizonOracle,
 }
 """Agent to the oracle that speaks for its roles."""

@@ -130,7 +130,13 @@ class _ToldChat:
         return _ToldChat(self._chat.fork(role, **fields), role, fields, self._tell)
 
 
-def play_team(name: str, task: Task, oracles: Mapping[str, Speaker], form: TokenFormat) -> list[Episode]:
+def play_team(
+    name: str,
+    task: Task,
+    oracles: Mapping[str, Speaker],
+    form: TokenFormat,
+    sampler: QueuedSampler | None = None,
+) -> list[Episode]:
     """Runs a team whose every role is an oracle.
 
     Args:
@@ -138,11 +144,12 @@ def play_team(name: str, task: Task, oracles: Mapping[str, Speaker], form: Token
         task: Task that holds the questions.
         oracles: Oracles by question id.
         form: Token format of the model that will learn from the episodes.
+        sampler: Sampler that hands out what the oracles say. Default: a new one.
 
     Returns:
         One episode per oracle, in their order.
     """
-    agent, sampler = load_agent(name), QueuedSampler()
+    agent, sampler = load_agent(name), sampler or QueuedSampler()
     workflow: Agent = _Told(agent, oracles, sampler, form)
     model = Model.over(MODEL_KEY, sampler, form)
     engine = Engine(task, replace(agent, workflow=workflow), dict.fromkeys(agent.roles, model))
