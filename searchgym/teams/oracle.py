@@ -6,13 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from searchgym.agents.jade import NONE
 from searchgym.agents.mask import UNKNOWN
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
 from searchgym.agents.parsing import words
+from searchgym.teams.hierarchy import LOCAL, WEB
+from searchgym.teams.knowing import KNOW, SEARCH
 from searchgym.teams.mmoa import MOST_QUERIES
 from searchgym.teams.parallel import SEPARATOR
 
-MOST_NOTES: Final = 120
+MOST_NOTES: Final = 60
 """Number of words of quotes that the oracle's notes hold at most."""
 
 
@@ -69,7 +72,7 @@ class SearcherOracle(OracleRoles):
             known = " ".join(f"{step.filled} {step.quote}" for step in group)
         if self.question.kind in COMPARISONS and not self.early:
             known = " ".join([known, *(step.quote for group in rounds[:-1] for step in group)])
-        answer = rounds[0][0].found if self.early else self.question.answers[0]
+        answer = rounds[0][0].found if self.early and rounds else self.question.answers[0]
         yield f"{_thought(known)}<answer> {answer}</answer>"
 
 
@@ -124,6 +127,60 @@ class HorizonOracle(OracleRoles):
         return f"<memory> {' '.join(kept) or UNKNOWN}</memory>"
 
 
+class HierOracle(OracleRoles):
+    """Oracle of HierSearch: the planner puts each hop to the local agent, and to the web if that found nothing.
+
+    What was found it reads in the history alone. With flaws it answers after the first hop.
+    """
+
+    def _own_roles(self) -> Roles:
+        level = self._one_search
+        return {
+            "planner": self._plan,
+            "local": level,
+            "web": level,
+            "reader": self._generator,
+            "refiner": self._summary,
+        }
+
+    def _plan(self, fields: Mapping[str, str]) -> str:
+        history = fields["history"]
+        known = self._known(history)
+        if len(known) < len(self.steps) and not (self.early and known):
+            asked = self.steps[len(known)].filled
+            for role in (LOCAL, WEB):
+                if f"{role} Q: {asked} | " not in history:
+                    return f"<{role}_search_agent> {asked}</{role}_search_agent>"
+        return f"<answer> {self._concluded(known)}</answer>"
+
+    def _one_search(self, fields: Mapping[str, str]) -> str:
+        return f"<search> {fields['question']}</search>" if fields["queries"] == NONE else "<end>"
+
+
+class KnowingOracle(SearcherOracle):
+    """Oracle of IKEA and AdaSearch: it answers at once what counts as known, and searches for anything else.
+
+    Set `known` before it speaks: in a generated world nothing can be known.
+    """
+
+    known = False
+    """Whether the question counts as known."""
+
+    def _own_roles(self) -> Roles:
+        own = super()._own_roles()
+        return own | {"decider": self._decide, "knower": self._recall}
+
+    def rounds(self) -> list[list[Step]]:
+        """Returns the hops of each search; none if the question is known."""
+        return [] if self.known else super().rounds()
+
+    def _decide(self, fields: Mapping[str, str]) -> str:
+        return f"<decision> {KNOW if self.known else SEARCH}</decision>"
+
+    def _recall(self, fields: Mapping[str, str]) -> str:
+        return f"<answer> {self.question.answers[0] if self.known else UNKNOWN}</answer>"
+
+
 def _thought(*parts: str) -> str:
     """Returns a closed thought."""
     return f"<think> {' '.join(part for part in parts if part)}</think>"
@@ -134,5 +191,8 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "parallel-search": ParallelOracle,
     "mmoa-rag": MmoaOracle,
     "asearcher": HorizonOracle,
+    "hiersearch": HierOracle,
+    "ikea": KnowingOracle,
+    "adasearch": KnowingOracle,
 }
 """Agent to the oracle that speaks for its roles."""
