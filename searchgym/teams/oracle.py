@@ -111,7 +111,7 @@ class HorizonOracle(OracleRoles):
         quote = last.quote if last is not None else ""
         if done < len(self.steps) and not (self.early and done):
             step = self.steps[done]
-            if not fields["recent"].endswith(f"> {step.title}</search>"):
+            if not fields["recent"].endswith(f">{step.title}</search>"):
                 return f"{_thought(quote, step.filled)}<search> {step.title}</search>"
         if done == len(self.steps):
             weighed = fields["memory"] if self.question.kind in COMPARISONS else quote
