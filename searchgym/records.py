@@ -172,6 +172,8 @@ class Search:
 
     queries: tuple[str, ...]
     """Queries for the retriever, at least one."""
+    source: str = ""
+    """Name of the further retriever to ask; empty for the environment's own."""
 
     def __post_init__(self) -> None:
         queries = self.queries
@@ -238,6 +240,8 @@ class Searched:
     """1-based turn in which the query was made."""
     query: str
     hits: tuple[Hit, ...]
+    source: str = ""
+    """Name of the further retriever that was asked; empty for the environment's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ FLOORS = [
     {"envs"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},
+    {"teams"},
     {"rollout"},
     {"rollout.transformers"},
     {"rollout.vllm"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from searchgym.agents.base import Chat, EpisodeIO
-from searchgym.records import Answer, Invalid, Question, Search
+from searchgym.records import Action, Answer, Invalid, Question, Search
 
 
 class Monolithic:
@@ -28,7 +28,7 @@ class Monolithic:
         await self._trial_answer(chat, io)
         while True:
             reply = await chat.generate()
-            action = io.protocol.parse(reply.text)
+            action = self.read(reply.text, io)
             reply.call.legal = not isinstance(action, Invalid)
             if isinstance(action, Answer):
                 reply.call.answer = action.text
@@ -38,6 +38,10 @@ class Monolithic:
             chat.observe(observation.text)
             if isinstance(action, Search):
                 await self._trial_answer(chat, io)
+
+    def read(self, text: str, io: EpisodeIO) -> Action:
+        """Returns the action that a response means."""
+        return io.protocol.parse(text)
 
     async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:
         """Samples a trial answer in a fork of the context, if the options ask for one."""

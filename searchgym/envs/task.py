@@ -6,10 +6,11 @@ import dataclasses
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeGuard, Unpack, cast
+from typing import Any, Final, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.browsing.pages import pages_of
@@ -36,6 +37,9 @@ class TaskOptions(TypedDict, total=False):
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
     """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
     or a function that builds one from the corpus's passages."""
+    retrievers: Mapping[str, Any]
+    """Further retrievers by name, each searched by actions of its own (``<web_search>`` for one called web). A value is
+    what `retriever` takes, searching the same corpus, or ``{"corpus": ..., "retriever": ...}`` for one of its own."""
     reward: str | Reward
     """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"module:function"`` or a callable that takes the final `State`."""
     protocol: ProtocolName
@@ -66,6 +70,9 @@ class TaskOptions(TypedDict, total=False):
     """Seconds that one retrieval may take, retries included."""
 
 
+SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
+"""Pattern of the name of a further retriever, which is part of a tag."""
+
 RULE_OPTIONS = (
     "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
     "retriever_deadline",
@@ -85,6 +92,12 @@ class Task:
     """Question id to question."""
     aliases: scoring.EntityAliases | None = None
     """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
+    retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
+    """Further retrievers by name."""
+
+    def source(self, name: str) -> AnyRetriever:
+        """Returns the retriever of that name; the environment's own for an empty one."""
+        return self.retrievers[name] if name else self.retriever
 
     def find(self, question_id: str) -> Question:
         """Returns the question with an id.
@@ -148,14 +161,18 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options)
+    further = load_sources(card, questions, options)
     if card.masked is not None:
         from searchgym.masking.hiding import hiding
 
         if card.browse:
             raise UsageError(f"{card.id}: browse would open the pages that searches hide: leave browse off")
+        if further:
+            raise UsageError(f"{card.id}: retrievers would find the pages that searches hide: leave them out")
         retriever = hiding(retriever, questions, card.masked.hold_out)
     pages = pages_of(retriever) if card.browse else None
-    return Task(card, Rules.from_card(card, pages), questions, retriever, reward, by_id, aliases)
+    rules = Rules.from_card(card, pages, tuple(further))
+    return Task(card, rules, questions, retriever, reward, by_id, aliases, further)
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
@@ -358,6 +375,34 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     from searchgym.corpora.documents import open_corpus
 
     return given(open_corpus(path))
+
+
+def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
+    """Returns the further retrievers by name, in the user's order.
+
+    Raises:
+        UsageError: `retrievers` is no mapping, or one has a name that is no tag or a value that is no retriever.
+        DataMissingError: A corpus cannot be found.
+    """
+    given = options.get("retrievers", {})
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{card.id}: retrievers= is a mapping such as {{'web': 'bm25'}}, got {type(given).__name__}")
+    found: dict[str, AnyRetriever] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not SOURCE.fullmatch(name):
+            raise UsageError(f"{card.id}: retrievers= has the name {name!r}: expected small letters, digits and _")
+        own: dict[str, Any] = {"retriever": value}
+        if isinstance(value, Mapping) and "corpus" in value:
+            if unknown := sorted(map(str, value.keys() - {"corpus", "retriever"})):
+                raise UsageError(f"{card.id}: retrievers.{name} has {', '.join(unknown)}: expected corpus, retriever")
+            own = dict(value)
+        if isinstance(own.get("retriever"), (str, dict)):
+            own["retriever"] = find_retriever(own["retriever"])
+        if own.get("retriever") is None and "corpus" not in own:
+            raise UsageError(f"{card.id}: retrievers.{name} is empty: give a retriever, its card or a corpus")
+        merged: Any = {key: options[key] for key in ("corpus",) if key in options} | own
+        found[name] = load_retriever(card, questions, merged)
+    return found
 
 
 def _path(card: EnvCard, given: object) -> str:

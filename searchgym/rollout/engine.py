@@ -67,14 +67,19 @@ class Engine:
         self.task, self.agent, self.models = task, agent, models
         self.concurrency, self.seed = concurrency, seed
         self.temperature, self.top_p, self.training = temperature, top_p, training
-        self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
+        rules = task.rules
+        self.retrieval = retrieval_batcher(task.retriever, rules.top_k, rules.deadline)
+        self.sources = {
+            name: retrieval_batcher(retriever, rules.top_k, rules.deadline)
+            for name, retriever in task.retrievers.items()
+        }
         self.canonical = canonical
         self._turnstile = Turnstile()
 
     def _claim_batchers(self) -> None:
         """Attaches the batchers to this engine's turnstile or to none, as engines that share models set it in turn."""
         self._turnstile = Turnstile()
-        batchers: list[Batcher[Any, Any]] = [self.retrieval]
+        batchers: list[Batcher[Any, Any]] = [self.retrieval, *self.sources.values()]
         batchers += [self.models[role].batcher for role in sorted(self.models)]  # roles may share one
         for batcher in batchers:
             batcher.turnstile = None
@@ -239,8 +244,9 @@ class _EpisodeIO:
         self._busy, text = True, ""
         searched, opened = len(state.searches), len(state.opens)
         try:
+            batcher = self.engine.sources[state.source] if queries and state.source else self.engine.retrieval
             asked = Queries(state.question.id, queries)
-            hits = await self.engine.retrieval.ask(asked, self.place) if queries else []
+            hits = await batcher.ask(asked, self.place) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
         else:

@@ -19,9 +19,13 @@ from searchgym.envs.rewards import checked_reward
 from searchgym.envs.task import Task
 from searchgym.errors import RewardError
 from searchgym.records import Answer, Episode
+from searchgym.train.algorithms.agent_terms import AGENT_TERMS
 from searchgym.train.algorithms.terms import KEPT, TERMS, CreditContext, Rows, get_term
 from searchgym.train.algorithms.waypoints import Names
 from searchgym.train.recipe.options import CreditOptions, TermOptions
+
+BUILT_IN = {**TERMS, **AGENT_TERMS}
+"""Every built-in credit term by name."""
 
 
 class CallRewards(NamedTuple):
@@ -44,13 +48,13 @@ class Credit:
     def __init__(self, options: CreditOptions | None = None, context: CreditContext | None = None) -> None:
         self.options = options or CreditOptions()
         self._context = context or CreditContext(self.options)
-        self._terms = {name: get_term(name) for name in self.options.terms}
+        self._terms = {name: get_term(name, BUILT_IN) for name in self.options.terms}
         self._how = self.options.by_name()
 
     @property
     def trains_prefixes(self) -> bool:
         """True if prefix answers are trained on: a term rewards them, and the recipe sets `train_prefixes`."""
-        rewarded = "praise" in self._terms or any(name not in TERMS for name in self._terms)
+        rewarded = any(name in ("praise", "decision") or name not in BUILT_IN for name in self._terms)
         return rewarded and self.options.train_prefixes
 
     @classmethod

@@ -279,16 +279,20 @@ KEPT: Final = ("format", "overlong")
 call."""
 
 
-def get_term(name: str) -> Term:
+def get_term(name: str, known: Mapping[str, Term] = TERMS) -> Term:
     """Returns the credit term of a built-in name, or of a user's ``"module:function"``.
+
+    Args:
+        name: Name of the term.
+        known: Built-in terms by name.
 
     Raises:
         UnknownNameError: The name is neither; the nearest one is suggested.
         UsageError: The module or function cannot be loaded.
     """
-    if name in TERMS:
-        return TERMS[name]
+    if name in known:
+        return known[name]
     if ":" not in name:
-        raise UnknownNameError("credit term", name, [*TERMS, "module:function"])
+        raise UnknownNameError("credit term", name, [*known, "module:function"])
     term: Term = load_function("credit term", name)
     return term

@@ -32,6 +32,12 @@ CREDIT: dict[str, set[str]] = {
     "praise": {"alpha", "train_prefixes"},
     "format": set(),
     "costs": {"turn_cost", "search_cost"},
+    "process": set(),
+    "decomposition": set(),
+    "search_count": set(),
+    "hiersearch": {"local_first"},
+    "ikea": set(),
+    "decision": {"known_share", "train_prefixes"},
 }
 """Credit-specific options, by credit term."""
 
@@ -41,7 +47,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
     found = []
     if recipe.method == "policy":
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
-        found += _credit_problems(recipe)
+        found += [*_credit_problems(recipe), *_agent_term_problems(recipe)]
     else:
         if recipe.rollout.staleness:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
@@ -327,6 +333,22 @@ def _term_problems(recipe: Recipe) -> list[str]:
             found.append("credit.terms: overlong needs credit.length_limit and credit.length_cache, in tokens")
         elif cache > limit:
             found.append(f"credit.length_cache is {cache}: more than credit.length_limit, {limit}")
+    return found
+
+
+def _agent_term_problems(recipe: Recipe) -> list[str]:
+    """Returns problems with the credit terms that belong to one kind of agent."""
+    credit, advantage, found = recipe.credit, recipe.advantage, []
+    if "decision" in credit.terms and advantage.normalise == "all" and advantage.estimator != "gae":
+        why = f"{advantage.estimator} compares episodes as wholes, and decision rewards one call of each"
+        found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    whole = {"process", "decomposition", "search_count", "hiersearch", "ikea"} & set(credit.terms)
+    for name in sorted(whole) if advantage.chain == "episode" else ():
+        found.append(f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again")
+    for name in sorted({"hiersearch", "ikea"} & set(credit.terms)) if "outcome" in credit.terms else ():
+        found.append(f"credit.terms: {name} takes the place of outcome; name one of them")
+    if not 0 < credit.known_share <= 1:
+        found.append(f"credit.known_share is {credit.known_share}: expected above 0 and at most 1")
     return found
 
 

@@ -192,6 +192,10 @@ class CreditOptions:
     """``overlong``: tokens of a sequence from which on the whole reward of 1 is deducted."""
     length_cache: int | None = None
     """``overlong``: tokens before the limit over which the deduction grows from 0 to 1."""
+    local_first: bool = False
+    """``hiersearch``: if true, early searches of a further retriever are penalised."""
+    known_share: float = 0.5
+    """``decision``: mean score of trial answers from which on a question counts as known; above 0 and at most 1."""
 
     def by_name(self) -> dict[str, TermOptions]:
         """Returns the options of each term by its name, in the recipe's order."""
