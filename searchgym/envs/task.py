@@ -37,7 +37,8 @@ class TaskOptions(TypedDict, total=False):
     """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
     or a function that builds one from the corpus's passages."""
     reward: str | Reward
-    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"module:function"`` or a callable that takes the final `State`."""
+    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"rubric"``, ``"coverage"``, ``"module:function"``, or a callable that
+    takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     distractors: bool
@@ -50,6 +51,8 @@ class TaskOptions(TypedDict, total=False):
     """Fields of `GeneratedSpec` that replace the card's: ``{"n": 200, "split": "test"}``."""
     masked: Mapping[str, Any]
     """Fields of `MaskedSpec` that replace the card's: ``{"source": "hidden", "masks": [1, 2]}``."""
+    open_answers: Mapping[str, Any]
+    """Fields of `OpenSpec` that replace the card's: ``{"n": 50, "facts": 3}``."""
     top_k: int
     """Passages retrieved per query."""
     max_turns: int
@@ -182,10 +185,14 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         given["generated"] = _spec(card, "generated", options["generated"])
     if "masked" in options:
         given["masked"] = _spec(card, "masked", options["masked"])
+    if "open_answers" in options:
+        given["open_answers"] = _spec(card, "open_answers", options["open_answers"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
+    if card.open_answers is not None and (card.open_answers.n < 1 or card.open_answers.facts < 2):
+        raise UsageError(f"{card.id}: open_answers needs n of at least 1 and 2 facts or more, got {card.open_answers}")
     for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "snippet_words", "retriever_deadline"):
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
@@ -196,7 +203,12 @@ def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
     """Returns the fields of the card's world or generated questions with those the user gave replaced."""
     spec = getattr(card, name)
     if spec is None:
-        what = {"world": "generated worlds", "generated": "generated questions", "masked": "masked spans"}[name]
+        what = {
+            "world": "generated worlds",
+            "generated": "generated questions",
+            "masked": "masked spans",
+            "open_answers": "reports and questions with several answers",
+        }[name]
         raise UsageError(f"{card.id}: {name}= is for {what}, this environment's questions are not generated so")
     if not isinstance(given, Mapping):
         raise UsageError(f"{card.id}: {name}= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
@@ -216,6 +228,10 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
     folder = cached_world(card.world, home() / "worlds")
     files: TaskOptions = {"questions": folder / "questions.jsonl"}
+    if card.open_answers is not None:
+        from searchgym.open_answers.tasks import open_tasks
+
+        files["questions"] = open_tasks(card.world, card.open_answers)
     if not user_corpus:
         files["corpus"] = folder / "corpus.jsonl"
     return {**files, **options}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from searchgym.records import Episode
+from searchgym.train.algorithms.context import CreditContext, Rows
 from searchgym.train.algorithms.samples import outcome_rewards
-from searchgym.train.algorithms.terms import CreditContext, Rows
 
 
 def permuted(group: Sequence[Episode], context: CreditContext) -> Rows:

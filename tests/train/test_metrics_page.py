@@ -16,9 +16,11 @@ from searchgym.curriculum.source import Curriculum
 from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
+from searchgym.train.algorithms.context import CreditContext
+from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CurriculumOptions, ProposerOptions, StageOptions
+from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, ProposerOptions, StageOptions
 from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
 
@@ -99,7 +101,12 @@ def runs(recipe, tmp_path):
     stages = CurriculumOptions(stages=[StageOptions()], by="kind")
     toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
     toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
+    options = CreditOptions(terms=["rubric"])
+    by_id = {question.id: question for question in QUESTIONS}
+    judged = Credit(options, CreditContext(options, question=lambda episode: by_id[episode.question_id]))
+    toy_trainer(tmp_path / "judged", toy_recipe(steps=1, credit={"terms": ["rubric"]}), credit=judged).run()
     names = ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale", "proposed", "staged", "opened")
+    names = (*names, "judged")
     return {name: written(tmp_path / name) for name in names}
 
 
