@@ -52,6 +52,7 @@ FLOORS = [
     {"selfplay.arms"},
     {"selfplay", "curriculum"},
     {"train.algorithms"},
+    {"simulated"},
     {"train.learner"},
     {"train.distributed"},
     {"train.demonstrations"},

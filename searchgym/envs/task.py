@@ -15,14 +15,22 @@ from searchgym import scoring
 from searchgym.browsing.pages import pages_of
 from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
+from searchgym.corpora.retrieval.cards import (
+    HttpCard,
+    RetrieverCard,
+    SimulatedCard,
+    find_retriever,
+    is_card,
+    stands_outside,
+)
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
 from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
-from searchgym.records import Passage, Question
+from searchgym.named import load_function
+from searchgym.records import Passage, Question, simulated_share
 
 
 class TaskOptions(TypedDict, total=False):
@@ -113,6 +121,8 @@ class Task:
         if state.stop_reason == "retriever_error":
             return 0.0, {"em": 0.0, "f1": 0.0}
         scores = {name: reward(state) for name, reward in REWARDS.items()}
+        if written := simulated_share(state.searches):
+            scores["simulated"] = written
         return checked_reward(self.reward, state), scores
 
 
@@ -364,6 +374,9 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return DistractorRetriever(questions)
     if _is_retriever(given):
         return given
+    if isinstance(given, SimulatedCard):
+        opened: AnyRetriever = load_function("engine", "searchgym.simulated.engine:open_engine")(given, questions)
+        return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
     path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)

@@ -13,8 +13,10 @@ from searchgym.judging.judge import Criterion
 MOST_WORDS: Final = 40
 """Words of a sentence above which it states nothing: a list of all names would hold every pair of them."""
 HEDGES: Final = frozenset(
-    "not never no nor neither nobody cannot false untrue wrong unknown unclear or either perhaps maybe possibly probably "
-    "allegedly might if whether".split()
+    norm(
+        "not never no nor neither nobody cannot false untrue wrong unknown unclear or either perhaps maybe possibly "
+        "probably allegedly might if whether"
+    ).split()
 )
 """Words with which a sentence denies or leaves open what it would state without them."""
 _SHORT_NOT: Final = re.compile(r"n['’]t\b", re.IGNORECASE)

@@ -14,7 +14,7 @@ from searchgym.corpora.worlds.language import sentence
 from searchgym.corpora.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, SPLITS
 from searchgym.errors import UsageError
 from searchgym.graphs.graph import Fact, Graph
-from searchgym.graphs.text import WORD
+from searchgym.graphs.text import WORD, norm
 from searchgym.judging.rubric import RUBRIC, WANTED
 from searchgym.judging.rules import HEDGES
 from searchgym.records import Question, SupportingFact
@@ -34,8 +34,10 @@ SEVERAL: Final = {
 MOST: Final = 6
 """Most answers of a question with several; it has at least 2."""
 _FREQUENT: Final = frozenset(
-    "a an and are as at by did do does for from had has have he her him his in into is it its of on one she that the "
-    "their them they this to was were what when where which who whom whose with same first".split()
+    norm(
+        "a an and are as at by did do does for from had has have he her him his in into is it its of on one she that "
+        "the their them they this to was were what when where which who whom whose with same first"
+    ).split()
 )
 """Words that tell no relation from another."""
 

@@ -67,11 +67,12 @@ class Proposed:
 
 
 class Opening(BanditRollout):
-    """The bandit, each of whose episodes opened a page."""
+    """The bandit, each of whose episodes opened a page that a model wrote."""
 
     def __call__(self, *arguments):
         episodes = super().__call__(*arguments)
-        return [replace(episode, opens=[Opened(1, "T", "T", 0, 1, 1)]) for episode in episodes]
+        marked = {"simulated": 1.0}  # and its pages were written by a model
+        return [replace(e, opens=[Opened(1, "T", "T", 0, 1, 1)], scores=e.scores | marked) for e in episodes]
 
 
 @pytest.fixture
