@@ -44,7 +44,7 @@ FLOORS = [
     {"rollout.vllm"},
     {"rollout.models"},
     {"rollout.engine"},
-    {"judging.models"},
+    {"judging.models", "merging"},
     {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.formats", "eval.leaderboard"},

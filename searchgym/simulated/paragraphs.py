@@ -11,7 +11,7 @@ from searchgym.simulated.writers import Wanted
 
 
 class ParagraphWriter:
-    """Writer whose useful pages are a question's paragraphs that share most words with the query, as a model would know.
+    """Writer whose useful pages are a question's paragraphs, those that share most words with the query first.
 
     Noisy pages are drawn from its paragraphs without gold evidence. It writes nothing for a question that brings no
     paragraphs; those of generated worlds, HotpotQA, 2WikiMultihopQA and MuSiQue bring some.

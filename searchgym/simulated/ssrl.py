@@ -30,8 +30,8 @@ class SelfSearch(Monolithic):
     the search's page, marked as simulated. As observations, these tokens are not trained on.
 
     Source: SSRL, arXiv 2508.10874, and its released code, in which the policy writes the information within its own
-    response, and these tokens are masked. Deviation: it is asked for them by a prompt in a fork, and the page comes back
-    in the environment's tags, so that real pages can take their place in evaluation (agent ``search-r1``).
+    response, and these tokens are masked. Deviation: it is asked for them by a prompt in a fork, and the page comes
+    back in the environment's tags, so that real pages can take their place in evaluation (agent ``search-r1``).
     """
 
     async def act(self, action: Action, chat: Chat, io: EpisodeIO) -> Observation:
@@ -53,8 +53,9 @@ def written(text: str) -> str:
 def form(group: Sequence[Episode], context: CreditContext) -> Rows:
     """Credit term: rewards the form of an episode's own text, in [0, 1], on the last call of each sequence.
 
-    With a thoughts and b = searches + 1 it is ``min(a / 2, 1) min(a, b) / max(a, b)``; 0 if the text does not begin with
-    a thought and end with an answer, has other tags, an empty one, a query of several lines, or more than 8 thoughts.
+    With a thoughts and b = searches + 1 it is ``min(a / 2, 1) min(a, b) / max(a, b)``; 0 if the text does not begin
+    with a thought and end with an answer, has other tags, an empty one, a query of several lines, or more than 8
+    thoughts.
 
     Source: SSRL, arXiv 2508.10874, and its released code (manager ``naive.py``), whose reward is 0.9 EM + 0.1 of this.
     """

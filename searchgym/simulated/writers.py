@@ -55,8 +55,8 @@ class Writer(Protocol):
 class ModelWriter:
     """Writer that asks a language model; what is no document in its reply is left out.
 
-    Source: ZeroSearch, arXiv 2505.04588, and its released code: useful or noisy pages of about 30 words, five at a time,
-    written with the query, the question and its gold answer in view. Wording of the prompt is ours.
+    Source: ZeroSearch, arXiv 2505.04588, and its released code: useful or noisy pages of about 30 words, five at a
+    time, written with the query, the question and its gold answer in view. Wording of the prompt is ours.
 
     Args:
         model: The model.
