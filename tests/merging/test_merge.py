@@ -144,10 +144,8 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(three, tmp_path):
 def test_the_command(three, tmp_path):
     from typer.testing import CliRunner
 
-    out = tmp_path / "out"
-    run = CliRunner().invoke(
-        app, ["model", "merge", *map(str, three), "--weights", "2,1,1", "--out", str(out), "--json"]
-    )
+    out, merge = tmp_path / "out", ["model", "merge", *map(str, three)]
+    run = CliRunner().invoke(app, [*merge, "--weights", "2,1,1", "--out", str(out), "--json"])
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["weights"][str(three[0])] == 0.5 and difference(out, three[0]) == {1.25}
     both = [*merge, "--weights", "1,1,1", "--schedule", "sqrt", "--out", str(tmp_path / "x")]
