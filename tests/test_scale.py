@@ -1,4 +1,4 @@
-"""The simulation of benchmarks/scale.py: engines keep their pace, limits are counted by hand, every part prints rows."""
+"""The simulation of benchmarks/scale.py: engines keep pace, limits are counted by hand, every part prints rows."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from searchgym.agents.base import Chat, EpisodeIO
+from searchgym.agents.base import Chat, EpisodeIO, Observation
 from searchgym.records import Action, Answer, Invalid, Question, Search
 
 
@@ -32,7 +32,7 @@ class Monolithic:
             reply.call.legal = not isinstance(action, Invalid)
             if isinstance(action, Answer):
                 reply.call.answer = action.text
-            observation = await io.step(action)
+            observation = await self.act(action, chat, io)
             if observation.done:
                 return
             chat.observe(observation.text)
@@ -42,6 +42,10 @@ class Monolithic:
     def read(self, text: str, io: EpisodeIO) -> Action:
         """Returns the action that a response means."""
         return io.protocol.parse(text)
+
+    async def act(self, action: Action, chat: Chat, io: EpisodeIO) -> Observation:
+        """Takes an action in the environment; agents that act in another way replace it."""
+        return await io.step(action)
 
     async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:
         """Samples a trial answer in a fork of the context, if the options ask for one."""

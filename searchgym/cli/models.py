@@ -119,3 +119,29 @@ def dtype_of(folder: Path) -> Dtype:
     if is_adapter(folder):
         folder = model_folder(adapter_base(folder))
     return "bfloat16" if "bfloat16" in str(model_config(folder).dtype) else "float32"
+
+
+model = typer.Typer(help="Work on checkpoints of models.", no_args_is_help=True)
+
+
+@model.command()
+def merge(
+    checkpoints: Annotated[list[str], typer.Argument(help="Checkpoints or adapters, from the earliest to the latest.")],
+    out: Annotated[Path, typer.Option(help="Output folder; must not exist.")],
+    weights: Annotated[str | None, typer.Option(help="Weights, such as 0.2,0.3,0.5; divided by their sum.")] = None,
+    schedule: Annotated[str, typer.Option(help="mean, linear, cosine or sqrt: the decay it stands for.")] = "mean",
+    json: Json = False,
+) -> None:
+    """Average checkpoints into one, with given weights or those of a decay of the learning rate (WSM)."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.errors import UsageError
+        from searchgym.merging.merge import merge_checkpoints
+        from searchgym.merging.schedules import given_weights, scheduled
+
+        if weights is not None and schedule != "mean":
+            raise UsageError("--weights and --schedule both say how much each checkpoint counts: choose one")
+        count = len(checkpoints)
+        shares = scheduled(schedule, count) if weights is None else given_weights(weights, count)
+        merge_checkpoints(checkpoints, shares, out)
+    rows = dict(zip(checkpoints, shares, strict=True))
+    emit({"out": str(out), **({"weights": rows} if json else rows)}, json, "merged")

@@ -16,14 +16,22 @@ from searchgym import scoring
 from searchgym.browsing.pages import pages_of
 from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
+from searchgym.corpora.retrieval.cards import (
+    HttpCard,
+    RetrieverCard,
+    SimulatedCard,
+    find_retriever,
+    is_card,
+    stands_outside,
+)
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
 from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
-from searchgym.records import Passage, Question
+from searchgym.named import load_function
+from searchgym.records import Passage, Question, simulated_share
 
 
 class TaskOptions(TypedDict, total=False):
@@ -41,7 +49,8 @@ class TaskOptions(TypedDict, total=False):
     """Further retrievers by name, each searched by actions of its own (``<web_search>`` for one called web). A value is
     what `retriever` takes, searching the same corpus, or ``{"corpus": ..., "retriever": ...}`` for one of its own."""
     reward: str | Reward
-    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"module:function"`` or a callable that takes the final `State`."""
+    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"rubric"``, ``"coverage"``, ``"module:function"``, or a callable that
+    takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     distractors: bool
@@ -54,6 +63,8 @@ class TaskOptions(TypedDict, total=False):
     """Fields of `GeneratedSpec` that replace the card's: ``{"n": 200, "split": "test"}``."""
     masked: Mapping[str, Any]
     """Fields of `MaskedSpec` that replace the card's: ``{"source": "hidden", "masks": [1, 2]}``."""
+    open_answers: Mapping[str, Any]
+    """Fields of `OpenSpec` that replace the card's: ``{"n": 50, "facts": 3}``."""
     top_k: int
     """Passages retrieved per query."""
     max_turns: int
@@ -123,6 +134,8 @@ class Task:
         if state.stop_reason == "retriever_error":
             return 0.0, {"em": 0.0, "f1": 0.0}
         scores = {name: reward(state) for name, reward in REWARDS.items()}
+        if written := simulated_share(state.searches):
+            scores["simulated"] = written
         return checked_reward(self.reward, state), scores
 
 
@@ -199,10 +212,14 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         given["generated"] = _spec(card, "generated", options["generated"])
     if "masked" in options:
         given["masked"] = _spec(card, "masked", options["masked"])
+    if "open_answers" in options:
+        given["open_answers"] = _spec(card, "open_answers", options["open_answers"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
+    if card.open_answers is not None and (card.open_answers.n < 1 or card.open_answers.facts < 2):
+        raise UsageError(f"{card.id}: open_answers needs n of at least 1 and 2 facts or more, got {card.open_answers}")
     for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "snippet_words", "retriever_deadline"):
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
@@ -213,7 +230,12 @@ def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
     """Returns the fields of the card's world or generated questions with those the user gave replaced."""
     spec = getattr(card, name)
     if spec is None:
-        what = {"world": "generated worlds", "generated": "generated questions", "masked": "masked spans"}[name]
+        what = {
+            "world": "generated worlds",
+            "generated": "generated questions",
+            "masked": "masked spans",
+            "open_answers": "reports and questions with several answers",
+        }[name]
         raise UsageError(f"{card.id}: {name}= is for {what}, this environment's questions are not generated so")
     if not isinstance(given, Mapping):
         raise UsageError(f"{card.id}: {name}= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
@@ -233,6 +255,10 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
     folder = cached_world(card.world, home() / "worlds")
     files: TaskOptions = {"questions": folder / "questions.jsonl"}
+    if card.open_answers is not None:
+        from searchgym.open_answers.tasks import open_tasks
+
+        files["questions"] = open_tasks(card.world, card.open_answers)
     if not user_corpus:
         files["corpus"] = folder / "corpus.jsonl"
     return {**files, **options}
@@ -365,6 +391,9 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return DistractorRetriever(questions)
     if _is_retriever(given):
         return given
+    if isinstance(given, SimulatedCard):
+        opened: AnyRetriever = load_function("engine", "searchgym.simulated.engine:open_engine")(given, questions)
+        return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
     path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)

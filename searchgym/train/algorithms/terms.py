@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from searchgym.errors import DataError, UnknownNameError, UsageError
+from searchgym.errors import DataError, UnknownNameError
 from searchgym.named import load_function
-from searchgym.records import Episode, Question
+from searchgym.records import Episode
+from searchgym.train.algorithms import judged
+from searchgym.train.algorithms.context import CreditContext, Rows, Term
 from searchgym.train.algorithms.evidence import MEASURES, acting_calls, new_pages
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
-from searchgym.train.algorithms.waypoints import Names, coverage, waypoints_of
+from searchgym.train.algorithms.waypoints import coverage, waypoints_of
 from searchgym.train.recipe.options import CreditOptions
-
-Rows = list[list[float]]
-"""Rewards of a group: one row per episode, one number per call of the episode."""
-
-
-def _no_question(episode: Episode) -> Question:
-    raise UsageError(f"episode {episode.id}: its question is not at hand, Credit.of loads the questions")
-
-
-@dataclass(frozen=True, slots=True)
-class CreditContext:
-    """Inputs of a credit term besides the episodes."""
-
-    options: CreditOptions = field(default_factory=CreditOptions)
-    """The recipe's credit options."""
-    penalties: Mapping[str, float] = field(default_factory=dict)
-    """Penalty of each role for an illegal output, at most 0. Default: none."""
-    score: Callable[[Episode, str], float] = lambda episode, text: 0.0
-    """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
-    question: Callable[[Episode], Question] = _no_question
-    """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
-    names: Callable[[], Names] = lambda: Names(())
-    """Returns the names of the entities that the environment's questions are about. Default: none."""
-
-
-Term = Callable[[Sequence[Episode], CreditContext], Rows]
-"""Function from a group of episodes to the rewards of their calls."""
 
 
 def outcome(group: Sequence[Episode], context: CreditContext) -> Rows:
@@ -272,6 +246,10 @@ TERMS: dict[str, Term] = {
     "format": format_,
     "overlong": overlong,
     "costs": costs,
+    "rubric": judged.rubric,
+    "gated": judged.gate,
+    "tournament": judged.tournaments,
+    "candidates": judged.candidates,
 }
 """Built-in credit terms by name."""
 KEPT: Final = ("format", "overlong")

@@ -38,6 +38,10 @@ CREDIT: dict[str, set[str]] = {
     "hiersearch": {"local_first"},
     "ikea": set(),
     "decision": {"known_share", "train_prefixes"},
+    "rubric": {"judge", "judge_seconds"},
+    "gated": {"judge", "judge_seconds", "gate_delta"},
+    "tournament": {"judge", "judge_seconds", "tournament_rounds"},
+    "candidates": {"judge", "judge_seconds", "candidates", "draws"},
 }
 """Credit-specific options, by credit term."""
 
@@ -384,6 +388,10 @@ def _key_problems(recipe: Recipe) -> list[str]:
             if value is not None and (own.frozen or not 0 <= value < math.inf):
                 why = "it is frozen" if own.frozen else "expected a finite number from 0 on"
                 found.append(f"models.{name}.{rate} is {value}: {why}")
+        if name == recipe.credit.judge and not own.frozen:
+            found.append(f"credit.judge is the key {name}, which is trained: a judge must not learn from its verdicts")
+        if own.roles == [] and name != recipe.credit.judge:
+            found.append(f"models.{name}: no role asks it; leave it out, or name it as credit.judge")
         if own.critic_lr is not None and not recipe.has_critic:
             found.append(f"models.{name}.critic_lr: the recipe has no critic")
     if sum(not own.frozen for own in models.values()) > 1 and recipe.learner.listen is not None:

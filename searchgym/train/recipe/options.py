@@ -130,7 +130,8 @@ class KeyOptions:
     """One model key: a set of weights that some of the agent's roles sample from."""
 
     roles: list[str] | None = None
-    """Roles that sample from these weights. Default: every role that no other key claims."""
+    """Roles that sample from these weights; ``[]`` for those of a judge. Default: every role that no other key
+    claims."""
     model: str | None = None
     """Model that the weights start from. Default: the recipe's model."""
     frozen: bool = False
@@ -159,8 +160,23 @@ class CreditOptions:
 
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
     """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,
-    ``praise``, ``format``, ``overlong``, ``costs`` or ``module:function``. Either names, or names with weights or
-    `TermOptions`."""
+    ``praise``, ``format``, ``overlong``, ``costs``, ``process``, ``decomposition``, ``search_count``, ``hiersearch``,
+    ``ikea``, ``decision``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``. Either names,
+    or names with weights or `TermOptions`."""
+    judge: str = "rules"
+    """Judge of ``rubric``, ``gated``, ``tournament`` and ``candidates``: ``rules``, a frozen model key, a model, or
+    ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``, which returns a judge."""
+    judge_seconds: float = 60.0
+    """Seconds that one verdict may take; an episode without a verdict leaves the training."""
+    gate_delta: float = 0.05
+    """``gated``: smoothing of the gate, above 0: with every other bottom line met, what a missed one of n leaves is
+    about delta to the power of 1/n."""
+    tournament_rounds: int = 4
+    """``tournament``: number of tournaments among a group's answers."""
+    candidates: int = 4
+    """``candidates``: most candidates in an answer."""
+    draws: int = 64
+    """``candidates``: number of weightings over which a set of candidates is scored."""
     alpha: float = 0.5
     """``praise``: weight of the change in the prefix answer's score that a search causes."""
     train_prefixes: bool = True

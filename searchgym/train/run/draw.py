@@ -146,6 +146,7 @@ class Drawer:
         }
         by_role = role_metrics(drawn.episodes, drawn.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
+        row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         learnt = self.source.learn(step, drawn.questions, drawn.episodes)
         row |= {f"{self.source.name}/{name}": value for name, value in learnt.items()}
         if recipe.method == "rejection":
