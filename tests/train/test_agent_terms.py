@@ -8,8 +8,8 @@ from test_credit import team
 from searchgym.errors import CardError, DataError
 from searchgym.records import Answer, Hit, Passage, Question, Searched
 from searchgym.train.algorithms.agent_terms import AGENT_TERMS, order_penalty
+from searchgym.train.algorithms.context import CreditContext
 from searchgym.train.algorithms.credit import Credit
-from searchgym.train.algorithms.terms import CreditContext
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from searchgym.errors import DataError
 from searchgym.records import Episode
+from searchgym.train.algorithms.context import CreditContext, Rows, Term
 from searchgym.train.algorithms.samples import is_overlong, sequences_of
-from searchgym.train.algorithms.terms import CreditContext, Rows, Term
 
 COMPARISON: Final = "comparison"
 """`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
