@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from searchgym.errors import UsageError
+from searchgym.errors import UnknownNameError, UsageError
 
 
 def load_object(spec: str) -> Any:
@@ -38,3 +39,17 @@ def load_function(what: str, spec: str) -> Any:
     if not callable(loaded):
         raise UsageError(f"{what} {spec!r} is a {type(loaded).__name__}, not a function")
     return loaded
+
+
+def find_function(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    """Returns the known function of a name, or imports the one named ``"module:function"``.
+
+    Raises:
+        UnknownNameError: The name is neither; the nearest one is suggested.
+        UsageError: The function cannot be imported, or the name is not a function.
+    """
+    if name in known:
+        return known[name]
+    if ":" not in name:
+        raise UnknownNameError(what, name, [*known, "module:function"])
+    return load_function(what, name)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from searchgym import scoring
 from searchgym.envs.core import State
-from searchgym.errors import RewardError, UnknownNameError, UsageError
-from searchgym.named import load_function
+from searchgym.errors import RewardError, UsageError
+from searchgym.named import find_function
 
 Reward = Callable[[State], float]
 """Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
@@ -46,11 +46,7 @@ def get_reward(reward: str | Reward) -> Reward:
         return reward
     if not isinstance(reward, str):
         raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
-    if reward in NAMED:
-        return NAMED[reward]
-    if ":" not in reward:
-        raise UnknownNameError("reward", reward, [*NAMED, "module:function"])
-    function: Reward = load_function("reward", reward)
+    function: Reward = find_function("reward", reward, NAMED)
     return function
 
 

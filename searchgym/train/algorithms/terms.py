@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from searchgym.errors import DataError, UnknownNameError, UsageError
-from searchgym.named import load_function
+from searchgym.errors import DataError, UsageError
+from searchgym.named import find_function
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
 from searchgym.train.algorithms.waypoints import Names, coverage, waypoints_of
@@ -233,9 +233,5 @@ def get_term(name: str) -> Term:
         UnknownNameError: The name is neither; the nearest one is suggested.
         UsageError: The module or function cannot be loaded.
     """
-    if name in TERMS:
-        return TERMS[name]
-    if ":" not in name:
-        raise UnknownNameError("credit term", name, [*TERMS, "module:function"])
-    term: Term = load_function("credit term", name)
+    term: Term = find_function("credit term", name, TERMS)
     return term
