@@ -210,7 +210,7 @@ def controller(index: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measures the controller over each retriever."""
     rows = []
     with serving.running("ours", index, index) as address:
-        retrievers = (NullRetriever(), load_index(index), HttpRetriever(f"http://{address}"))
+        retrievers: tuple[Retriever, ...] = (NullRetriever(), load_index(index), HttpRetriever(f"http://{address}"))
         for name, retriever in zip(("null", "bm25", "bm25 served"), retrievers, strict=True):
             print(f"controller over {name} ...", file=sys.stderr)
             own = Controller(retriever, args.concurrency, 0.0, args.concurrency, args)

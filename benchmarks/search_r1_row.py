@@ -53,7 +53,15 @@ def steps(out: Path, small: bool, limit: int | None) -> list[Step]:
     index, run = out / "index", out / "run"
     corpus = ROOT / "searchgym" / "demo" / "corpus.jsonl" if small else home() / "data" / "wiki-18.jsonl.gz"
     build = ("index", "build", str(corpus), "--retriever", "bm25" if small else "e5-flat", "--out", str(index))
-    play = ("eval", "Demo" if small else "HotpotQA", "--agent", "search-r1", "--corpus", str(index), *RULES)
+    play: tuple[str, ...] = (
+        "eval",
+        "Demo" if small else "HotpotQA",
+        "--agent",
+        "search-r1",
+        "--corpus",
+        str(index),
+        *RULES,
+    )
     play += ("--model", "tiny") if small else ("--model", MODEL, "--sampler", "vllm", "--dtype", "bfloat16")
     play += () if small else ("--max-tokens", "500", "--questions", "hf:RUC-NLPIR/FlashRAG_datasets:hotpotqa/dev")
     play += ("--limit", str(limit)) if limit else ()

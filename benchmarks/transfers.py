@@ -74,7 +74,7 @@ def by_gloo(mib: int) -> float:
         rank.join()
     if any(rank.exitcode for rank in ranks):
         raise RuntimeError("a rank ended with an error, which is above")
-    return max(queue.get() for _ in ranks)
+    return float(max(queue.get() for _ in ranks))
 
 
 def _rank(rank: int, port: int, mib: int, queue: Any) -> None:

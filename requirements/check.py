@@ -106,7 +106,7 @@ def built() -> Path:
 
 
 def installs(extra: str, python: str, wheel: Path) -> bool:
-    """Installs the wheel with one extra into a new environment, steps one of ours, and imports what the extra is for."""
+    """Installs the wheel with one extra into a new environment, steps one of ours, and imports what it brings."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="searchgym-install-") as folder:
         own = Path(folder) / "venv" / "bin" / "python"

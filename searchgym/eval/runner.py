@@ -43,7 +43,7 @@ QUESTIONS: Final = "questions.jsonl"
 """File of the scores of each question, as `question_rows` gives them."""
 LATER: Final = ("dataset", "split", "prompts")
 """Keys that records of earlier versions lack; runs without them can be resumed."""
-ONCE: Final = {"samples": 1, "browse": False, "snippet_words": None, "sources": {}}
+ONCE: Final[dict[str, Any]] = {"samples": 1, "browse": False, "snippet_words": None, "sources": {}}
 """Values of keys that records of earlier versions lack, since nothing else could be chosen then."""
 
 

@@ -53,7 +53,7 @@ def wanted_of(question: Question) -> list[tuple[str, ...]]:
     given: Any = question.metadata.get(WANTED)
     if given is None:
         return [question.golds]
-    rows = given if isinstance(given, (list, tuple)) else [None]
+    rows: list[Any] = list(given) if isinstance(given, (list, tuple)) else [None]
     if not rows or not all(
         isinstance(row, (list, tuple)) and row and all(isinstance(name, str) for name in row) for row in rows
     ):

@@ -21,6 +21,7 @@ from searchgym.train.algorithms.credit import JUDGED, Credit, groups_of
 from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.load import read_recipe
+from searchgym.train.recipe.options import TermOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import ADVANTAGES, EPISODES, PROPOSED, RECIPE, read_advantages
 
@@ -121,8 +122,8 @@ def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
 
     options = recipe.credit
     if options.judge != "rules":
-        terms = {name: how for name, how in options.by_name().items() if name not in JUDGED}
-        options = replace(options, terms=terms)
+        kept = {name: how for name, how in options.by_name().items() if name not in JUDGED}
+        options = replace(options, terms=dict[str, float | TermOptions](kept))
     return Credit.of(options, load_agent(recipe.agent).roles, load)
 
 
