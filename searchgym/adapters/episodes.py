@@ -51,9 +51,9 @@ def shared_task(env: str, options: Mapping[str, Any] | None = None) -> Task:
 
 
 def _load(env: str, options: Mapping[str, Any] | None) -> _Shared:
-    options = _plain(options or {})
+    given: dict[str, Any] = _plain(options or {})
     try:
-        key = (full_id(env), json.dumps(options, sort_keys=True))
+        key = (full_id(env), json.dumps(given, sort_keys=True))
     except TypeError as error:
         raise UsageError(
             f"{env}: options of an adapter are values that JSON can hold ({error}): give the others to "
@@ -63,7 +63,7 @@ def _load(env: str, options: Mapping[str, Any] | None) -> _Shared:
     with _loading:
         found = _shared.get(key)
         if found is None or found.card is not card:  # the id was registered again, in a notebook say
-            task = load_task(card, **{**env_options(env), **options})
+            task = load_task(card, **(env_options(env) | given))
             batcher = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
             found = _shared[key] = _Shared(card, task, batcher)
         return found

@@ -45,13 +45,13 @@ def tournament(
     sound = [place for place, answer in enumerate(answers) if _sound(judge, question, answer)]
     points, decided, failed = dict.fromkeys(sound, 0), 0, 0
     for _ in range(rounds):
-        alive = [sound[place] for place in rng.permutation(len(sound))]
+        alive: list[int] = rng.permutation(sound).tolist()
         while len(alive) > 1:
             winners = alive[len(alive) - len(alive) % 2 :]
             for one, other in zip(alive[::2], alive[1::2], strict=False):
                 drawn = one if rng.random() < 0.5 else other
+                won: int | None = None
                 try:
-                    won = None
                     if answers[one].strip() != answers[other].strip():
                         won = judge.better(question, (answers[one], answers[other]), criteria)
                         decided += 1

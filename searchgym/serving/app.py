@@ -53,11 +53,12 @@ def make_app(
         access: Decides which requests are answered. Default: those that were meant for localhost or an IP address.
         mcp: Server of the Model Context Protocol (`Tools.server`) to answer at ``/mcp``. Default: none.
     """
-    manager = None
+    manager, routes = None, []
     if mcp is not None:
         from searchgym.serving.mcp_tools import mounted
 
         route, manager = mounted(mcp, service.limits.body)
+        routes.append(route)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -67,8 +68,7 @@ def make_app(
 
     app = FastAPI(title="SearchGym retrieval", lifespan=lifespan)
     app.add_middleware(Gate, access=access or Access())
-    if manager is not None:
-        app.router.routes.append(route)
+    app.router.routes.extend(routes)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:

@@ -124,8 +124,8 @@ def _write_tensors(
     _clear_left_over(place)
     if place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
         place = MEMORY
+    where = place or Path(tempfile.gettempdir())
     try:
-        where = place or Path(tempfile.gettempdir())
         if (free := shutil.disk_usage(where).free) < size:
             raise OSError(f"{free / 2**20:,.1f} MiB are free")
         folder = tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-v{version}-", dir=where)
