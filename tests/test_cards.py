@@ -117,8 +117,9 @@ LEAST = {  # what a card of each kind must say
     "recorded": {"episodes": "run"},
     "http": {"url": "http://localhost:8000/retrieve"},
     "tool": {"function": "module:function"},
+    "simulated": {"model": "module:function"},
 }
-UNBOUNDED = {("noise", "seed")}
+UNBOUNDED = {("noise", "seed"), ("simulated", "seed")}
 NUMBERS = [
     (kind, field)
     for kind, cls in KINDS.items()

@@ -18,7 +18,7 @@ from searchgym.graphs.text import norm
 from searchgym.practice import controls
 from searchgym.train.algorithms import estimators, tree
 from searchgym.train.algorithms.advantages import assign_advantages
-from searchgym.train.algorithms.credit import Credit
+from searchgym.train.algorithms.credit import BUILT_IN, Credit
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.algorithms.terms import TERMS
@@ -161,6 +161,10 @@ CASES = [
     Case("format", of_form, "m-ask", options=ROLES),
     Case("overlong", of_brevity, credit={"length_limit": 60, "length_cache": 50}, options=ROLES),
     Case("costs", of_thrift, credit={"search_cost": 0.5}, options=options(std="none")),
+    Case("rubric", of_outcome, beside=NOTHING),
+    Case("gated", of_outcome, beside=NOTHING),
+    Case("tournament", of_outcome, beside=NOTHING),
+    Case("candidates", of_outcome, beside=NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
     Case("searchgym.practice.controls:oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
@@ -259,8 +263,8 @@ def cut(term, factor, monkeypatch):
 
         monkeypatch.setattr(estimators, "stratified", scaled)
     elif term in TERMS:
-        real = TERMS[term]
-        monkeypatch.setitem(TERMS, term, partial(times, factor, real))
+        real = BUILT_IN[term]
+        monkeypatch.setitem(BUILT_IN, term, partial(times, factor, real))
     else:
         name = term.rpartition(":")[2]
         monkeypatch.setattr(controls, name, partial(times, factor, getattr(controls, name)))
