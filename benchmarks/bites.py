@@ -24,9 +24,9 @@ from searchgym.envs import Task
 from searchgym.records import Episode
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.advantages import assign_advantages
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.algorithms.tree import assign_tree
+from searchgym.train.credit.credit import Credit
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.run.assembly import load_tasks
 

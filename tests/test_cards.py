@@ -162,7 +162,7 @@ def test_a_card_of_every_kind_is_read_again_from_plain_data(kind):
     card = retriever(kind)
     assert (type(card), card.kind) == (KINDS[kind], kind)
     assert find_retriever(plain(card)) == find_retriever(card) == card
-    assert stands_outside(card) == (kind in ("http", "tool", "recorded"))
+    assert stands_outside(card) == (kind in ("http", "tool", "recorded", "simulated"))
 
 
 def test_the_defaults_are_those_of_the_paper_s_bm25():

@@ -53,6 +53,7 @@ FLOORS = [
     {"selfplay.arms"},
     {"selfplay", "curriculum"},
     {"train.algorithms"},
+    {"train.credit"},
     {"simulated"},
     {"train.learner"},
     {"train.distributed"},

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from searchgym.errors import DataError
 from searchgym.records import Episode, title_key
-from searchgym.train.algorithms.context import CreditContext, Rows
-from searchgym.train.algorithms.evidence import acting_calls, new_pages
 from searchgym.train.algorithms.samples import outcome_rewards
+from searchgym.train.credit.context import CreditContext, Rows
+from searchgym.train.credit.evidence import acting_calls, new_pages
 
 
 def permuted(group: Sequence[Episode], context: CreditContext) -> Rows:

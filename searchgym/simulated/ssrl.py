@@ -9,8 +9,8 @@ from typing import Final
 from searchgym.agents.base import Chat, EpisodeIO, Observation
 from searchgym.agents.monolithic import Monolithic
 from searchgym.records import Action, Episode, Search
-from searchgym.train.algorithms.context import CreditContext, Rows
 from searchgym.train.algorithms.samples import sequences_of
+from searchgym.train.credit.context import CreditContext, Rows
 
 ENGINE: Final = "engine"
 """Role in which the policy writes pages."""

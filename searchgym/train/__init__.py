@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
-    from searchgym.train.algorithms.context import CreditContext
+    from searchgym.train.credit.context import CreditContext
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
     from searchgym.train.run.assembly import train

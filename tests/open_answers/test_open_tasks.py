@@ -173,3 +173,9 @@ def test_other_wordings_name_both_ends():
 def test_only_reports_are_written(several):
     with pytest.raises(UsageError, match="no report task"):
         Writer(WORLD, random.Random(0)).write(several[0])
+
+
+@pytest.mark.parametrize("name", ["Report-v0", "Several-v0"])
+def test_the_cards_say_how_many_questions_there_are(name):
+    card = find_env(f"searchgym/{name}")
+    assert len(load_task(card).questions) == card.questions.size

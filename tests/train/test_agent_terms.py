@@ -7,9 +7,9 @@ from test_credit import team
 
 from searchgym.errors import CardError, DataError
 from searchgym.records import Answer, Hit, Passage, Question, Searched
-from searchgym.train.algorithms.agent_terms import AGENT_TERMS, order_penalty
-from searchgym.train.algorithms.context import CreditContext
-from searchgym.train.algorithms.credit import Credit
+from searchgym.train.credit.agent_terms import AGENT_TERMS, order_penalty
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions
 

@@ -18,11 +18,11 @@ from searchgym.graphs.text import norm
 from searchgym.practice import controls
 from searchgym.train.algorithms import estimators, tree
 from searchgym.train.algorithms.advantages import assign_advantages
-from searchgym.train.algorithms.credit import BUILT_IN, Credit
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.algorithms.terms import TERMS
 from searchgym.train.algorithms.tree import assign_tree
+from searchgym.train.credit.credit import BUILT_IN, Credit
+from searchgym.train.credit.terms import TERMS
 from searchgym.train.recipe.options import AdvantageOptions, CreditOptions, LossOptions
 
 LEAST = 0.05

@@ -21,10 +21,10 @@ from searchgym.records import (
     Triple,
 )
 from searchgym.train.algorithms.advantages import assign_advantages, call_returns
-from searchgym.train.algorithms.context import CreditContext
-from searchgym.train.algorithms.credit import Credit
-from searchgym.train.algorithms.evidence import connected, named_entities, new_pages, supported
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.evidence import connected, named_entities, new_pages, supported
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
 

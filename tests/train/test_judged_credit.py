@@ -9,10 +9,10 @@ from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import weightings
 from searchgym.judging.rules import RuleJudge
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
-from searchgym.train.algorithms.context import CreditContext
-from searchgym.train.algorithms.credit import JUDGED, Credit
-from searchgym.train.algorithms.judged import UnjudgedError
-from searchgym.train.algorithms.terms import TERMS
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import JUDGED, Credit
+from searchgym.train.credit.judged import UnjudgedError
+from searchgym.train.credit.terms import TERMS
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions
 

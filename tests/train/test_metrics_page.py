@@ -16,9 +16,9 @@ from searchgym.curriculum.source import Curriculum
 from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
-from searchgym.train.algorithms.context import CreditContext
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, ProposerOptions, StageOptions
 from searchgym.train.run.assembly import train

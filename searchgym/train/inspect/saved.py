@@ -17,8 +17,8 @@ from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Episode
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.algorithms.credit import JUDGED, Credit, groups_of
 from searchgym.train.algorithms.samples import outcome_rewards
+from searchgym.train.credit.credit import JUDGED, Credit, groups_of
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.options import TermOptions

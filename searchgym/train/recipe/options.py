@@ -16,7 +16,7 @@ KL = Literal["k1", "k2", "k3"]
 WAYPOINT_RULES: Final = ("query", "page", "led", "few")
 """What may be asked of a search that earns a waypoint; see `CreditOptions.waypoint_rules`."""
 Evidence = Literal["connected", "supported", "entities"]
-"""Measure of an episode's evidence; see `searchgym.train.algorithms.evidence`."""
+"""Measure of an episode's evidence; see `searchgym.train.credit.evidence`."""
 Device = Literal["auto", "cpu", "cuda"]
 """Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
 
@@ -156,7 +156,7 @@ class TermOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditOptions:
-    """How calls are rewarded; see `searchgym.train.algorithms.terms`."""
+    """How calls are rewarded; see `searchgym.train.credit.terms`."""
 
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
     """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,

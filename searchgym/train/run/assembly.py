@@ -24,8 +24,8 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.source import QuestionSource
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.credit.credit import Credit
 from searchgym.train.distributed.remote import RemoteLearner
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner

@@ -13,10 +13,10 @@ from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.selfplay.source import ListedQuestions, QuestionSource, batch_of
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
 from searchgym.train.algorithms.tree import assign_tree
+from searchgym.train.credit.credit import Credit
 from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import Row

@@ -8,11 +8,11 @@ from typing import Final
 from searchgym.errors import DataError
 from searchgym.named import find_function
 from searchgym.records import Episode
-from searchgym.train.algorithms import judged
-from searchgym.train.algorithms.context import CreditContext, Rows, Term
-from searchgym.train.algorithms.evidence import MEASURES, acting_calls, new_pages
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
-from searchgym.train.algorithms.waypoints import coverage, waypoints_of
+from searchgym.train.credit import judged
+from searchgym.train.credit.context import CreditContext, Rows, Term
+from searchgym.train.credit.evidence import MEASURES, acting_calls, new_pages
+from searchgym.train.credit.waypoints import coverage, waypoints_of
 from searchgym.train.recipe.options import CreditOptions
 
 

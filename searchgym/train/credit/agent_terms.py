@@ -1,6 +1,6 @@
 """Credit terms that papers made for one kind of agent: planners, parallel queries, two levels, knowing when to search.
 
-Each is a function like those of `searchgym.train.algorithms.terms`. Where a paper gives one number for a whole episode,
+Each is a function like those of `searchgym.train.credit.terms`. Where a paper gives one number for a whole episode,
 the last call of each of its sequences gets it, as with ``outcome``.
 """
 
@@ -11,8 +11,8 @@ from typing import Final
 
 from searchgym.errors import DataError
 from searchgym.records import Episode
-from searchgym.train.algorithms.context import CreditContext, Rows, Term
 from searchgym.train.algorithms.samples import is_overlong, sequences_of
+from searchgym.train.credit.context import CreditContext, Rows, Term
 
 COMPARISON: Final = "comparison"
 """`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""

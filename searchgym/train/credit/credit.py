@@ -21,11 +21,11 @@ from searchgym.errors import RewardError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rules import RuleJudge
 from searchgym.records import Answer, Episode
-from searchgym.train.algorithms.agent_terms import AGENT_TERMS
-from searchgym.train.algorithms.context import CreditContext, Rows
-from searchgym.train.algorithms.judged import UnjudgedError
-from searchgym.train.algorithms.terms import KEPT, TERMS, get_term
-from searchgym.train.algorithms.waypoints import Names
+from searchgym.train.credit.agent_terms import AGENT_TERMS
+from searchgym.train.credit.context import CreditContext, Rows
+from searchgym.train.credit.judged import UnjudgedError
+from searchgym.train.credit.terms import KEPT, TERMS, get_term
+from searchgym.train.credit.waypoints import Names
 from searchgym.train.recipe.options import CreditOptions, TermOptions
 
 BUILT_IN = {**TERMS, **AGENT_TERMS}

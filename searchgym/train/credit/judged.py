@@ -22,8 +22,8 @@ from searchgym.judging.rubric import (
 )
 from searchgym.judging.tournament import tournament
 from searchgym.records import Episode
-from searchgym.train.algorithms.context import CreditContext, Rows
 from searchgym.train.algorithms.samples import sequences_of
+from searchgym.train.credit.context import CreditContext, Rows
 
 
 class UnjudgedError(NoVerdictError):

@@ -9,7 +9,7 @@ from searchgym.errors import UsageError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rules import RuleJudge
 from searchgym.records import Episode, Question
-from searchgym.train.algorithms.waypoints import Names
+from searchgym.train.credit.waypoints import Names
 from searchgym.train.recipe.options import CreditOptions
 
 Rows = list[list[float]]
