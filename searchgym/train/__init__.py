@@ -15,7 +15,7 @@ __all__ = ["CreditContext", "Recipe", "dump_recipe", "load_recipe", "read_recipe
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "algorithms.context": "CreditContext",
+        "credit.context": "CreditContext",
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",
         "run.assembly": "train",
