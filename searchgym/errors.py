@@ -47,6 +47,10 @@ class NothingLeftError(UsageError):
     """Raised when a choice among questions leaves none."""
 
 
+class WorldTooSmallError(UsageError):
+    """Raised when a generated world has fewer different questions than were asked for."""
+
+
 class UnknownNameError(UsageError):
     """Raised when a name is unknown; the message suggests the nearest known one.
 

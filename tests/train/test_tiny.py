@@ -17,7 +17,7 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.corpora.worlds import build_world
-from searchgym.errors import UsageError
+from searchgym.errors import UsageError, WorldTooSmallError
 from searchgym.protocol import get_protocol
 from searchgym.records import Hop, Question, SupportingFact, Triple
 from searchgym.rollout.loading import load_model, load_tokenizer
@@ -184,6 +184,13 @@ def test_the_same_world_gives_the_same_demonstrations():
     first, second = next(stream), next(stream)
     assert first.passages == build_world(WorldSpec("simple", size=40, seed=3_000_000, split="train")).passages
     assert first.passages != second.passages
+
+
+def test_a_world_that_has_too_few_questions_of_some_kind_is_left_out():
+    with pytest.raises(WorldTooSmallError, match="no further inference question"):
+        build_world(WorldSpec("simple", 60, 36_000_005, "train"))
+    seeds = [world.spec.seed - 36_000_000 for world in itertools.islice(worlds(36, 60), 6)]
+    assert seeds == [0, 1, 2, 3, 4, 6]
 
 
 def test_demonstrations_are_played_with_tags_and_once_per_question():

@@ -22,7 +22,7 @@ from searchgym.corpora.worlds.schema import (
     SHARED,
     SPLITS,
 )
-from searchgym.errors import UsageError
+from searchgym.errors import WorldTooSmallError
 from searchgym.graphs.graph import Fact, Form, Graph, evaluate, starts
 
 _TRIES: Final = 400
@@ -88,7 +88,7 @@ class Drafter:
             accept: Returns whether a draft is acceptable; another one is drawn if not.
 
         Raises:
-            UsageError: No further question of this shape was found.
+            WorldTooSmallError: No further question of this shape was found.
         """
         draw = {"inference": self._inference, "comparison": self._comparison, "bridge-comparison": self._bridge}
         for _ in range(_TRIES):
@@ -103,7 +103,7 @@ class Drafter:
                 self._easy_left -= self._is_easy(draft)
                 return draft
         strata = f" in the strata {', '.join(self._spec.strata)}" if self._spec.strata else ""
-        raise UsageError(
+        raise WorldTooSmallError(
             f"a world of {self._spec.size} questions and {len(self._titles)} pages is too small: it has no further "
             f"{shape} question of {hops} hops{strata}; ask for other hops, another size or other strata"
         )
