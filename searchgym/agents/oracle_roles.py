@@ -17,8 +17,6 @@ from searchgym.records import Question, title_key
 
 COMPARISONS = ("comparison", "bridge-comparison")
 """Values of `Question.kind` for questions that compare two entities."""
-Roles = dict[str, Callable[[Mapping[str, str]], str]]
-"""Role to the function from the fields of its prompt to its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class OracleRoles:
         self._rng, self._flaws = rng or random.Random(0), flaws
         several = len(self.steps) > 1
         self.short, self.early = several and self._flawed(), several and self._flawed()
-        self._say: Roles = {
+        self._say: dict[str, Callable[[Mapping[str, str]], str]] = {
             "planning": self._planning,
             "search": self._search,
             "summary": self._summary,
@@ -109,12 +107,7 @@ class OracleRoles:
             "generator": self._generator,
             "summariser": self._summariser,
             "reasoner": self._reasoner,
-            **self._own_roles(),
         }
-
-    def _own_roles(self) -> Roles:
-        """Returns the roles of an oracle that is made of this one for other agents."""
-        return {}
 
     def reply(self, role: str, fields: Mapping[str, str]) -> str:
         """Returns a role's output for a prompt with these fields.

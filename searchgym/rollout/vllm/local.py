@@ -21,7 +21,6 @@ import torch
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for, visible
-from searchgym.rollout.vllm.weight_folders import Folders
 
 GUARD: Final = """
 import os, sys
@@ -58,7 +57,7 @@ class LocalVllm:
         ModelError: The engine does not start; its messages are on standard error.
     """
 
-    name = "vLLM's engine"
+    near = True
 
     def __init__(
         self,
@@ -76,10 +75,6 @@ class LocalVllm:
         self._gpus = gpus
         self._engine = self._start()
         self.max_context = int(self._engine.model_config.max_model_len)
-
-    def new_folders(self) -> Folders:
-        """Returns an empty set of folders, in this machine's memory."""
-        return Folders()
 
     def restart(self) -> None:
         """Stops what is left of the engine and starts it again, with the model's original weights."""

@@ -1,1 +1,0 @@
-"""Agents of further papers: planners, parallel queries, long horizons, two sources, and knowing when to search."""
