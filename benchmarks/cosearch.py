@@ -1,13 +1,14 @@
 """CoSearch's ranker beside the retriever's own order and an oracle's: nDCG of what is shown, then EM of the answers.
 
-    python benchmarks/cosearch.py show                                     # demonstrations, and a model that learnt them
-    searchgym train tiny-cosearch --out runs/cosearch/trained              # both roles together, from that model
+    python benchmarks/cosearch.py show                         # demonstrations, and a model that learnt them
+    searchgym train tiny-cosearch --out runs/cosearch/trained  # both roles together, from that model
     python benchmarks/cosearch.py compare World --reasoner runs/cosearch/shown/checkpoints/last \
         --ranker shown=runs/cosearch/shown/checkpoints/last trained=runs/cosearch/trained/checkpoints/last/ranker
-    python benchmarks/cosearch.py compare HotpotQA --mixed-in 0 --reasoner smollm2-searcher --ranker chat=smollm2
+    python benchmarks/cosearch.py compare HotpotQA --fetch 10 --mixed-in 0 --reasoner smollm2-searcher \
+        --ranker chat=smollm2
 
-All rankers serve the same reasoner, so that only what it is shown differs. ``retriever`` keeps the retriever's order and
-``oracle`` puts gold pages first: between these two lies what a ranker can be worth. Differences are against
+All rankers serve the same reasoner, so that only what it is shown differs. ``retriever`` keeps the retriever's order
+and ``oracle`` puts gold pages first: between these two lies what a ranker can be worth. Differences are against
 ``retriever``, question by question, with the 95 % interval (bootstrap over questions). HotpotQA's questions and their
 paragraphs are looked for in ``$SEARCHGYM_DATA``. nDCG is of searches that fetched a gold page.
 """
@@ -74,7 +75,7 @@ def parse_args() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     shown = commands.add_parser("show", help="write demonstrations on a generated world, and train a model on them")
     shown.add_argument("--out", type=Path, default=Path("runs/cosearch"), help="folder of both")
-    shown.add_argument("--n", type=int, default=4000, help="number of demonstrations")
+    shown.add_argument("--n", type=int, default=2000, help="number of demonstrations")
     shown.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="values of recipe tiny-cosearch-shown")
     compared = commands.add_parser("compare", help="compare rankers")
     compared.add_argument("env", help="environment, World or HotpotQA say")
@@ -85,8 +86,8 @@ def parse_args() -> argparse.Namespace:
     compared.add_argument("--corpus", help="corpus file, if not the environment's own")
     compared.add_argument("--json", action="store_true", help="print one JSON object")
     for command in (shown, compared):
-        command.add_argument("--fetch", type=int, default=10, help="pages fetched by a search")
-        command.add_argument("--mixed-in", type=int, default=4, help="random pages among them, at random ranks")
+        command.add_argument("--fetch", type=int, default=6, help="pages fetched by a search")
+        command.add_argument("--mixed-in", type=int, default=3, help="random pages among them, at random ranks")
     return parser.parse_args()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from searchgym.scoring.answers import normalise_answer, plain_f1_score
+from searchgym.scoring.answers import normalise_answer
 
 CUTS: Final = (1, 3, 5)
 """Ranks up to which `mean_hit` looks for a relevant passage."""
@@ -39,7 +40,7 @@ def alike(queries: Sequence[str], overlap: float) -> list[int]:
     """Groups queries that say the same; returns the number of each one's group.
 
     In their order, each query joins the first group whose first query has a token F1 of at least `overlap` with it
-    (SQuAD's normalisation), or the same normal form; otherwise it begins a group.
+    (SQuAD's normalisation); otherwise it begins a group.
 
     Source: CoSearch, arXiv 2604.17555: greedy clusters around a representative, overlap 0.8. Which of several groups
     that are near enough a query joins is ours: the first.
@@ -48,13 +49,18 @@ def alike(queries: Sequence[str], overlap: float) -> list[int]:
         queries: The queries.
         overlap: Smallest token F1, above 0 and at most 1.
     """
-    first: list[str] = []
+    first: list[Counter[str]] = []
     groups = []
     for query in queries:
-        text = normalise_answer(query)
-        same = (i for i, other in enumerate(first) if other == text or plain_f1_score(text, (other,)) >= overlap)
-        group = next(same, len(first))
+        words = Counter(normalise_answer(query).split())
+        group = next((i for i, other in enumerate(first) if _f1(words, other) >= overlap), len(first))
         if group == len(first):
-            first.append(text)
+            first.append(words)
         groups.append(group)
     return groups
+
+
+def _f1(words: Counter[str], others: Counter[str]) -> float:
+    """Returns the F1 of two multisets of words as one quotient, so that 4 of 5 words reach 0.8; 1 if both are empty."""
+    total = words.total() + others.total()
+    return 2 * (words & others).total() / total if total else 1.0

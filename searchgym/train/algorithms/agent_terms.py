@@ -1,5 +1,4 @@
-"""Credit terms that papers made for one kind of agent: planners, parallel queries, two levels, knowing when to search,
-rankers.
+"""Credit terms that papers made for one kind of agent: planners, parallel queries, two levels, knowledge, rankers.
 
 Each is a function like those of `searchgym.train.algorithms.terms`. Where a paper gives one number for a whole episode,
 the last call of each of its sequences gets it, as with ``outcome``.

@@ -244,7 +244,9 @@ def _sample(
         reward=reward,
         advantage=np.zeros(len(ids), np.float32),
         sampler_logp=_logp(spans, mask, where) if kind == "policy" else np.zeros(len(ids), np.float32),
-        calls=tuple(SampleCall(i, c.start, c.end, c.role, c.turn, c.prefix, _ranked_query(episode, c)) for i, c in mine),
+        calls=tuple(
+            SampleCall(i, c.start, c.end, c.role, c.turn, c.prefix, _ranked_query(episode, c)) for i, c in mine
+        ),
         model_key=keys.pop(),
         episode_id=episode.id,
         question_id=episode.question_id,

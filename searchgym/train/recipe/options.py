@@ -161,8 +161,8 @@ class CreditOptions:
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
     """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,
     ``praise``, ``format``, ``overlong``, ``costs``, ``process``, ``decomposition``, ``search_count``, ``hiersearch``,
-    ``ikea``, ``decision``, ``ranking``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``. Either names,
-    or names with weights or `TermOptions`."""
+    ``ikea``, ``decision``, ``ranking``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``.
+    Either names, or names with weights or `TermOptions`."""
     judge: str = "rules"
     """Judge of ``rubric``, ``gated``, ``tournament`` and ``candidates``: ``rules``, a frozen model key, a model, or
     ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``, which returns a judge."""

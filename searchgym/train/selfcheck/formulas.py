@@ -112,7 +112,7 @@ def _leader(query: str, leaders: list[str], overlap: float) -> str:
             if word in rest:
                 rest.remove(word)
                 common += 1
-        if other == words or (common and 2 * common / (len(words) + len(other)) >= overlap):
+        if sorted(other) == sorted(words) or (common and 2 * common / (len(words) + len(other)) >= overlap):
             return leader
     leaders.append(" ".join(words))
     return leaders[-1]
