@@ -18,14 +18,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from searchgym.agents.base import EpisodeIO, LoadedAgent, Reply, load_agent
-from searchgym.cli.output import emit_rows
+from searchgym.cli.output import emit_rows, say
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import bootstrap_ci
 from searchgym.records import Episode, Question
@@ -63,10 +62,7 @@ def main() -> None:
     arms = {**dict.fromkeys(DICTATED, ""), **dict(pair.split("=", 1) for pair in args.ranker)}
     found = {name: episodes_of(name, model, task, args) for name, model in arms.items()}
     rows = [row_of(name, task, episodes, found["retriever"]) for name, episodes in found.items()]
-    if args.json:
-        print(json.dumps({"env": task.card.id, "questions": len(task.questions), "rankers": rows}))
-    else:
-        emit_rows(rows, False, "rankers", f"{task.card.id}, {len(task.questions)} questions")
+    emit_rows(rows, args.json, "results", f"{task.card.id}, {len(task.questions)} questions")
 
 
 def parse_args() -> argparse.Namespace:
@@ -163,6 +159,7 @@ def task_of(args: argparse.Namespace) -> Task:
 
 def episodes_of(name: str, model: str, task: Task, args: argparse.Namespace) -> list[Episode]:
     """Returns the greedy episodes of one ranker, in the order of their ids."""
+    say(f"{name}: {len(task.questions)} questions ...")
     agent = load_agent(AGENT)
     chosen = {"reasoner": args.reasoner} if name in DICTATED else {"reasoner": args.reasoner, "ranker": model}
     models = load_models(chosen, task.rules.protocol, Loading())
