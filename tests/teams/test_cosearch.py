@@ -241,6 +241,11 @@ def test_the_ranking_reward_by_hand():
     assert ranked((0, 1, 2), reward=0.6, ranking_of="hits") == pytest.approx([2 / 3 + 0.6])
 
 
+def test_gold_pages_that_cannot_be_shown_cost_nothing():
+    many = dataclasses.replace(GOLD, supporting_facts=tuple(SupportingFact(page, 0) for page in "ABCD"))
+    assert ranked((3, 1, 0), question=many) == [1]
+
+
 def test_the_outcome_alone_counts_where_no_gold_page_was_fetched():
     assert ranked((0, 1), pages="AC", reward=0.6) == [0.6]
     assert ranked((0, 1), pages="AC", legal=False, reward=0.6) == [0]
