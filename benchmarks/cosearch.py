@@ -161,8 +161,7 @@ def episodes_of(name: str, model: str, task: Task, args: argparse.Namespace) -> 
     """Returns the greedy episodes of one ranker, in the order of their ids."""
     say(f"{name}: {len(task.questions)} questions ...")
     agent = load_agent(AGENT)
-    chosen = {"reasoner": args.reasoner} if name in DICTATED else {"reasoner": args.reasoner, "ranker": model}
-    models = load_models(chosen, task.rules.protocol, Loading())
+    models = load_models({"reasoner": args.reasoner}, task.rules.protocol, Loading())
     if name in DICTATED:
         form = models["reasoner"].format
         if not isinstance(form, TokenFormat):
@@ -170,6 +169,8 @@ def episodes_of(name: str, model: str, task: Task, args: argparse.Namespace) -> 
         dictated = Dictated(agent, DICTATED[name], form)
         models["ranker"] = Model.over("dictated", dictated.sampler, form)
         agent = dataclasses.replace(agent, workflow=dictated)
+    else:  # apart: folders of checkpoints have the same names
+        models |= load_models({"ranker": model}, task.rules.protocol, Loading())
     episodes: list[Episode] = []
     asyncio.run(Engine(task, agent, models).run(task.questions, episodes.append))
     return sorted(episodes, key=lambda episode: episode.question_id)
