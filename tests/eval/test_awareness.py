@@ -33,7 +33,7 @@ def episode(answer, searches, *calls, stop_reason="answer"):
 
 
 def counted(*cells):
-    """Returns so many episodes: known and not searched for, known and searched, unknown and not, unknown and searched."""
+    """Returns episodes: known and not searched for, known and searched, unknown and not, unknown and searched."""
     kinds = [("Ada", 0), ("Ada", 2), ("Eve", 0), ("Eve", 1)]
     return [episode(*kind) for kind, number in zip(kinds, cells, strict=True) for _ in range(number)]
 
@@ -127,6 +127,7 @@ def test_an_evaluation_has_the_score_for_agents_that_try_first(tmp_path, name):
         assert "awareness" not in scores
         return
     assert scores["awareness"] == {
-        "n": 3, "known": pytest.approx(1 / 3), "unsearched": 1.0, "precision": pytest.approx(1 / 3), "recall": 1.0, "f1": 0.5,
+        "n": 3, "known": pytest.approx(1 / 3), "unsearched": 1.0,
+        "precision": pytest.approx(1 / 3), "recall": 1.0, "f1": 0.5,
     }  # fmt: skip
     assert scores["em"] == pytest.approx(1 / 3)
