@@ -193,6 +193,19 @@ def test_a_world_that_has_too_few_questions_of_some_kind_is_left_out():
     assert seeds == [0, 1, 2, 3, 4, 6]
 
 
+def test_a_size_that_no_world_has_questions_for_is_an_error(monkeypatch):
+    tried = []
+
+    def small(spec):
+        tried.append(spec.seed)
+        raise WorldTooSmallError(f"a world of {spec.size} questions is too small")
+
+    monkeypatch.setattr("searchgym.train.tiny.demonstrations.build_world", small)
+    with pytest.raises(WorldTooSmallError, match="a world of 40 questions"):
+        next(worlds(3, 40))
+    assert tried == [3_000_000 + number for number in range(10)]
+
+
 def test_demonstrations_are_played_with_tags_and_once_per_question():
     with pytest.raises(UsageError, match="written with tags"):
         play(world_task(world()), [], TokenFormat(tokenizer(), get_protocol("tool_calls"), chat=True))

@@ -29,7 +29,8 @@ def build_world(spec: WorldSpec) -> World:
 
     Raises:
         UnknownNameError: The level, split or a stratum is unknown.
-        UsageError: The specification is not valid, or its world is too small for the questions that it asks for.
+        UsageError: The specification is not valid.
+        WorldTooSmallError: Its world is too small for the questions that it asks for.
     """
     check_spec(spec)
     rng = _generator(spec)

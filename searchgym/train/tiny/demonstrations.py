@@ -10,7 +10,7 @@ answer, and reading is copying tokens.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +46,8 @@ from searchgym.train.demonstrations.play import (
 )
 
 _TEMPLATES: Final = SPLITS["train"].templates
+LEFT_OUT: Final = 10
+"""Number of worlds in a row that may have too few questions."""
 
 
 def world_task(world: World, top_k: int | None = None) -> Task:
@@ -238,15 +240,26 @@ def _sample(ids: npt.NDArray[np.int32], mask: npt.NDArray[np.bool_], name: str) 
 def worlds(seed: int, size: int) -> Iterator[World]:
     """Yields training worlds without end, each with its own facts.
 
+    A world that has too few questions of some kind is left out.
+
     Args:
         seed: Seed of the stream; streams of different seeds below 1,000 share no world among their first million.
         size: Number of questions per world.
+
+    Raises:
+        WorldTooSmallError: `LEFT_OUT` worlds in a row have too few: it is the size, not the seeds.
     """
-    number = 0
-    while True:
-        with contextlib.suppress(WorldTooSmallError):  # few have too few questions of some kind, and are left out
-            yield build_world(WorldSpec("simple", size=size, seed=seed * 1_000_000 + number, split="train"))
-        number += 1
+    left_out = 0
+    for number in itertools.count(seed * 1_000_000):
+        try:
+            world = build_world(WorldSpec("simple", size=size, seed=number, split="train"))
+        except WorldTooSmallError:
+            left_out += 1
+            if left_out == LEFT_OUT:
+                raise
+            continue
+        left_out = 0
+        yield world
 
 
 def demonstration_samples(world: World, early_stops: float, form: TokenFormat) -> list[Sample]:
