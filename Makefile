@@ -21,7 +21,7 @@ TRAIN = $(VENV)/bin/searchgym train $(or $(RECIPE),$(DEFAULT)) $(if $(MODEL),mod
 	$(if $(ENV),env=$(ENV) 'env_options={$(OPTIONS)}' 'validation.env_options={}') $(ARGS) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-all check bench wheel clean browser
+.PHONY: help setup demo report eval leaderboard tiny smol real selfplay train-monolithic train-mask train-jade train-praise test test-slow test-engine test-adapters test-all check bench wheel lock test-wheel site clean browser
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -106,7 +106,7 @@ train-praise: setup  ## train the monolithic agent with prefix answers
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses=$(JOBS) --dist=loadfile --durations=10
 
 test: setup  ## run the quick tests, with one real test of each heavy component (minutes; JOBS=1: one process)
-	$(PYTEST) -m 'smoke or not (slow or engine)'
+	$(PYTEST) -m 'smoke or not (slow or engine or adapter)'
 
 # Pages are looked at in a real browser. Without root's rights or apt-get the tests say what to install.
 browser:  ## install Debian's chromium, for the tests of pages, unless a browser is there
@@ -117,12 +117,15 @@ browser:  ## install Debian's chromium, for the tests of pages, unless a browser
 		|| echo 'no Chromium: apt-get install --no-install-recommends chromium' >&2
 
 test-slow: setup browser  ## run the tests of whole trainings, commands, documents and pages
-	$(PYTEST) -m 'slow and not (smoke or engine)'
+	$(PYTEST) -m 'slow and not (smoke or engine or adapter)'
 
 test-engine: setup  ## run the tests that start vLLM, Java, several ranks or sentence encoders
 	$(PYTEST) -m 'engine and not smoke'
 
-test-all: test test-slow test-engine  ## run every test that a CPU can run
+test-adapters: setup  ## run the adapters to other projects with the real packages, which have environments of their own
+	PYTHON=$(PY) .ci/adapters
+
+test-all: test test-slow test-engine test-adapters  ## run every test that a CPU can run
 
 check: setup  ## check formatting, lint and types
 	$(VENV)/bin/ruff format --check .
@@ -139,18 +142,31 @@ wheel: setup  ## build the wheel into dist/, the same bytes from the same commit
 	SOURCE_DATE_EPOCH=$(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct)) $(PY) -m pip wheel -q \
 		--disable-pip-version-check --no-deps --no-build-isolation --no-index --wheel-dir dist .
 
+lock:  ## resolve both lock files anew, hashes included (needs uv; UPGRADE=--upgrade takes the newest versions)
+	$(PYTHON) requirements/lock.py $(UPGRADE)
+
+# Both ask a package index, so no other target runs them.
+test-wheel: setup  ## resolve every extra for Python 3.11 to 3.13 (needs uv), and install the wheel with each (INSTALL= names some)
+	$(PY) requirements/check.py resolve
+	$(PY) requirements/check.py install $(INSTALL)
+
+site: setup  ## build the documentation site into site/, without network
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+
 clean:  ## remove what builds, checks and tests leave behind (.venv and runs stay)
-	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find searchgym tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# setuptools comes first and builds the rest without isolation, so that nothing unpinned takes part: DeepSpeed and
-# pyserini have no wheels; DeepSpeed's kernels are compiled at first use.
+# Every file must have a hash of the lock. setuptools comes first and builds the rest without isolation, so that nothing
+# unpinned takes part: DeepSpeed and pyserini have no wheels; DeepSpeed's kernels are compiled at first use.
 $(STAMP): $(LOCK) setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'Python 3.11 or newer is needed; name one: make setup PYTHON=python3.11' >&2; exit 1; }
 	@echo 'Installing $(LOCK) into $(VENV), some minutes ...'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
-	@$(PIP) "$$(grep '^setuptools==' $(LOCK))"
-	@DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation --only-binary=:all: --no-binary=deepspeed,pyserini -r $(LOCK)
+	@sed -n '/^setuptools==/,/[^\\]$$/p' $(LOCK) >$(VENV)/setuptools.txt
+	@$(PIP) --require-hashes -r $(VENV)/setuptools.txt
+	@DS_BUILD_OPS=0 $(PIP) --require-hashes --no-deps --no-build-isolation --only-binary=:all: \
+		--no-binary=deepspeed,pyserini -r $(LOCK)
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@

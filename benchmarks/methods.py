@@ -106,6 +106,10 @@ NAMED = {
     "selfplay": SELF_PLAY_CONTRASTS,
     "teams": TEAM_CONTRASTS,
 }
+ROW = "row.json"
+"""File in a training's folder with its row of the table."""
+AXES = {"tokens": "generated tokens", "read": "tokens that the learner read"}
+"""Labels of the axis that EM is plotted against, by the name in a curve."""
 MANY_STEPS = 100_000
 """Number of steps for an arm that ends by its token budget instead."""
 
@@ -150,8 +154,8 @@ def main() -> None:
     draw(rows, args.out)
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
-    for row in listed:
-        del row["curve"]
+    shared = [key for key in listed[0] if key != "curve" and all(key in row for row in listed)]
+    listed = [{key: row[key] for key in shared} for row in listed]  # rows recorded earlier may lack what came later
     if args.json:
         emit({"trainings": listed, "contrasts": contrasts, "effects": effects}, True)
         return
@@ -168,23 +172,38 @@ def tokens_budget(tokens: int) -> list[str]:
 
 def trained(task: Task, arm: str, seed: int, overrides: list[str], out: Path, recorded: Recorded) -> dict[str, Any]:
     """Trains and evaluates an arm, unless an earlier run did; returns its row of the table."""
-    name, folder = f"{arm}-{seed}", out / f"{arm}-{seed}"
-    if name in recorded.rows:
-        return dict(recorded.rows[name])
-    record = folder / "row.json"
-    if not record.is_file():
-        print(f"{arm}, seed {seed} ...", file=sys.stderr, flush=True)
-        record.write_text(json.dumps(new_row(task, arm, seed, overrides, out)), encoding="utf-8")
-    row = dict(json.loads(record.read_text(encoding="utf-8"))) | {"curve": curve_of(folder / "train")}
+    return trained_as(task, f"{arm}-{seed}", [*ARMS[arm], *overrides, f"seed={seed}"], out, recorded)
+
+
+def trained_as(task: Task, name: str, values: list[str], out: Path, recorded: Recorded) -> dict[str, Any]:
+    """Trains and evaluates a recipe, given by its name and values, unless a run of that name did; returns its row."""
+    row = known(name, out, recorded)
+    if row is None:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        made = json.dumps(new_row(task, name, values, out))
+        building = out / name / ".row.json"
+        building.write_text(made, encoding="utf-8")
+        building.replace(out / name / ROW)
+        row = known(name, out, recorded)
+        assert row is not None
     recorded.add(name, row)
     return row
 
 
-def new_row(task: Task, arm: str, seed: int, overrides: list[str], out: Path) -> dict[str, Any]:
-    """Trains and evaluates an arm; returns its row of the table, less the curve."""
-    folder = out / f"{arm}-{seed}"
-    name, *own = ARMS[arm]
-    recipe = load_recipe(name, [*own, *overrides, f"seed={seed}"])
+def known(name: str, out: Path, recorded: Recorded) -> dict[str, Any] | None:
+    """Returns the row of a training that is finished; None if it is not."""
+    if name in recorded.rows:
+        return dict(recorded.rows[name])
+    record = out / name / ROW
+    if not record.is_file():
+        return None
+    return dict(json.loads(record.read_text(encoding="utf-8"))) | {"curve": curve_of(out / name / "train")}
+
+
+def new_row(task: Task, name: str, values: list[str], out: Path) -> dict[str, Any]:
+    """Trains and evaluates a recipe; returns its row of the table, less the curve."""
+    folder = out / name
+    recipe = load_recipe(values[0], values[1:])
     before = scores_of(task, recipe, None, out / f"before-{recipe.agent}-{recipe.model}")
     started = time.perf_counter()
     result = train(recipe, folder / "train", resume=(folder / "train").exists())
@@ -199,16 +218,20 @@ def new_row(task: Task, arm: str, seed: int, overrides: list[str], out: Path) ->
         "before": reference,
         "steps": result.progress.step,
         "tokens": result.progress.generated_tokens,
+        "read": result.progress.read_tokens,
+        "lr": recipe.optimizer.lr,
         "by_hops": by_hops(task, after["em"]),
         "collapsed": collapsed([row["rollout/em"] for row in result.rows if "rollout/em" in row]),
         "seconds": round(seconds),
+        "minutes": round(sum(row.get("time/draw", 0.0) + row.get("time/learn", 0.0) for row in result.rows) / 60, 1),
     }
 
 
 def curve_of(run: Path) -> dict[str, list[float]]:
-    """Returns the EM of a training's episodes by step, and the tokens generated until then."""
+    """Returns the EM of a training's episodes by step, and the tokens generated and read until then."""
     steps = [row for _, row in iter_jsonl(run / "metrics.jsonl") if "rollout/em" in row]
-    return {"tokens": [row["generated_tokens"] for row in steps], "em": [row["rollout/em"] for row in steps]}
+    names = {"tokens": "generated_tokens", "read": "read_tokens", "em": "rollout/em"}
+    return {name: [row[key] for row in steps] for name, key in names.items() if all(key in row for row in steps)}
 
 
 def scores_of(task: Task, recipe: Recipe, checkpoint: Path | None, out: Path) -> dict[str, Any]:
@@ -240,7 +263,6 @@ def main_effects(rows: dict[tuple[str, int], dict[str, Any]], seeds: Sequence[in
 
     A main effect is the mean of its two differences: with and without the other factor.
     """
-    from scipy.stats import t
 
     def em(arm: str) -> Any:
         return np.array([rows[f"sp-{arm}", seed]["em"] for seed in seeds])
@@ -253,17 +275,26 @@ def main_effects(rows: dict[tuple[str, int], dict[str, Any]], seeds: Sequence[in
     }
     found, tested = list[dict[str, Any]](), []
     for name, values in effects.items():
-        low, high = t_interval(values) if len(seeds) > 1 else (float("-inf"), float("inf"))
-        error = values.std(ddof=1) / np.sqrt(len(seeds)) if len(seeds) > 1 else 0.0
-        p = 2 * float(t.sf(abs(values.mean()) / error, len(seeds) - 1)) if error else 1.0
-        found.append({"effect": name, "difference": float(values.mean()), "low": low, "high": high, "p": p})
-        tested.append(p)
+        found.append({"effect": name} | tested_differences(values))
+        tested.append(found[-1]["p"])
     corrected = holm(tested)
     for row, value in zip(found, corrected, strict=True):
         row["p_holm"] = value
         sign = "wins" if row["difference"] > 0 else "loses"
         row["verdict"] = f"{row['effect']} {sign}" if value < 0.05 else "not resolved"
     return found
+
+
+def tested_differences(values: Sequence[float]) -> dict[str, float]:
+    """Returns the mean of paired differences, its 95 % t-interval, and the p-value of the t-test that it is 0."""
+    from scipy.stats import t
+
+    differences = np.asarray(values, np.float64)
+    several = len(differences) > 1
+    low, high = t_interval(differences) if several else (float("-inf"), float("inf"))
+    error = differences.std(ddof=1) / np.sqrt(len(differences)) if several else 0.0
+    p = 2 * float(t.sf(abs(differences.mean()) / error, len(differences) - 1)) if error else 1.0
+    return {"difference": float(differences.mean()), "low": low, "high": high, "p": p}
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -311,21 +342,21 @@ def contrast(rows: dict[tuple[str, int], dict[str, Any]], first: str, second: st
     }
 
 
-def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
-    """Plots EM in training against generated tokens: thin lines for seeds, a thick one for their mean."""
+def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path, by: str = "tokens") -> None:
+    """Plots EM in training against tokens, generated or ``read``: thin lines for seeds, a thick one for their mean."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="generated tokens", ylabel="EM of training episodes, mean of three steps")
+    axes = figure.add_subplot(xlabel=AXES[by], ylabel="EM of training episodes, mean of three steps")
     for number, arm in enumerate(dict.fromkeys(arm for arm, _ in rows)):
         curves = []
         for seed in (seed for name, seed in rows if name == arm):
             curve = rows[arm, seed]["curve"]
             if len(curve["em"]) >= 3:
                 smooth = np.convolve(curve["em"], np.ones(3) / 3, mode="valid")
-                curves.append((curve["tokens"][2:], smooth))
+                curves.append((curve[by][2:], smooth))
         for tokens, smooth in curves:
             axes.plot(tokens, smooth, color=f"C{number}", alpha=0.25, linewidth=0.8)
         if curves:  # the mean, over the range that every seed covers
@@ -334,6 +365,7 @@ def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
             axes.plot(grid, mean, color=f"C{number}", linewidth=2.2, label=arm)
     axes.legend()
     axes.grid(alpha=0.3)
+    out.mkdir(parents=True, exist_ok=True)
     canvas.print_png(out / "curves.png")  # type: ignore[no-untyped-call]
 
 

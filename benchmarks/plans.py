@@ -32,7 +32,7 @@ from searchgym.train.run.assembly import load_tasks
 
 def ends(episode: Episode, task: Task) -> list[tuple[float, bool]]:
     """Returns (score of the answer that stood, whether the search role ended the episode) of each of its calls."""
-    from searchgym.train.algorithms.credit import Credit
+    from searchgym.train.credit.credit import Credit
     from searchgym.train.recipe.options import CreditOptions
 
     gains = Credit.of(CreditOptions(terms=["gain"]), {}, lambda: task).allocate([episode])[0]

@@ -101,6 +101,19 @@ class MaskedSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSpec:
+    """Parameters of open tasks over a generated world: equal specs and worlds give the same tasks."""
+
+    kind: Literal["report", "several"]
+    """``report``: a short report that states given facts. ``several``: a question with several answers, all wanted."""
+    n: int = 100
+    """Number of tasks."""
+    seed: int = 0
+    facts: int = 4
+    """``report``: number of facts, of which the last stands on another page; at least 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvCard:
     """Card of one environment: its id, data, budgets and rules."""
 
@@ -116,10 +129,12 @@ class EnvCard:
     """Parameters of questions generated from the user's corpus; None for questions that exist."""
     masked: MaskedSpec | None = None
     """Parameters of masked spans of the user's corpus; None for other questions."""
+    open_answers: OpenSpec | None = None
+    """Parameters of open tasks over `world`; None for questions with one short answer."""
     scorer: ScorerName = "hotpotqa"
     """Official scorer that evaluation reports."""
     reward: str = "em"
-    """Reward of a finished episode: ``em``, ``f1``, ``recall`` or ``module:function``."""
+    """Reward of a finished episode: ``em``, ``f1``, ``recall``, ``rubric``, ``coverage`` or ``module:function``."""
     protocol: ProtocolName = "tags"
     """Action grammar that the model writes."""
     thoughts: Literal["keep", "drop"] = "keep"

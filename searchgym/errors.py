@@ -14,6 +14,8 @@
     ├── ModelError              a model whose output is not finite, or that cannot be reached
     │   └── EngineLostError     a sampling engine whose process or server has ended
     ├── ScoringError            predictions that do not match the questions (missing, duplicate, unknown ids)
+    │   └── NoVerdictError      a judge that failed, timed out, or replied with something other than a verdict
+    │       └── SwayedError     an answer that makes its judge affirm what is false
     ├── EpisodeError            an environment used out of order (step before reset, step after the end)
     ├── TrainingError           training that must not go on (a loss that is not finite)
     │   ├── HangError           a phase that did not end by its deadline
@@ -136,6 +138,14 @@ class EngineLostError(ModelError):
 
 class ScoringError(SearchGymError):
     """Raised when predictions and questions do not match one to one."""
+
+
+class NoVerdictError(ScoringError):
+    """Raised when a judge gives no verdict: it fails, times out, or replies with something else."""
+
+
+class SwayedError(NoVerdictError):
+    """Raised when an answer makes its judge affirm a statement that is false of it; such an answer scores 0."""
 
 
 class EpisodeError(SearchGymError):

@@ -9,7 +9,9 @@ Three grammars share one scanner:
 * ``propose`` (SSP, arXiv 2510.18821): as ``tags``, but ``<question>text</question>`` ends the episode.
 
 Where pages can be opened (`Protocol.browse`), there are two more actions: ``<open>title or id</open>`` and
-``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``.
+``<more></more>``, or calls of the tools ``open`` (argument ``page``) and ``more``. Where there are further retrievers
+(`Protocol.sources`), each has a search tag of its own, ``<web_search>query</web_search>`` for one called web, or is
+named by the argument ``source`` of the tool ``search``.
 
 Rules, the same for all: only the model's own text is parsed; a closed ``<think>`` block never acts; the first
 complete action acts and what follows it is ignored (a stop string may fall inside a token); an action that holds
@@ -75,6 +77,19 @@ def split_thoughts(text: str) -> tuple[str, str]:
     return "\n".join(thoughts), "".join(rest)
 
 
+def close_tag(text: str, stop: Sequence[str]) -> str:
+    """Returns the closing tag that a server cut off as a stop string, or an empty string if it cut none.
+
+    Args:
+        text: Response of a model, without the stop string that ended it.
+        stop: Closing tags that end a response.
+    """
+    for tag in stop:
+        if text.rfind(tag.replace("</", "<")) > text.rfind(tag):
+            return tag
+    return ""
+
+
 def cut_words(text: str, limit: int) -> str:
     """Returns the first `limit` whitespace-separated words of `text`, with the spacing between them unchanged.
 
@@ -121,6 +136,8 @@ class Protocol:
     """Name of the tag around the action that ends an episode."""
     browse: bool = False
     """Whether pages can be opened."""
+    sources: tuple[str, ...] = ()
+    """Names of further retrievers, each searched by a tag of its own, ``<NAME_search>``."""
 
     # -- model text to action ------------------------------------------------------------------------------------
 
@@ -141,13 +158,14 @@ class Protocol:
             return Invalid("<more> holds text") if body.strip() else More()
         if tag == "open":
             return Open(body.strip()) if body.strip() else Invalid("the title is empty")
-        return self._read_search(body)
+        return self._read_search(body, "" if tag == self.search_tag else tag.removesuffix("_search"))
 
     @property
     def _tags(self) -> tuple[str, ...]:
         """Names of the tags of actions."""
         own = ("open", "more") if self.browse and self.name != "tool_calls" else ()
-        return (self.search_tag, self.answer_tag, *own)
+        further = () if self.name == "tool_calls" else tuple(f"{source}_search" for source in self.sources)
+        return (self.search_tag, self.answer_tag, *own, *further)
 
     def _first_action(self, text: str) -> tuple[str, str] | None:
         """Returns (tag, body) of the first opening tag that has a closing tag after it."""
@@ -159,16 +177,16 @@ class Protocol:
                 best = (start, tag, text[start + len(tag) + 2 : end])
         return None if best is None else best[1:]
 
-    def _read_search(self, body: str) -> Action:
-        """Parses the text between the search tags."""
+    def _read_search(self, body: str, source: str) -> Action:
+        """Parses the text between the search tags of a source."""
         if self.name != "tool_calls":
             query = body.strip()
-            return Search((query,)) if query else Invalid("the query is empty")
+            return Search((query,), source) if query else Invalid("the query is empty")
         try:
             call = json.loads(body)
         except (ValueError, RecursionError):
             return Invalid("the tool call is not JSON")
-        return _read_tool_call(call, self.browse)
+        return _read_tool_call(call, self.browse, self.sources)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -184,7 +202,10 @@ class Protocol:
         if self.name != "tool_calls":
             if isinstance(action, Open):
                 return f"<open>{action.target}</open>"
-            return "<more></more>" if isinstance(action, More) else f"<search>{' '.join(action.queries)}</search>"
+            if isinstance(action, More):
+                return "<more></more>"
+            tag = f"{action.source}_search" if action.source else "search"
+            return f"<{tag}>{' '.join(action.queries)}</{tag}>"
         call: dict[str, object]
         if isinstance(action, Open):
             call = {"name": "open", "arguments": {"page": action.target}}
@@ -193,6 +214,8 @@ class Protocol:
         else:
             query: object = action.queries[0] if len(action.queries) == 1 else list(action.queries)
             call = {"name": "search", "arguments": {"query": query}}
+            if action.source:
+                call["arguments"] = {"query": query, "source": action.source}
         return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
     def history(self, text: str) -> str:
@@ -202,6 +225,10 @@ class Protocol:
     def instructions(self) -> str:
         """Returns a description of the grammar in plain words, for people and for prompts."""
         example = self.write(Search(("your query",)))
+        further = "".join(
+            f"Search the source {source} with {self.write(Search(('your query',), source))}. "
+            for source in self.sources
+        )
         final = "final answer" if self.answer_tag == "answer" else self.answer_tag
         pages = (
             f"Results show only the beginning of each page: open a page with {self.write(Open('its title'))}, and see "
@@ -209,7 +236,8 @@ class Protocol:
         )
         return (
             f"Search with {example}; results come back between <{self.result_tag}> and </{self.result_tag}>. "
-            f"{pages if self.browse else ''}Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
+            f"{further}{pages if self.browse else ''}"
+            f"Give the {final} with {self.write(Answer(f'your {self.answer_tag}'))}."
         )
 
     # -- observations --------------------------------------------------------------------------------------------
@@ -259,8 +287,11 @@ class Protocol:
         return f"{NOTICE}{reason}. {self.instructions()}\n\n"
 
 
-def _read_tool_call(call: Any, browse: bool) -> Action:
-    """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more."""
+def _read_tool_call(call: Any, browse: bool, sources: Sequence[str]) -> Action:
+    """Parses a tool call ``{"name": "search", "arguments": {"query": str or [str, ...]}}``, or of open or more.
+
+    The argument ``source`` names one of the further retrievers.
+    """
     if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
         return Invalid('the tool call is not {"name": ..., "arguments": {...}}')
     if browse and call.get("name") == "more":
@@ -274,13 +305,19 @@ def _read_tool_call(call: Any, browse: bool) -> Action:
     queries = [query] if isinstance(query, str) else query
     if not isinstance(queries, list) or not queries or not all(isinstance(q, str) and q.strip() for q in queries):
         return Invalid("query is not a non-empty string or a list of them")
-    return Search(tuple(q.strip() for q in queries))
+    source = call["arguments"].get("source", "") if sources else ""
+    if source not in ("", *sources):
+        return Invalid(f"the sources are {', '.join(sources)}; leave source out for the first")
+    return Search(tuple(q.strip() for q in queries), source)
 
 
-def get_protocol(name: ProtocolName, keep_thoughts: bool = True, browse: bool = False) -> Protocol:
+def get_protocol(
+    name: ProtocolName, keep_thoughts: bool = True, browse: bool = False, sources: Sequence[str] = ()
+) -> Protocol:
     """Returns the action grammar of that name, as cards write it."""
+    further = tuple(sources)
     if name == "tags":
-        return Protocol("tags", "search", "information", keep_thoughts, browse=browse)
+        return Protocol("tags", "search", "information", keep_thoughts, browse=browse, sources=further)
     if name == "propose":
-        return Protocol("propose", "search", "information", keep_thoughts, "question", browse)
-    return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts, browse=browse)
+        return Protocol("propose", "search", "information", keep_thoughts, "question", browse, further)
+    return Protocol("tool_calls", "tool_call", "tool_response", keep_thoughts, browse=browse, sources=further)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import html
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,16 @@ class Passage:
     """Page title as the source gives it; may be empty."""
     text: str
     """Body of the passage, without the title."""
+
+
+SIMULATED: Final = "simulated:"
+"""Beginning of the ids of passages that a language model wrote in place of a search engine."""
+
+
+def simulated_share(searches: Sequence[Searched]) -> float:
+    """Returns the share of hits whose passages a language model wrote; 0 without hits."""
+    ids = [hit.passage.id for searched in searches for hit in searched.hits]
+    return sum(id.startswith(SIMULATED) for id in ids) / max(len(ids), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +182,8 @@ class Search:
 
     queries: tuple[str, ...]
     """Queries for the retriever, at least one."""
+    source: str = ""
+    """Name of the further retriever to ask; empty for the environment's own."""
 
     def __post_init__(self) -> None:
         queries = self.queries
@@ -238,6 +250,8 @@ class Searched:
     """1-based turn in which the query was made."""
     query: str
     hits: tuple[Hit, ...]
+    source: str = ""
+    """Name of the further retriever that was asked; empty for the environment's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +368,8 @@ class Episode:
     """Why the episode ended; None while it runs, or if its workflow left it unfinished."""
     reward: float = 0.0
     scores: dict[str, float] = field(default_factory=dict)
-    """Scores by name: ``em`` and ``f1`` in [0, 1], and any others of the environment."""
+    """Scores by name: ``em`` and ``f1`` in [0, 1], any others of the environment, and ``simulated``, the share of hits
+    that a language model wrote, if it wrote any."""
     error: str | None = None
     """Why the episode could not go on (retriever error, full context, spent calls); None otherwise."""
     notes: dict[str, float] = field(default_factory=dict)

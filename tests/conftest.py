@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 CPU_SECONDS = 5.0
-"""CPU time that a test without the marker ``smoke``, ``slow`` or ``engine`` may take in CI, children included."""
-MARKERS = {"smoke", "slow", "engine"}
+"""CPU time that a test without a marker may take in CI, children included."""
+MARKERS = {"smoke", "slow", "engine", "adapter"}
 SETUP = pytest.StashKey[float]()
 
 

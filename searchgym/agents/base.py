@@ -135,8 +135,13 @@ class EpisodeIO(Protocol):
         """Samples one response in a new context: ``open`` followed by one ``generate``."""
         ...
 
-    async def step(self, action: Action) -> Observation:
+    async def step(self, action: Action, pages: Sequence[str] | None = None) -> Observation:
         """Takes one action in the environment.
+
+        Args:
+            action: The action.
+            pages: Texts that the agent's own model wrote, one for each query of a search: they take the place of its
+                hits, under ids that mark them as simulated.
 
         Raises:
             EpisodeError: The episode has ended (a workflow may leave this uncaught: the engine closes the episode), or

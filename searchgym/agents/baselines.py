@@ -29,7 +29,7 @@ class Rag:
         hits: tuple[Hit, ...] = ()
         if io.turns_left > 1:
             hits = (await io.step(Search((question.text,)))).hits
-        await _read(question, hits, self.passage_words, io)
+        await answer_from(question, hits, self.passage_words, io)
 
 
 class IRCoT:
@@ -69,10 +69,10 @@ class IRCoT:
             if not thought or CONCLUSION.search(thought):
                 break
             query = thought
-        await _read(question, tuple(pages.values())[: self.max_passages], self.passage_words, io)
+        await answer_from(question, tuple(pages.values())[: self.max_passages], self.passage_words, io)
 
 
-async def _read(question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO) -> None:
+async def answer_from(question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO) -> None:
     """Has the generator answer a question from pages and gives its answer."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or "none")
     parsed = read_answer(reply.text)

@@ -126,7 +126,7 @@ class Jade:
     async def run(self, question: Question, io: EpisodeIO) -> None:
         """Runs one episode."""
         reply = await io.generate("planner", question=question.text)
-        plan = _taken(reply, read_workflow(reply.text, CHAIN, (SERIAL, PARALLEL), PLAN))
+        plan = taken(reply, read_workflow(reply.text, CHAIN, (SERIAL, PARALLEL), PLAN))
         if plan in ([SERIAL], [PARALLEL]):
             reply = await self._parts(question.text, plan == [SERIAL], io)
         else:
@@ -138,18 +138,18 @@ class Jade:
     async def _parts(self, question: str, serial: bool, io: EpisodeIO) -> Reply:
         """Decomposes a question and has its sub-questions answered; returns the summariser's reply."""
         reply = await io.generate("serial" if serial else "parallel", question=question)
-        parts = _taken(reply, read_parts(reply.text, question))
+        parts = taken(reply, read_parts(reply.text, question))
         io.note("rounds", 1 + len(parts) if serial else 2)
         history = ""
         for part in parts:
             if serial:
                 part = await self._rewritten(part, question, history, io)
             reply = await io.generate("subplanner", question=part)
-            plan = _taken(reply, read_workflow(reply.text, CHAIN[1:], (), SUBPLAN))
+            plan = taken(reply, read_workflow(reply.text, CHAIN[1:], (), SUBPLAN))
             reply = await self._chain(plan, part, io)
             history += f"Q: {part} | A: {read_answer(reply.text).value}\n"
         reply = await io.generate("summariser", question=question, history=history.strip())
-        _taken(reply, read_answer(reply.text))
+        taken(reply, read_answer(reply.text))
         return reply
 
     async def _chain(self, plan: Sequence[str], question: str, io: EpisodeIO) -> Reply:
@@ -162,19 +162,19 @@ class Jade:
         if SELECT in plan and hits:
             pages = documents(hits, self.passage_words, "Document", first=0)
             reply = await io.generate("selector", question=question, documents=pages)
-            hits = tuple(hits[number] for number in _taken(reply, read_selection(reply.text, len(hits))))
+            hits = tuple(hits[number] for number in taken(reply, read_selection(reply.text, len(hits))))
         pages = documents(hits, self.passage_words) or NONE
         reply = await io.generate("generator", question=question, documents=pages)
-        _taken(reply, read_answer(reply.text))
+        taken(reply, read_answer(reply.text))
         return reply
 
     async def _rewritten(self, question: str, main: str, history: str, io: EpisodeIO) -> str:
         """Returns the rewriter's query for a part of the user's question, given the answers to earlier parts."""
         reply = await io.generate("rewriter", question=question, history=history.strip() or NONE)
-        return _taken(reply, read_query(reply.text, question, main))
+        return taken(reply, read_query(reply.text, question, main))
 
 
-def _taken(reply: Reply, parsed: Parsed[Value]) -> Value:
+def taken(reply: Reply, parsed: Parsed[Value]) -> Value:
     """Records whether a reply was legal and returns its parsed value."""
     reply.call.legal = parsed.legal
     return parsed.value

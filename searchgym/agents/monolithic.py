@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from searchgym.agents.base import Chat, EpisodeIO
-from searchgym.records import Answer, Invalid, Question, Search
+from searchgym.agents.base import Chat, EpisodeIO, Observation
+from searchgym.records import Action, Answer, Invalid, Question, Search
 
 
 class Monolithic:
@@ -28,16 +28,24 @@ class Monolithic:
         await self._trial_answer(chat, io)
         while True:
             reply = await chat.generate()
-            action = io.protocol.parse(reply.text)
+            action = self.read(reply.text, io)
             reply.call.legal = not isinstance(action, Invalid)
             if isinstance(action, Answer):
                 reply.call.answer = action.text
-            observation = await io.step(action)
+            observation = await self.act(action, chat, io)
             if observation.done:
                 return
             chat.observe(observation.text)
             if isinstance(action, Search):
                 await self._trial_answer(chat, io)
+
+    def read(self, text: str, io: EpisodeIO) -> Action:
+        """Returns the action that a response means."""
+        return io.protocol.parse(text)
+
+    async def act(self, action: Action, chat: Chat, io: EpisodeIO) -> Observation:
+        """Takes an action in the environment; agents that act in another way replace it."""
+        return await io.step(action)
 
     async def _trial_answer(self, chat: Chat, io: EpisodeIO) -> None:
         """Samples a trial answer in a fork of the context, if the options ask for one."""

@@ -17,6 +17,8 @@ from searchgym.records import Question, title_key
 
 COMPARISONS = ("comparison", "bridge-comparison")
 """Values of `Question.kind` for questions that compare two entities."""
+Roles = dict[str, Callable[[Mapping[str, str]], str]]
+"""Role to the function from the fields of its prompt to its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class OracleRoles:
         self._rng, self._flaws = rng or random.Random(0), flaws
         several = len(self.steps) > 1
         self.short, self.early = several and self._flawed(), several and self._flawed()
-        self._say: dict[str, Callable[[Mapping[str, str]], str]] = {
+        self._say: Roles = {
             "planning": self._planning,
             "search": self._search,
             "summary": self._summary,
@@ -107,7 +109,12 @@ class OracleRoles:
             "generator": self._generator,
             "summariser": self._summariser,
             "reasoner": self._reasoner,
+            **self._own_roles(),
         }
+
+    def _own_roles(self) -> Roles:
+        """Returns the roles of an oracle that is made of this one for other agents."""
+        return {}
 
     def reply(self, role: str, fields: Mapping[str, str]) -> str:
         """Returns a role's output for a prompt with these fields.

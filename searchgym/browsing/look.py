@@ -25,7 +25,7 @@ def look(action: Open | More, turn: int, before: Sequence[Opened], pages: Pages,
         places = pages.places(action.target)
         if len(places) == 1:
             return _show(turn, action.target, pages.at(places[0]), 1, words)
-        return Opened(turn, action.target), _not_one(action.target, places, pages)
+        return Opened(turn, action.target), no_page(action.target, places, pages)
     last = next((opened for opened in reversed(before) if opened.place is not None), None)
     if last is None or last.place is None:
         return Opened(turn, ""), "No page has been opened yet: open one by its title."
@@ -41,7 +41,7 @@ def _show(turn: int, target: str, page: Page, part: int, words: int) -> tuple[Op
     return Opened(turn, target, page.title, page.place, part, parts), heading + part_of(page.text, part, words)
 
 
-def _not_one(target: str, places: Sequence[int], pages: Pages) -> str:
+def no_page(target: str, places: Sequence[int], pages: Pages) -> str:
     """Returns why a title or an id opens no page: none has it, or several."""
     if not places:
         return f"No page is called {target:.200}: open a page by the title that a search shows."

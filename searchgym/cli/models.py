@@ -8,22 +8,28 @@ import shutil
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from searchgym.cli.output import Json, emit, say
+from searchgym.cli.serve import is_loopback
 
 if TYPE_CHECKING:
     from searchgym.rollout.sampler import Dtype
+    from searchgym.train.recipe.recipe import Recipe
 
 
 def engine(
     recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     at: Annotated[str, typer.Option(help="Address to listen on.")] = "http://127.0.0.1:8000",
+    tools: Annotated[
+        bool,
+        typer.Option("--tools", help="Answer with tool calls on OpenAI's interface, for other agents."),
+    ] = False,
 ) -> None:
-    """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers; there is no access control."""
+    """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import UsageError
         from searchgym.rollout.folders import model_folder
@@ -31,12 +37,18 @@ def engine(
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
 
+        from searchgym.rollout.vllm.gate import KEY
         from searchgym.rollout.vllm.server import serve_command
         from searchgym.rollout.vllm.start import samples_by_vllm
         from searchgym.train.run.samplers import sampled_in
 
         samples_by_vllm("vllm")
     host, _, port = at.rpartition("//")[2].partition(":")
+    if not os.environ.get(KEY) and not is_loopback(host):
+        raise UsageError(
+            f"--at {at} can be reached from other machines, and who reaches it loads any weights: set {KEY} to a "
+            "secret, here and where the training runs"
+        )
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -53,9 +65,24 @@ def engine(
         options=loaded.rollout.vllm,
         adapters=int(loaded.lora.rank > 0),
         rank=max(1, loaded.lora.rank),
+        tools=_tools(loaded) if tools else None,
     )
     say(" ".join(command))
     os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
+
+
+def _tools(recipe: Recipe) -> dict[str, Any]:
+    """Returns the options of a server that answers with tool calls, in the recipe's grammar and its agent's prompt."""
+    from searchgym.envs.registration import find_env
+    from searchgym.protocol import get_protocol
+    from searchgym.rollout.loading import load_tokenizer
+    from searchgym.rollout.tokens import TokenFormat
+    from searchgym.rollout.vllm.tool_calls import tool_flags
+
+    card, options = find_env(recipe.env), recipe.env_options
+    protocol = get_protocol(options.get("protocol", card.protocol), browse=bool(options.get("browse", card.browse)))
+    tokenizer = load_tokenizer(recipe.model)
+    return tool_flags(TokenFormat(tokenizer, protocol, chat=bool(tokenizer.chat_template)), recipe.agent)
 
 
 def export(
@@ -92,3 +119,29 @@ def dtype_of(folder: Path) -> Dtype:
     if is_adapter(folder):
         folder = model_folder(adapter_base(folder))
     return "bfloat16" if "bfloat16" in str(model_config(folder).dtype) else "float32"
+
+
+model = typer.Typer(help="Work on checkpoints of models.", no_args_is_help=True)
+
+
+@model.command()
+def merge(
+    checkpoints: Annotated[list[str], typer.Argument(help="Checkpoints or adapters, from the earliest to the latest.")],
+    out: Annotated[Path, typer.Option(help="Output folder; must not exist.")],
+    weights: Annotated[str | None, typer.Option(help="Weights, such as 0.2,0.3,0.5; divided by their sum.")] = None,
+    schedule: Annotated[str, typer.Option(help="mean, linear, cosine or sqrt: the decay it stands for.")] = "mean",
+    json: Json = False,
+) -> None:
+    """Average checkpoints into one, with given weights or those of a decay of the learning rate (WSM)."""
+    with contextlib.redirect_stdout(sys.stderr):
+        from searchgym.errors import UsageError
+        from searchgym.merging.merge import merge_checkpoints
+        from searchgym.merging.schedules import given_weights, scheduled
+
+        if weights is not None and schedule != "mean":
+            raise UsageError("--weights and --schedule both say how much each checkpoint counts: choose one")
+        count = len(checkpoints)
+        shares = scheduled(schedule, count) if weights is None else given_weights(weights, count)
+        merge_checkpoints(checkpoints, shares, out)
+    rows = dict(zip(checkpoints, shares, strict=True))
+    emit({"out": str(out), **({"weights": rows} if json else rows)}, json, "merged")

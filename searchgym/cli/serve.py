@@ -1,4 +1,4 @@
-"""The ``serve`` command: a retriever behind HTTP."""
+"""The ``serve`` command: a retriever behind HTTP, or as tools of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from searchgym.cli.output import say
 from searchgym.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+    from searchgym.browsing.pages import Pages
     from searchgym.corpora.retrieval.backends import Progress
     from searchgym.corpora.retrieval.retriever import Retriever
+    from searchgym.serving.service import Service
 
 SWITCH: Final = 0.001
 """Seconds after which a thread that searches or writes an answer lets the others run; Python's own are 5 times more."""
@@ -52,8 +56,18 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Name by which clients reach the server, * for any; may be repeated.")
     ] = None,
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Also serve MCP tools, search and open, at /mcp: for agents of any kind.")
+    ] = False,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Serve the MCP tools on standard input and output, and nothing by HTTP.")
+    ] = False,
+    snippet_words: Annotated[
+        int, typer.Option(min=0, help="Maximum words of each passage that the tool search shows; 0 shows all.")
+    ] = 0,
+    page_words: Annotated[int, typer.Option(min=1, help="Maximum words that the tool open shows at once.")] = 500,
 ) -> None:
-    """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics."""
+    """Serve a retriever: Search-R1's POST /retrieve, M-ASK's POST /search; /healthz, /readyz, /info, /metrics; MCP."""
     try:
         import uvicorn
 
@@ -63,46 +77,110 @@ def serve(
         from searchgym.serving.service import Limits, Service
     except ImportError as error:
         raise UsageError(f"serving needs {error.name}: pip install 'searchgym[serve]'") from error
-    from searchgym.corpora.retrieval.identity import identify
-
     token = _token(token, token_file)
-    if token is None and not open_ and not _is_loopback(host):
+    if token is None and not open_ and not stdio and not is_loopback(host):
         raise UsageError(
             f"--host {host} serves other machines: set the environment variable SEARCHGYM_TOKEN, here and where "
             "clients run, or give --token-file, or --open to serve everyone who reaches this address"
         )
     access = Access(token, [*(allow_host or ()), host, socket.gethostname()])
-    open_it = _opener(index, retriever)
-    loaded: list[Retriever] = []
-    failed: list[BaseException] = []
-
-    def load(progress: Progress) -> Retriever:
-        loaded.append(open_it(progress))
-        gc.collect()
-        gc.freeze()  # a collection would otherwise visit all that is loaded, and hold every request for 0.2 s
-        say(f"ready: {identify(loaded[0]).get('passages', 'unknown number of')} passages")
-        return loaded[0]
-
-    def fail(error: BaseException) -> None:
-        failed.append(error)
-        server.should_exit = True
-
-    def info() -> dict[str, Any]:
-        return identify(loaded[0])
-
     limits = Limits(queries=max_queries, k=max_k, hits=max_hits, body=max_body, waiting=max_waiting, calls=calls)
-    app = make_app(Service(load, limits, fail), info, access)
+    sys.setswitchinterval(SWITCH)
+    loading = _Loading(_opener(index, retriever), pages=mcp or stdio)
+    service = Service(loading, limits, loading.fail)
+    tools = _tools(service, loading, index is not None, snippet_words, page_words) if mcp or stdio else None
+    if stdio and tools is not None:
+        return _on_stdio(service, tools, loading)
+    app = make_app(service, loading.info, access, tools)
     connection = bounded(timeout, max_body)
     options = uvicorn.Config(
         app, http=connection, log_level="warning", access_log=False, timeout_graceful_shutdown=grace
     )
     server = uvicorn.Server(options)
-    sys.setswitchinterval(SWITCH)
+    loading.failed = lambda: setattr(server, "should_exit", True)
     with contextlib.closing(_listening(host, port)) as listener:
-        say(f"listening at http://{host}:{listener.getsockname()[1]}")
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        say(f"listening at {address}")
+        if mcp:
+            say(f"MCP tools at {address}/mcp")
         server.run(sockets=[listener])
-    if failed:
-        raise failed[0]
+    loading.check()
+    return None
+
+
+class _Loading:
+    """Loads a retriever for a service, and keeps it, its pages and the error if that failed.
+
+    Args:
+        open_it: Function that opens the retriever.
+        pages: Whether pages of the corpus shall be found by title.
+    """
+
+    def __init__(self, open_it: Callable[[Progress], Retriever], pages: bool) -> None:
+        self._open_it, self._wants_pages = open_it, pages
+        self._retriever: Retriever | None = None
+        self._error: BaseException | None = None
+        self.pages: Pages | None = None
+        """Pages of the corpus, once they are loaded."""
+        self.failed: Callable[[], object] = lambda: None
+        """Called when loading has failed."""
+
+    def __call__(self, progress: Progress) -> Retriever:
+        """Loads the retriever."""
+        from searchgym.browsing.pages import pages_of
+        from searchgym.corpora.retrieval.identity import identify
+        from searchgym.corpora.retrieval.retriever import corpus_of
+
+        retriever = self._retriever = self._open_it(progress)
+        if self._wants_pages and corpus_of(retriever) is not None:
+            self.pages = pages_of(retriever)
+        gc.collect()
+        gc.freeze()  # a collection would otherwise visit all that is loaded, and hold every request for 0.2 s
+        say(f"ready: {identify(retriever).get('passages', 'unknown number of')} passages")
+        return retriever
+
+    def fail(self, error: BaseException) -> None:
+        """Keeps the error."""
+        self._error = error
+        self.failed()
+
+    def info(self) -> dict[str, Any]:
+        """Describes the index."""
+        from searchgym.corpora.retrieval.identity import identify
+
+        return identify(self._retriever) if self._retriever is not None else {}
+
+    def check(self) -> None:
+        """Raises the error if loading has failed."""
+        if self._error is not None:
+            raise self._error
+
+
+def _tools(service: Service, loading: _Loading, local: bool, snippet_words: int, page_words: int) -> Server[Any]:
+    """Returns the server of the MCP tools, with one that opens pages if the corpus is local."""
+    from searchgym.serving.mcp_tools import Shown, Tools
+
+    shown = Shown(snippet_words=snippet_words, page_words=page_words)
+    return Tools(service, (lambda: loading.pages) if local else None, shown).server()
+
+
+def _on_stdio(service: Service, tools: Server[Any], loading: _Loading) -> None:
+    """Serves the tools on standard input and output until the input ends."""
+    import asyncio
+
+    from mcp.server.stdio import stdio_server
+
+    async def run() -> None:
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+        if main is not None:
+            loading.failed = lambda: loop.call_soon_threadsafe(main.cancel)
+        service.start()
+        async with stdio_server() as (read, write):
+            await tools.run(read, write, tools.create_initialization_options())
+
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(run())
+    loading.check()
 
 
 def _token(token: str | None, file: Path | None) -> str | None:
@@ -117,7 +195,7 @@ def _token(token: str | None, file: Path | None) -> str | None:
     return token
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback

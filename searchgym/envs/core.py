@@ -48,10 +48,16 @@ class Rules:
     """Maximum number of words of a hit that a search shows where pages can be opened."""
 
     @classmethod
-    def from_card(cls, card: EnvCard, pages: Pages | None = None) -> Rules:
-        """Returns the rules that an environment card sets, given the pages of its corpus if they can be opened."""
+    def from_card(cls, card: EnvCard, pages: Pages | None = None, sources: Sequence[str] = ()) -> Rules:
+        """Returns the rules that an environment card sets.
+
+        Args:
+            card: Card of the environment.
+            pages: Pages of its corpus, if they can be opened.
+            sources: Names of its further retrievers.
+        """
         return cls(
-            get_protocol(card.protocol, keep_thoughts=card.thoughts == "keep", browse=card.browse),
+            get_protocol(card.protocol, card.thoughts == "keep", card.browse, sources),
             card.top_k,
             card.max_turns,
             card.max_queries,
@@ -90,6 +96,11 @@ class State:
         return self.stop_reason is not None
 
     @property
+    def source(self) -> str:
+        """Name of the further retriever that the last action asks; empty for the environment's own."""
+        return self.action.source if isinstance(self.action, Search) else ""
+
+    @property
     def answer_text(self) -> str:
         """Text of the final answer; empty if there is none."""
         return "" if self.answer is None else self.answer.text
@@ -114,6 +125,8 @@ def begin(state: State, action: Action, rules: Rules) -> tuple[State, tuple[str,
         raise EpisodeError(f"the episode has ended ({state.stop_reason}): reset before the next step")
     if isinstance(action, Search) and len(action.queries) > rules.max_queries:
         action = Invalid(f"{len(action.queries)} queries at once, at most {rules.max_queries}")
+    if isinstance(action, Search) and action.source and action.source not in rules.protocol.sources:
+        action = Invalid(f"there is no source {action.source[:40]!r}")
     if isinstance(action, (Open, More)) and rules.pages is None:
         action = Invalid("pages cannot be opened here")
     turn, answer = state.turn + 1, action if isinstance(action, Answer) else None
@@ -147,7 +160,10 @@ def finish(state: State, hits: Sequence[Sequence[Hit]], rules: Rules) -> tuple[S
     if rules.pages is not None:
         hits = [[snippet(hit, rules.snippet_words) for hit in page] for page in hits]
         name = rules.pages.name
-    searched = [Searched(state.turn, query, tuple(page)) for query, page in zip(action.queries, hits, strict=True)]
+    searched = [
+        Searched(state.turn, query, tuple(page), action.source)
+        for query, page in zip(action.queries, hits, strict=True)
+    ]
     observation = rules.protocol.observation(hits, rules.max_observation_words, name)
     searches = (*state.searches, *searched)
     return State(state.question, state.turn, state.invalid, searches, state.opens, action), observation

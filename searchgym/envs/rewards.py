@@ -8,6 +8,9 @@ from collections.abc import Callable
 from searchgym import scoring
 from searchgym.envs.core import State
 from searchgym.errors import RewardError, UsageError
+from searchgym.judging.judge import Checked
+from searchgym.judging.rubric import coverage, rubric_score, wanted_of
+from searchgym.judging.rules import RuleJudge
 from searchgym.named import find_function
 
 Reward = Callable[[State], float]
@@ -30,9 +33,24 @@ def reward_recall(state: State) -> float:
     return 0.0 if answer is None else max(scoring.span_recall(answer.text, gold) for gold in state.question.golds)
 
 
+def reward_rubric(state: State) -> float:
+    """Returns the share of the question's rubric that the answer passes by rules; see `searchgym.judging.rubric`."""
+    return 0.0 if state.answer is None else rubric_score(Checked(RuleJudge()), state.question, state.answer.text)
+
+
+def reward_coverage(state: State) -> float:
+    """Returns the F1 between the parts of the answer and all answers that the question wants."""
+    return 0.0 if state.answer is None else coverage(state.answer.text, wanted_of(state.question))
+
+
 REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
 """Rewards that are scores of every episode, too."""
-NAMED: dict[str, Reward] = {**REWARDS, "recall": reward_recall}
+NAMED: dict[str, Reward] = {
+    **REWARDS,
+    "recall": reward_recall,
+    "rubric": reward_rubric,
+    "coverage": reward_coverage,
+}
 """Rewards that a card names without a module."""
 
 

@@ -57,6 +57,7 @@ def spaces_for(task: Task) -> tuple[UnicodeText, UnicodeText]:
     """Returns the observation space and the action space of a task."""
     protocol = task.rules.protocol
     samples: tuple[str, ...] = (protocol.write(Search(("{}",))), protocol.write(Answer("{}")), "{}")
+    samples += tuple(protocol.write(Search(("{}",), source)) for source in protocol.sources)
     samples += (protocol.write(Open("{}")), protocol.write(More())) if protocol.browse else ()
     return UnicodeText(MAX_OBSERVATION_CHARS), UnicodeText(MAX_ACTION_CHARS, samples)
 
@@ -225,7 +226,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         rules, start = self.task.rules, time.perf_counter()
         try:
             ids = [state.question.id] * len(queries)
-            return retrieve(self.task.retriever, ids, queries, rules.top_k, rules.deadline)
+            return retrieve(self.task.source(state.source), ids, queries, rules.top_k, rules.deadline)
         finally:
             self.stats.retriever_calls += 1
             self.stats.queries += len(queries)

@@ -6,23 +6,32 @@ import dataclasses
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, TypeGuard, Unpack, cast
+from typing import Any, Final, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.browsing.pages import pages_of
 from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, build, data_file
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.cards import HttpCard, RetrieverCard, find_retriever, is_card, stands_outside
+from searchgym.corpora.retrieval.cards import (
+    HttpCard,
+    RetrieverCard,
+    SimulatedCard,
+    find_retriever,
+    is_card,
+    stands_outside,
+)
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
 from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
-from searchgym.records import Passage, Question
+from searchgym.named import load_function
+from searchgym.records import Passage, Question, simulated_share
 
 
 class TaskOptions(TypedDict, total=False):
@@ -36,8 +45,12 @@ class TaskOptions(TypedDict, total=False):
     retriever: AnyRetriever | Callable[[Iterable[Passage]], AnyRetriever] | str | dict[str, Any] | RetrieverCard
     """How to search, instead of BM25: a retriever card, its name or a mapping; the URL of a server; a retriever;
     or a function that builds one from the corpus's passages."""
+    retrievers: Mapping[str, Any]
+    """Further retrievers by name, each searched by actions of its own (``<web_search>`` for one called web). A value is
+    what `retriever` takes, searching the same corpus, or ``{"corpus": ..., "retriever": ...}`` for one of its own."""
     reward: str | Reward
-    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"module:function"`` or a callable that takes the final `State`."""
+    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"rubric"``, ``"coverage"``, ``"module:function"``, or a callable that
+    takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     distractors: bool
@@ -50,6 +63,8 @@ class TaskOptions(TypedDict, total=False):
     """Fields of `GeneratedSpec` that replace the card's: ``{"n": 200, "split": "test"}``."""
     masked: Mapping[str, Any]
     """Fields of `MaskedSpec` that replace the card's: ``{"source": "hidden", "masks": [1, 2]}``."""
+    open_answers: Mapping[str, Any]
+    """Fields of `OpenSpec` that replace the card's: ``{"n": 50, "facts": 3}``."""
     top_k: int
     """Passages retrieved per query."""
     max_turns: int
@@ -65,6 +80,9 @@ class TaskOptions(TypedDict, total=False):
     retriever_deadline: float
     """Seconds that one retrieval may take, retries included."""
 
+
+SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
+"""Pattern of the name of a further retriever, which is part of a tag."""
 
 RULE_OPTIONS = (
     "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
@@ -85,6 +103,12 @@ class Task:
     """Question id to question."""
     aliases: scoring.EntityAliases | None = None
     """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
+    retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
+    """Further retrievers by name."""
+
+    def source(self, name: str) -> AnyRetriever:
+        """Returns the retriever of that name; the environment's own for an empty one."""
+        return self.retrievers[name] if name else self.retriever
 
     def find(self, question_id: str) -> Question:
         """Returns the question with an id.
@@ -110,6 +134,8 @@ class Task:
         if state.stop_reason == "retriever_error":
             return 0.0, {"em": 0.0, "f1": 0.0}
         scores = {name: reward(state) for name, reward in REWARDS.items()}
+        if written := simulated_share(state.searches):
+            scores["simulated"] = written
         return checked_reward(self.reward, state), scores
 
 
@@ -148,14 +174,18 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     if len(by_id) != len(questions):
         raise UsageError(f"{card.id}: question ids are not unique ({len(questions)} questions, {len(by_id)} ids)")
     retriever = load_retriever(card, questions, options)
+    further = load_sources(card, questions, options)
     if card.masked is not None:
         from searchgym.masking.hiding import hiding
 
         if card.browse:
             raise UsageError(f"{card.id}: browse would open the pages that searches hide: leave browse off")
+        if further:
+            raise UsageError(f"{card.id}: retrievers would find the pages that searches hide: leave them out")
         retriever = hiding(retriever, questions, card.masked.hold_out)
     pages = pages_of(retriever) if card.browse else None
-    return Task(card, Rules.from_card(card, pages), questions, retriever, reward, by_id, aliases)
+    rules = Rules.from_card(card, pages, tuple(further))
+    return Task(card, rules, questions, retriever, reward, by_id, aliases, further)
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:
@@ -182,10 +212,14 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         given["generated"] = _spec(card, "generated", options["generated"])
     if "masked" in options:
         given["masked"] = _spec(card, "masked", options["masked"])
+    if "open_answers" in options:
+        given["open_answers"] = _spec(card, "open_answers", options["open_answers"])
     try:
         card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
+    if card.open_answers is not None and (card.open_answers.n < 1 or card.open_answers.facts < 2):
+        raise UsageError(f"{card.id}: open_answers needs n of at least 1 and 2 facts or more, got {card.open_answers}")
     for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "snippet_words", "retriever_deadline"):
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
@@ -196,7 +230,12 @@ def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:
     """Returns the fields of the card's world or generated questions with those the user gave replaced."""
     spec = getattr(card, name)
     if spec is None:
-        what = {"world": "generated worlds", "generated": "generated questions", "masked": "masked spans"}[name]
+        what = {
+            "world": "generated worlds",
+            "generated": "generated questions",
+            "masked": "masked spans",
+            "open_answers": "reports and questions with several answers",
+        }[name]
         raise UsageError(f"{card.id}: {name}= is for {what}, this environment's questions are not generated so")
     if not isinstance(given, Mapping):
         raise UsageError(f"{card.id}: {name}= is a mapping such as {{'seed': 7}}, got {type(given).__name__}")
@@ -216,6 +255,10 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
 
     folder = cached_world(card.world, home() / "worlds")
     files: TaskOptions = {"questions": folder / "questions.jsonl"}
+    if card.open_answers is not None:
+        from searchgym.open_answers.tasks import open_tasks
+
+        files["questions"] = open_tasks(card.world, card.open_answers)
     if not user_corpus:
         files["corpus"] = folder / "corpus.jsonl"
     return {**files, **options}
@@ -348,6 +391,9 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return DistractorRetriever(questions)
     if _is_retriever(given):
         return given
+    if isinstance(given, SimulatedCard):
+        opened: AnyRetriever = load_function("engine", "searchgym.simulated.engine:open_engine")(given, questions)
+        return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
     path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
@@ -358,6 +404,34 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     from searchgym.corpora.documents import open_corpus
 
     return given(open_corpus(path))
+
+
+def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
+    """Returns the further retrievers by name, in the user's order.
+
+    Raises:
+        UsageError: `retrievers` is no mapping, or one has a name that is no tag or a value that is no retriever.
+        DataMissingError: A corpus cannot be found.
+    """
+    given = options.get("retrievers", {})
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{card.id}: retrievers= is a mapping such as {{'web': 'bm25'}}, got {type(given).__name__}")
+    found: dict[str, AnyRetriever] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not SOURCE.fullmatch(name):
+            raise UsageError(f"{card.id}: retrievers= has the name {name!r}: expected small letters, digits and _")
+        own: dict[str, Any] = {"retriever": value}
+        if isinstance(value, Mapping) and "corpus" in value:
+            if unknown := sorted(map(str, value.keys() - {"corpus", "retriever"})):
+                raise UsageError(f"{card.id}: retrievers.{name} has {', '.join(unknown)}: expected corpus, retriever")
+            own = dict(value)
+        if isinstance(own.get("retriever"), (str, dict)):
+            own["retriever"] = find_retriever(own["retriever"])
+        if own.get("retriever") is None and "corpus" not in own:
+            raise UsageError(f"{card.id}: retrievers.{name} is empty: give a retriever, its card or a corpus")
+        merged: Any = {key: options[key] for key in ("corpus",) if key in options} | own
+        found[name] = load_retriever(card, questions, merged)
+    return found
 
 
 def _path(card: EnvCard, given: object) -> str:

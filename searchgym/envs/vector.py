@@ -37,7 +37,7 @@ StepResult = tuple[
 class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], npt.NDArray[Any]]):
     """A vector of `SearchEnv` episodes: the same observations, rewards and infos as that many single environments.
 
-    All queries of a step go to the retriever in exactly one call, or in none if no episode searched. Finished episodes
+    All queries of a step go to a retriever in exactly one call, or in none if no episode searched. Finished episodes
     are not reset automatically (``AutoresetMode.DISABLED``): reset them with
     ``reset(options={"reset_mask": finished})``, or continue the others with `step_subset`. A retrieval that fails past
     its deadline ends every episode that searched in that step.
@@ -192,27 +192,30 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         return state
 
     def _finish_all(self, begun: Sequence[tuple[State, tuple[str, ...]]]) -> list[tuple[State, str]]:
-        """Retrieves for all states in one call and completes their actions."""
+        """Retrieves for all states, in one call per retriever, and completes their actions."""
         rules = self.task.rules
-        queries = [query for _, state_queries in begun for query in state_queries]
-        ids = [state.question.id for state, state_queries in begun for _ in state_queries]
-        hits, start = [], time.perf_counter()
-        if queries:
-            try:
-                hits = retrieve(self.task.retriever, ids, queries, rules.top_k, rules.deadline)
-            except RetrieverError as error:
-                failed = sum(bool(state_queries) for _, state_queries in begun)
-                self.stats.retriever_errors += failed
-                return [(fail(s, str(error)), "") if asked else finish(s, [], rules) for s, asked in begun]
-            finally:
-                self.stats.retriever_calls += 1
-                self.stats.queries += len(queries)
-                self.stats.retriever_seconds += time.perf_counter() - start
-        stepped, at = [], 0
-        for state, state_queries in begun:
-            stepped.append(finish(state, hits[at : at + len(state_queries)], rules))
-            at += len(state_queries)
-        return stepped
+        stepped = {i: finish(state, [], rules) for i, (state, queries) in enumerate(begun) if not queries}
+        for source in dict.fromkeys(state.source for state, queries in begun if queries):
+            own = {i: pair for i, pair in enumerate(begun) if pair[1] and pair[0].source == source}
+            stepped |= self._search(source, own)
+        return [stepped[i] for i in range(len(begun))]
+
+    def _search(self, source: str, begun: Mapping[int, tuple[State, tuple[str, ...]]]) -> dict[int, tuple[State, str]]:
+        """Retrieves for the states that ask one retriever, in one call, and completes their actions."""
+        rules = self.task.rules
+        queries = [query for _, own in begun.values() for query in own]
+        ids = [state.question.id for state, own in begun.values() for _ in own]
+        start = time.perf_counter()
+        try:
+            hits = iter(retrieve(self.task.source(source), ids, queries, rules.top_k, rules.deadline))
+        except RetrieverError as error:
+            self.stats.retriever_errors += len(begun)
+            return {i: (fail(state, str(error)), "") for i, (state, _) in begun.items()}
+        finally:
+            self.stats.retriever_calls += 1
+            self.stats.queries += len(queries)
+            self.stats.retriever_seconds += time.perf_counter() - start
+        return {i: finish(state, [next(hits) for _ in own], rules) for i, (state, own) in begun.items()}
 
 
 def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ SAME: Final = ("env", "questions_sha256", "scorer")
 """What runs must have in common, so that their questions can be paired."""
 TRACK: Final = (
     "corpus_sha256", "retriever", "top_k", "max_turns", "max_queries", "max_observation_words", "protocol", "browse",
-    "snippet_words",
+    "snippet_words", "sources",
 )  # fmt: skip
 """What runs should have in common, so that a difference is one of the agents."""
 

@@ -43,7 +43,7 @@ QUESTIONS: Final = "questions.jsonl"
 """File of the scores of each question, as `question_rows` gives them."""
 LATER: Final = ("dataset", "split", "prompts")
 """Keys that records of earlier versions lack; runs without them can be resumed."""
-ONCE: Final = {"samples": 1, "browse": False, "snippet_words": None}
+ONCE: Final[dict[str, Any]] = {"samples": 1, "browse": False, "snippet_words": None, "sources": {}}
 """Values of keys that records of earlier versions lack, since nothing else could be chosen then."""
 
 
@@ -198,6 +198,10 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "questions_sha256": questions_sha256(task.questions),
         "retriever": identify(task.retriever),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
+        "sources": {
+            name: [identify(retriever), getattr(retriever, "corpus_sha256", None)]
+            for name, retriever in task.retrievers.items()
+        },
         "reward": reward_name(task.reward),
         "scorer": task.card.scorer,
         "protocol": rules.protocol.name,

@@ -16,6 +16,7 @@ import numpy as np
 from searchgym import scoring
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
+from searchgym.eval.awareness import awareness
 from searchgym.eval.breakdown import explain, hops_of, invalid_actions
 from searchgym.eval.evidence import Golds, by_title, find_golds, found_of, recall_by_turn, searched_on, stopped_early
 from searchgym.eval.intervals import bootstrap_ci
@@ -101,6 +102,8 @@ def summarise(scored: Scored) -> Scores:
         scores[name] = None if by_question is None else float(np.mean(by_question))
         if by_question is not None:
             scores[f"{name}_ci95"] = bootstrap_ci(by_question)
+    if (found := awareness(ordered, task.by_id)) is not None:
+        scores["awareness"] = found
     scores["retriever_errors"] = sum(e.stop_reason == "retriever_error" for e in ordered)
     scores["full_contexts"] = sum(e.stop_reason == "context" for e in ordered)
     passages = scored.golds if any(g.text is not None for own in scored.golds.values() for g in own) else {}

@@ -15,7 +15,7 @@ import random
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import ModelError, UsageError
-from searchgym.protocol import Parts, Protocol, joined
+from searchgym.protocol import Parts, Protocol, close_tag, joined
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 
 USER: Final = 0x110000
@@ -98,7 +98,11 @@ class MessageFormat:
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""
-        return "".join(map(chr, ids))
+        return self.decode(ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids, without the marks."""
+        return "".join(chr(i) for i in ids if i < USER)
 
 
 def messages_of(ids: npt.NDArray[np.int32]) -> list[dict[str, str]]:
@@ -248,8 +252,8 @@ class ApiSampler:
             self.usage.completion_tokens += (tokens_out := int(usage.get("completion_tokens") or 0))
             self.usage.cost += (tokens_in * options.price_in + tokens_out * options.price_out) / 1e6
         finish: Finish = "length" if reason == "length" else "eos"
-        if finish == "eos" and (cut := _cut_off(text, stop)):
-            text, finish = text + cut, "stop"
+        if finish == "eos" and (tag := close_tag(text, stop)):
+            text, finish = text + tag, "stop"
         ids = np.array([ord(c) for c in text], np.int32)
         return Sampled(ids, np.zeros(len(ids), np.float32), finish)
 
@@ -265,14 +269,6 @@ class _Failed(Exception):
     def __init__(self, said: str, wait: float | None = None) -> None:
         super().__init__(said)
         self.wait = wait
-
-
-def _cut_off(text: str, stop: Sequence[str]) -> str:
-    """Returns the closing tag that the server cut off as a stop string, or an empty string if it cut none."""
-    for tag in stop:
-        if text.rfind(tag.replace("</", "<")) > text.rfind(tag):
-            return tag
-    return ""
 
 
 def _seconds(text: str | None) -> float | None:

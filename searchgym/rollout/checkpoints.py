@@ -18,7 +18,7 @@ def share_roles(
     """Shares an agent's roles out among model keys.
 
     Args:
-        keys: Key to its roles; None: every role that no other key names.
+        keys: Key to its roles; None: every role that no other key names. None at all: a key for a judge.
         roles: The agent's.
         agent: Its name, for messages.
 
@@ -33,7 +33,7 @@ def share_roles(
     shared = {}
     for name, own in keys.items():
         shared[name] = tuple(rest if own is None else own)
-        if not shared[name]:
+        if own is None and not rest:
             raise UsageError(f"models.{name}: no role of agent {agent} asks it, each has another key: leave it out")
     if missing := set(roles).difference(*shared.values()):
         raise UsageError(f"agent {agent}: no model for role {', '.join(sorted(missing))}: name a key for it in models")

@@ -16,7 +16,18 @@ from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
-from searchgym.records import Action, Call, Context, Episode, Question, Span, StopReason
+from searchgym.records import (
+    SIMULATED,
+    Action,
+    Call,
+    Context,
+    Episode,
+    Hit,
+    Passage,
+    Question,
+    Span,
+    StopReason,
+)
 from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
@@ -67,14 +78,19 @@ class Engine:
         self.task, self.agent, self.models = task, agent, models
         self.concurrency, self.seed = concurrency, seed
         self.temperature, self.top_p, self.training = temperature, top_p, training
-        self.retrieval = retrieval_batcher(task.retriever, task.rules.top_k, task.rules.deadline)
+        rules = task.rules
+        self.retrieval = retrieval_batcher(task.retriever, rules.top_k, rules.deadline)
+        self.sources = {
+            name: retrieval_batcher(retriever, rules.top_k, rules.deadline)
+            for name, retriever in task.retrievers.items()
+        }
         self.canonical = canonical
         self._turnstile = Turnstile()
 
     def _claim_batchers(self) -> None:
         """Attaches the batchers to this engine's turnstile or to none, as engines that share models set it in turn."""
         self._turnstile = Turnstile()
-        batchers: list[Batcher[Any, Any]] = [self.retrieval]
+        batchers: list[Batcher[Any, Any]] = [self.retrieval, *self.sources.values()]
         batchers += [self.models[role].batcher for role in sorted(self.models)]  # roles may share one
         for batcher in batchers:
             batcher.turnstile = None
@@ -231,7 +247,7 @@ class _EpisodeIO:
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
 
-    async def step(self, action: Action) -> Observation:
+    async def step(self, action: Action, pages: Sequence[str] | None = None) -> Observation:
         if self._busy:  # otherwise several searches at once would cost only one turn
             raise EpisodeError("one action at a time: await the last step before the next")
         rules = self.engine.task.rules
@@ -239,8 +255,12 @@ class _EpisodeIO:
         self._busy, text = True, ""
         searched, opened = len(state.searches), len(state.opens)
         try:
+            batcher = self.engine.sources[state.source] if queries and state.source else self.engine.retrieval
             asked = Queries(state.question.id, queries)
-            hits = await self.engine.retrieval.ask(asked, self.place) if queries else []
+            if queries and pages is not None:
+                hits = [[_written(self, n, text)] for n, (_, text) in enumerate(zip(queries, pages, strict=True))]
+            else:
+                hits = await batcher.ask(asked, self.place) if queries else []
         except RetrieverError as error:
             self.state = fail(state, str(error))
         else:
@@ -252,6 +272,11 @@ class _EpisodeIO:
         shown = tuple(hit for own in self.state.searches[searched:] for hit in own.hits)
         looks = self.state.opens[opened:]
         return Observation(text, shown, self.state.done, self.turns_left, looks[0] if looks else None)
+
+
+def _written(io: _EpisodeIO, number: int, text: str) -> Hit:
+    """Returns a page that the agent wrote itself, as a hit whose id says so."""
+    return Hit(Passage(f"{SIMULATED}{io.engine.agent.name}/{io.state.turn + 1}-{number}", "", text), 1.0)
 
 
 class _Chat:

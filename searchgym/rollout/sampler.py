@@ -107,8 +107,13 @@ class VllmOptions:
     gpus: list[int] | None = None
     """Indices of the GPUs for the engines, in this order. Default: all GPUs."""
     servers: list[str] | None = None
-    """Addresses of vLLM servers to use instead of local engines, such as ``http://127.0.0.1:8000``; see
+    """Addresses of vLLM servers to use instead of local engines, such as ``http://10.0.0.2:8000``; see
     `searchgym.rollout.vllm.server`."""
+    shared: str | None = None
+    """Folder that this machine and those of `servers` mount under the same path; new weights go through it. Default:
+    this machine's memory, for servers on it."""
+    stall: float = 60.0
+    """Seconds without a sign of life after which a server is given up until the next weights."""
     sleep: int = 0
     """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
     drops them."""
@@ -172,6 +177,15 @@ class StreamingSampler(Sampler, typing.Protocol):
             pull: Called repeatedly; returns the requests that are new, each with a key.
             deliver: Called with the key and the response of each request as soon as it is done.
         """
+        ...
+
+
+@typing.runtime_checkable
+class SpreadSampler(Sampler, typing.Protocol):
+    """Interface of a sampler on one or several engines, each of which can be asked on purpose."""
+
+    def pins(self) -> dict[str, str]:
+        """Returns the names of the engines, each by an episode id whose requests it gets as long as it lives."""
         ...
 
 

@@ -83,6 +83,9 @@ class EpisodeWriter:
         ]
         if not episode.opens:  # the same bytes as before pages could be opened
             del row["opens"]
+        for search in row["searches"]:  # nor was there more than one retriever
+            if not search["source"]:
+                del search["source"]
         if self._tokens is not None:
             self._tokens.flush()
         self._lines.write(dump_line(row))

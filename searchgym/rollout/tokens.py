@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -73,6 +74,7 @@ class TokenFormat:
         # A copy, since the switch is part of the tokenizer's state, which other threads may be reading.
         self._plain = copy.deepcopy(tokenizer)
         self._plain.split_special_tokens = True
+        self._plain_ids = _encoder(self._plain)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
         self._tags = {i: content for i, content in added.items() if content.strip()}
@@ -123,6 +125,15 @@ class TokenFormat:
         closing = () if finish == "eos" else turns.closing
         return _join(closing, turns.opening, self._encode(text, strip=True), turns.again)
 
+    def turn_ids(self, text: str) -> npt.NDArray[np.int32]:
+        """Returns the token ids of a further user turn of a chat, from the model's end-of-turn on, (T,) int32."""
+        return self.observation_ids(text, "eos")
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        """Token ids that close a turn of the model; empty for a base model."""
+        return () if self._turns is None else self._turns.closing
+
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, special tokens included."""
         listed = [int(i) for i in ids]
@@ -143,19 +154,19 @@ class TokenFormat:
         whole = joined(text).encode("utf-8", "replace").decode("utf-8")
         first = len(whole) - len(whole.lstrip()) if strip else 0
         whole = whole.strip() if strip else whole
-        ids = _ids(self._plain, whole)
-        made = Counter(i for i in ids if i in self._tags)
-        if isinstance(text, str) or not made:
+        ids = self._plain_ids(whole)
+        if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
+        made = Counter(filter(self._tags.__contains__, ids))
         tags = self._own_tags(text, first)
         if not made - Counter(i for _, _, i in tags):
             return ids
         # Something else than own text became a tag: the text between the own tags is encoded without tags.
         ids, at = [], 0
         for start, end, i in tags:
-            ids += [*_ids(self._bare, whole[at:start]), i]
+            ids += [*self._bare_ids(whole[at:start]), i]
             at = end
-        return ids + _ids(self._bare, whole[at:])
+        return ids + self._bare_ids(whole[at:])
 
     def _own_tags(self, parts: Parts, first: int) -> list[tuple[int, int, int]]:
         """Returns (start, end, id) of the tags in own parts of a text, counted from its character `first`."""
@@ -169,14 +180,14 @@ class TokenFormat:
         return tags
 
     @functools.cached_property
-    def _bare(self) -> PreTrainedTokenizerBase:
-        """Tokenizer that makes no added token: to it all of them are special, and those are switched off."""
+    def _bare_ids(self) -> Callable[[str], list[int]]:
+        """Function that encodes text without added tokens: all of them are special to it, and those are off."""
         from tokenizers import AddedToken
 
         bare = copy.deepcopy(self._plain)
         added = [AddedToken(token.content, special=True) for token in bare.added_tokens_decoder.values()]
         cast(Any, bare).backend_tokenizer.add_special_tokens(added)
-        return bare
+        return _encoder(bare)
 
     def _check_plain(self) -> None:
         """Refuses a tokenizer that encodes text spelling a special token as that token."""
@@ -190,8 +201,22 @@ class TokenFormat:
             )
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
+    """Returns a function from text to ids, without special tokens around it, by a tokenizer that is not changed again.
+
+    A tokenizer on the library `tokenizers` is asked for ids alone: the class around it also has offsets and masks made,
+    which takes half as long again.
+    """
+    from transformers import TokenizersBackend
+
+    def by_class(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    if type(tokenizer)._encode_plus is not TokenizersBackend._encode_plus:
+        return by_class
+    by_class("")  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
+    library = cast(Any, tokenizer).backend_tokenizer
+    return lambda text: list(library.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -219,7 +244,7 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def _join(*parts: Sequence[int]) -> npt.NDArray[np.int32]:
-    return np.array([i for part in parts for i in part], np.int32)
+    return np.fromiter(itertools.chain.from_iterable(parts), np.int32)
 
 
 def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:

@@ -16,8 +16,8 @@ from typing import Final
 from searchgym.envs.core import State
 from searchgym.errors import ScoringError
 from searchgym.graphs.text import holds, norm
+from searchgym.judging.judge import Checked, Judge
 from searchgym.records import Episode, Question, Searched, SupportingFact
-from searchgym.selfplay.judges import Judge
 from searchgym.selfplay.proposal import Proposal
 
 LENGTHS: Final = (10, 1000)
@@ -91,6 +91,7 @@ def judged(
         rng: Draws and shuffles the pages.
         noise: Searches of other episodes whose pages are mixed in.
     """
+    judge = judge if isinstance(judge, Checked) else Checked(judge)
     return [_judged(place, tasks, episodes, judge, rng, noise) for place in range(len(episodes))]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,6 +21,9 @@ from searchgym.errors import BusyError, RetrieverError
 from searchgym.records import Hit
 from searchgym.serving.access import Access, Gate
 from searchgym.serving.service import Limits, Service
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
 
 DEFAULT_K: Final = 3
 """Number of hits per query if a request names none, as in Search-R1."""
@@ -36,22 +39,36 @@ class _BadRequestError(Exception):
         super().__init__(reason)
 
 
-def make_app(service: Service, info: Callable[[], Mapping[str, Any]] = dict, access: Access | None = None) -> FastAPI:
+def make_app(
+    service: Service,
+    info: Callable[[], Mapping[str, Any]] = dict,
+    access: Access | None = None,
+    mcp: Server[Any] | None = None,
+) -> FastAPI:
     """Returns the HTTP application of a retrieval service.
 
     Args:
         service: Service that answers the queries; it starts to load when the application starts.
         info: Returns the reply of ``/info``, a description of the index.
         access: Decides which requests are answered. Default: those that were meant for localhost or an IP address.
+        mcp: Server of the Model Context Protocol (`Tools.server`) to answer at ``/mcp``. Default: none.
     """
+    manager, routes = None, []
+    if mcp is not None:
+        from searchgym.serving.mcp_tools import mounted
+
+        route, manager = mounted(mcp, service.limits.body)
+        routes.append(route)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        yield
+        async with nullcontext() if manager is None else manager.run():
+            yield
 
     app = FastAPI(title="SearchGym retrieval", lifespan=lifespan)
     app.add_middleware(Gate, access=access or Access())
+    app.router.routes.extend(routes)
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:

@@ -44,8 +44,8 @@ class _WatchedIO:
     def fork(self, role: str, **fields: str) -> Any:
         return _WatchedIO(self._inner.fork(role, **fields), self._misuses)
 
-    async def step(self, action: Any) -> Any:
-        return await self._counted(self._inner.step, action)
+    async def step(self, action: Any, *given: Any, **more: Any) -> Any:
+        return await self._counted(self._inner.step, action, *given, **more)
 
     async def generate(self, *given: Any, **fields: Any) -> Any:
         return await self._counted(self._inner.generate, *given, **fields)

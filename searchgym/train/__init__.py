@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
-    from searchgym.train.algorithms.terms import CreditContext
+    from searchgym.train.credit.context import CreditContext
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
     from searchgym.train.run.assembly import train
@@ -15,7 +15,7 @@ __all__ = ["CreditContext", "Recipe", "dump_recipe", "load_recipe", "read_recipe
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "algorithms.terms": "CreditContext",
+        "credit.context": "CreditContext",
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",
         "run.assembly": "train",

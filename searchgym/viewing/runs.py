@@ -29,8 +29,8 @@ from searchgym.records import Episode, Question
 from searchgym.report.questions import recorded
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import outcome_rewards
+from searchgym.train.credit.credit import Credit
 from searchgym.train.inspect.explain import ExplainedCall, explained_calls
 from searchgym.train.inspect.saved import Advantages, Terms, credit_of, terms_by_episode
 from searchgym.train.recipe.keys import POLICY, keys_of

@@ -19,6 +19,8 @@ def own_home(tmp_path, monkeypatch):
 def test_the_cards_say_how_many_questions_there_are():
     assert {"searchgym/World-v0", "searchgym/WorldFull-v0"} <= {card.id for card in WORLDS} <= set(registered())
     for card in WORLDS:
+        if card.questions.get.startswith("made from"):
+            continue  # their questions are counted in tests/open_answers
         assert (card.world.size, card.world.split) == (card.questions.size, card.questions.split)
 
 

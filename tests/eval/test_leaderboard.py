@@ -652,3 +652,22 @@ def test_every_shipped_row_is_recomputed_and_the_page_is_that_of_the_rows():
         for row in track.rows:
             for member in row.members:
                 assert replay_episodes(member, load_agent(member.manifest.agent), 10)["episodes"] == 10
+
+
+def test_pages_that_a_model_wrote_make_no_row(made, sub, tmp_path):
+    """Neither of a run, nor of a submission that says nothing of it, nor of one that names such a retriever."""
+    run = tmp_path / "run"
+    shutil.copytree(made[0], run)
+    rows = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
+    own = next(row for row in rows if row["searches"] and row["searches"][0]["hits"])
+    own["searches"][0]["hits"][0]["passage"]["id"] = "simulated:useful/1"
+    (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="written by a model"):
+        submit(run, made[1], tmp_path / "row")
+    rows = read_rows(sub)
+    hit = next(hit for row in rows for searched in row["searches"] for hit in searched["hits"])
+    hit["passage"] |= {"id": "simulated:useful/1", "text": "a page"}
+    write_rows(sub, rows)
+    refused(made, sub, "retriever", "pages that a model wrote")
+    edit_manifest(sub, retriever={"kind": "simulated", "model": "m"})
+    refused(made, sub, "retriever", "searches the corpus of the track")

@@ -6,7 +6,7 @@ import numpy as np
 
 from searchgym.practice.controls import permuted
 from searchgym.records import Call, Context, Episode, Span
-from searchgym.train.algorithms.credit import Credit
+from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.options import CreditOptions
 
 

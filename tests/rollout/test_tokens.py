@@ -168,6 +168,20 @@ def test_a_page_that_spells_special_tokens_makes_none(style):
             assert page in fmt.decode(make(page))
 
 
+@given(TEXT)
+@settings(max_examples=60, deadline=None)
+def test_text_is_encoded_as_by_the_tokenizers_class(text):
+    """Also where the tokenizer's file asks to cut and to pad, which must not reach prompts."""
+    cutting = tiny_tokenizer("qwen2")
+    cutting.backend_tokenizer.enable_truncation(3)
+    cutting.backend_tokenizer.enable_padding(length=64)
+    formats = [(FORMATS[style, "tags"], tiny_tokenizer(style)) for style in STYLES]
+    formats += [(TokenFormat(cutting, get_protocol("tags"), True), tiny_tokenizer("qwen2"))]
+    for form, tokenizer in formats:
+        plain = tokenizer(told(text), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert form.observation_ids(text, "stop").tolist() == plain
+
+
 def test_half_a_surrogate_pair_becomes_a_question_mark():
     fmt = FORMATS["base", "tags"]
     assert fmt.decode(fmt.observation_ids("a\ud800b", "stop")) == "a?b"

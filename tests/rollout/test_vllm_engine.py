@@ -1,5 +1,7 @@
 """The thread that asks an engine, and several engines beside each other, on engines that do what a test says."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -29,7 +31,10 @@ WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
 class Fake:
     """Answers each request with its prompt's length and what its weights are; one per step, unless it is held."""
 
-    max_context, near = 100, True
+    max_context, name = 100, "vLLM's engine"
+
+    def new_folders(self):
+        return Folders()
 
     def __init__(self, dies_at=()):
         self.asked, self.events, self.weights, self.dies_at = {}, [], None, list(dies_at)
@@ -412,7 +417,7 @@ def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_ar
     for folder in (gone, *kept):
         folder.mkdir()
     folders = Folders()
-    folder = Path(folders.model(WEIGHTS))
+    folder = Path(folders.model(WEIGHTS, 1))
     assert folder.parent == tmp_path
     assert not gone.exists()
     assert all(folder.exists() for folder in kept)
@@ -422,12 +427,15 @@ def test_weights_of_programs_that_were_killed_are_cleared_and_those_of_others_ar
 
 def test_weights_for_another_machine_do_not_go_through_this_ones_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(weight_folders, "MEMORY", tmp_path / "memory")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "shared"))
     for name in ("memory", "shared"):
         (tmp_path / name).mkdir()
-    for near, name in ((True, "memory"), (False, "shared")):
-        folders = Folders(near)
-        assert Path(folders.model(WEIGHTS)).parent == tmp_path / name
+    for place, name in ((None, "memory"), (tmp_path / "shared", "shared")):
+        folders = Folders(place, summed=True)
+        folder = Path(folders.model(WEIGHTS, 3))
+        assert folder.parent == tmp_path / name
+        assert "-v3-" in folder.name
+        sums = {"model.safetensors": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()}
+        assert json.loads((folder / "sha256.json").read_text()) == sums
         folders.clear()
 
 

@@ -1,8 +1,6 @@
-"""A real ``vllm serve``, and servers that are not what they should be."""
+"""A real ``vllm serve``; what goes wrong with servers is in test_vllm_servers.py."""
 
 import copy
-import http.server
-import json
 import os
 import signal
 import socket
@@ -14,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from searchgym.errors import EngineLostError, ModelError, UsageError
+from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
 from searchgym.rollout.vllm.engine import Asked
 from searchgym.rollout.vllm.sampler import VllmSampler
-from searchgym.rollout.vllm.server import ServedVllm, serve_command
+from searchgym.rollout.vllm.server import serve_command
 from searchgym.rollout.vllm.start import start_engine
 
 OPTIONS = VllmOptions(cache_gib=1, max_context=1024, eager=True)
@@ -90,8 +88,9 @@ def test_a_server_samples_like_transformers_before_and_after_new_weights(served)
 
 @pytest.mark.engine
 def test_a_second_run_is_refused(served, server):
-    with pytest.raises(UsageError, match="samples for another run of this machine"):
-        ServedVllm(server[0], requests=1)
+    options = VllmOptions(servers=[server[0]])
+    with pytest.raises(UsageError, match=r"samples for another run \(.*process \d+, heard of \d+ s ago\)"):
+        start_engine("tiny", dtype="float32", requests=1, options=options)
 
 
 @pytest.mark.engine
@@ -113,108 +112,3 @@ def test_a_port_that_is_taken(server):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"--at {server[0]}: cannot listen" in done.stderr
-
-
-# -- others --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pretender():
-    """A server that answers what a test puts in: (status, body) by path, the last one again and again."""
-    answers = {"/v1/models": [(200, json.dumps({"data": [{"max_model_len": 64}]}))]}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self):
-            length = int(self.headers.get("Content-Length") or 0)
-            self.rfile.read(length)
-            own = answers.get(self.path, [(404, "nothing here")])
-            status, body = own.pop(0) if len(own) > 1 else own[0]
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        do_GET = do_POST = answer
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as own:
-        thread = threading.Thread(target=own.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{own.server_port}", answers
-        own.shutdown()
-        thread.join()
-
-
-GOOD = json.dumps(
-    {
-        "choices": [
-            {
-                "token_ids": [7, 5],
-                "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]},
-                "finish_reason": "stop",
-                "stop_reason": 5,
-            }
-        ]
-    }
-)
-
-
-@pytest.mark.parametrize("bad", [(500, "out of memory"), (200, "<html>busy</html>"), (200, '{"choices": [')])
-def test_an_error_of_the_server_or_a_cut_reply_is_asked_again(pretender, bad, capsys):
-    address, answers = pretender
-    answers["/inference/v1/generate"] = [bad, (200, GOOD)]
-    sampler = VllmSampler(
-        start_engine("tiny", dtype="float32", requests=1, options=VllmOptions(servers=[address])), ends=[5]
-    )
-    if bad[1].startswith("<"):  # no JSON at all: not a server of vLLM
-        with pytest.raises(ModelError, match="something else than a completion"):
-            sampler.sample([SampleRequest(np.array([1], np.int32))])
-    else:
-        (reply,) = sampler.sample([SampleRequest(np.array([1], np.int32))])
-        assert (reply.ids.tolist(), reply.logp.tolist(), reply.finish) == ([7, 5], [-0.5, -0.25], "eos")
-        assert "it is begun again" in capsys.readouterr().err
-    sampler.close()
-
-
-def test_a_server_that_was_not_set_up_for_training(pretender):
-    address, _ = pretender
-    sampler = VllmSampler(
-        start_engine("tiny", dtype="float32", requests=1, options=VllmOptions(servers=[address])), ends=[5]
-    )
-    with pytest.raises(UsageError, match="has no /inference/v1/generate: start it by `searchgym engine`"):
-        sampler.sample([SampleRequest(np.array([1], np.int32))])
-    with pytest.raises(UsageError, match="has no /collective_rpc: start it by `searchgym engine`"):
-        sampler.update({"w": torch.zeros(1)}, 1)
-    sampler.close()
-
-
-def test_an_adapter_that_the_server_refuses_does_not_end_it(pretender):
-    address, answers = pretender
-    answers["/v1/load_lora_adapter"] = [(500, "rank 16 is above 8")]
-    options = VllmOptions(servers=[address])
-    engine = start_engine("tiny", dtype="float32", requests=1, options=options)
-    sampler = VllmSampler(engine, ends=[5], adapter={"r": 16})
-    with pytest.raises(ModelError, match="rank 16 is above 8"):
-        sampler.update({"w": torch.zeros(1)}, 1)
-    assert engine.restarts == 0
-    sampler.close()
-
-
-def test_a_server_that_is_told_to_end_is_asked_again_when_it_is_back(pretender):
-    address, answers = pretender
-    answers["/inference/v1/generate"] = [
-        (200, GOOD.replace('"finish_reason": "stop"', '"finish_reason": "abort"')),
-        (200, GOOD),
-    ]
-    engine = start_engine("tiny", dtype="float32", requests=1, options=VllmOptions(servers=[address]))
-    sampler = VllmSampler(engine, ends=[5])
-    (reply,) = sampler.sample([SampleRequest(np.array([1], np.int32))])
-    assert (reply.ids.tolist(), engine.restarts) == ([7, 5], 1)
-    sampler.close()
-
-
-def test_nobody_there():
-    with pytest.raises(EngineLostError, match="does not answer"):
-        ServedVllm(f"http://127.0.0.1:{free_port()}", requests=1, patience=0.0)

@@ -22,7 +22,7 @@ from searchgym.selfplay.corpora import CorpusGround
 from searchgym.selfplay.proposal import Proposal
 from searchgym.selfplay.proposer import PathProposer, pass_rates
 from searchgym.selfplay.worlds import WorldGround
-from searchgym.train.algorithms.waypoints import waypoints_of
+from searchgym.train.credit.waypoints import waypoints_of
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import ProposerOptions
 

@@ -13,13 +13,14 @@ from searchgym.agents.base import LoadedAgent, load_agent
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs import find_env, load_task
 from searchgym.errors import ModelError, ScoringError
+from searchgym.judging.models.judge import ModelJudge
+from searchgym.judging.rules import RuleJudge
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Invalid, Passage, Search
 from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
-from searchgym.selfplay.judges import ExactJudge, ModelJudge
 from searchgym.selfplay.text import asked_for, judged, refusal
 
 PAGES = [
@@ -84,11 +85,11 @@ def test_each_filter_alone(queries, text, reason):
 
 def test_kept_questions_come_with_their_pages_and_episode():
     episodes = episodes_of(Ada=(["Zor", "Ulo Bel"], GOOD), Kim=KIM)
-    first, second = judged(TASKS, episodes, ExactJudge(), random.Random(0))
+    first, second = judged(TASKS, episodes, RuleJudge(), random.Random(0))
     made = first.proposal
     assert (made.text, made.answer, made.form, made.episode) == (GOOD, "Ada Bel", None, episodes[0])
     assert set(made.pages) == {"Zor", "Ulo Bel"} and second.proposal is not None
-    refuted = judged([asked_for("Eva Kor", 2), TASKS[1]], episodes, ExactJudge(), random.Random(0))
+    refuted = judged([asked_for("Eva Kor", 2), TASKS[1]], episodes, RuleJudge(), random.Random(0))
     assert refuted[0].reason == "refuted" and refuted[0].proposal is None
 
 
@@ -199,4 +200,4 @@ def test_a_model_can_fill_the_role():
     asyncio.run(engine.run(loaded.questions, episodes.append))
     (episode,) = episodes
     assert (episode.reward, [call.role for call in episode.calls]) == (1.0, ["proposer"] * 3)
-    assert judged([TASKS[0]], [episode], ExactJudge(), random.Random(0))[0].proposal is not None
+    assert judged([TASKS[0]], [episode], RuleJudge(), random.Random(0))[0].proposal is not None

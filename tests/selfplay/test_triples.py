@@ -14,7 +14,7 @@ from searchgym.records import Passage
 from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.triples import TripleGround
-from searchgym.train.algorithms.waypoints import waypoints_of
+from searchgym.train.credit.waypoints import waypoints_of
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import ProposerOptions
 

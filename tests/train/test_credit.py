@@ -13,9 +13,10 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, RewardError, UnknownNameError
 from searchgym.records import Call, Context, Episode, Searched, Span
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import outcome_rewards, samples_from
-from searchgym.train.algorithms.terms import CreditContext, get_term
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.terms import get_term
 from searchgym.train.recipe.options import CreditOptions, TermOptions
 
 

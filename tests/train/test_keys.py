@@ -74,7 +74,7 @@ def test_keys_take_their_roles_and_their_rates():
     [
         ("{a: {roles: [planing]}, b: {}}", UnknownNameError, "did you mean 'planning'"),
         ("{a: {roles: [planning]}}", UsageError, "no model for role answer, search, summary, update"),
-        ("{a: {}, b: {roles: []}}", UsageError, "models.b: no role"),
+        ("{a: {}, b: {roles: []}}", CardError, "models.b: no role"),
         ("{a: {frozen: true}}", UsageError, "every key is frozen"),
         ("{a: {}, b: {}}", CardError, "a and b both take the roles"),
         ("{a: {roles: [planning]}, b: {roles: [planning]}}", CardError, "role planning is named by a and by b"),

@@ -10,7 +10,7 @@ from support import run_team
 
 from searchgym.agents import load_agent
 from searchgym.envs import find_env, load_task
-from searchgym.train.algorithms.credit import Credit
+from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.options import CreditOptions
 
 GOLD = "Dunmere"  # of the first question of Demo

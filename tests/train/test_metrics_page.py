@@ -17,8 +17,10 @@ from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CurriculumOptions, ProposerOptions, StageOptions
+from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, ProposerOptions, StageOptions
 from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
 
@@ -65,11 +67,12 @@ class Proposed:
 
 
 class Opening(BanditRollout):
-    """The bandit, each of whose episodes opened a page."""
+    """The bandit, each of whose episodes opened a page that a model wrote."""
 
     def __call__(self, *arguments):
         episodes = super().__call__(*arguments)
-        return [replace(episode, opens=[Opened(1, "T", "T", 0, 1, 1)]) for episode in episodes]
+        marked = {"simulated": 1.0}  # and its pages were written by a model
+        return [replace(e, opens=[Opened(1, "T", "T", 0, 1, 1)], scores=e.scores | marked) for e in episodes]
 
 
 @pytest.fixture
@@ -83,6 +86,7 @@ def runs(recipe, tmp_path):
     ]  # fmt: skip
     train(load_recipe(str(recipe), family), tmp_path / "family")
     train(load_recipe(str(recipe), ["agent=ircot", "advantage.normalise=role"]), tmp_path / "team")
+    toy_trainer(tmp_path / "tree", toy_recipe(steps=1, advantage={"estimator": "tree"})).run()
     toy_trainer(tmp_path / "rejection", toy_recipe(method="rejection", steps=2)).run()
     gae = {"estimator": "gae"}
     toy_trainer(tmp_path / "ppo", toy_recipe(steps=1, advantage=gae, validation={"every": 0})).run()
@@ -99,7 +103,24 @@ def runs(recipe, tmp_path):
     stages = CurriculumOptions(stages=[StageOptions()], by="kind")
     toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
     toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
-    names = ("grpo", "family", "team", "ppo", "rejection", "supervised", "stale", "proposed", "staged", "opened")
+    options = CreditOptions(terms=["rubric"])
+    by_id = {question.id: question for question in QUESTIONS}
+    judged = Credit(options, CreditContext(options, question=lambda episode: by_id[episode.question_id]))
+    toy_trainer(tmp_path / "judged", toy_recipe(steps=1, credit={"terms": ["rubric"]}), credit=judged).run()
+    names = (
+        "grpo",
+        "family",
+        "team",
+        "tree",
+        "ppo",
+        "rejection",
+        "supervised",
+        "stale",
+        "proposed",
+        "staged",
+        "opened",
+        "judged",
+    )
     return {name: written(tmp_path / name) for name in names}
 
 

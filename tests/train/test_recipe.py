@@ -118,6 +118,7 @@ def test_what_cannot_work_is_refused(small, override, error, message):
 
 
 GAE, DEEPSPEED = "advantage.estimator=gae", "learner.backend=deepspeed"
+VLLM = "rollout.sampler=vllm"
 REINFORCE = "advantage.estimator=reinforce++"
 STRATIFIED = "advantage.estimator=stratified"
 
@@ -144,6 +145,9 @@ STRATIFIED = "advantage.estimator=stratified"
         ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
         ([DEEPSPEED, "learner.zero=4"], "learner.zero is 4: expected 0 to 3"),
         ([DEEPSPEED, "learner.listen=machine"], "learner.listen is 'machine': expected HOST:PORT"),
+        ([VLLM, 'rollout.vllm.servers=["h:80"]'], "rollout.vllm.servers: 'h:80': expected http://HOST:PORT"),
+        ([VLLM, 'rollout.vllm.servers=["http://h:80","http://h:80/"]'], "rollout.vllm.servers names a server twice"),
+        ([VLLM, "rollout.vllm.shared=/x"], "rollout.vllm.shared is for weights on their way to rollout.vllm.servers"),
         (["learner.listen=machine:80"], "learner.listen needs learner.backend deepspeed"),
         ([DEEPSPEED, "learner.offload_optimizer=true"], "learner.offload_optimizer needs learner.zero from 1 on"),
         (

@@ -123,6 +123,8 @@ METHODS = {
         "optimizer.epochs=2",
         "optimizer.weight_decay=0.1",
     ],
+    "branches": ["advantage.estimator=tree", "rollout.attempts=4"],
+    "turn by turn": ["advantage.normalise=role-turn", "advantage.chain=none", "credit.terms=[outcome,vpr]"],
     "whitened": ["advantage.estimator=reinforce++", "loss.reduction=constant", "loss.constant_length=64"],
 }
 

@@ -23,8 +23,8 @@ from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import load_sampler
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import retokenisation_mismatches, samples_from
+from searchgym.train.credit.credit import Credit
 from searchgym.train.demonstrations.teams import TEAMS, play_team
 from searchgym.train.inspect.explain import explain_new
 from searchgym.train.recipe.load import load_recipe

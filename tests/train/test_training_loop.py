@@ -115,7 +115,7 @@ def test_rejection_sampling_learns_from_right_answers_only(tmp_path):
         assert trained == round(row["rollout/em"] * 32) == round(row["rejection/kept"] * 32)
 
 
-@pytest.mark.parametrize("estimator", ["rloo", "reinforce++", "reinforce++-baseline", "stratified"])
+@pytest.mark.parametrize("estimator", ["rloo", "reinforce++", "reinforce++-baseline", "stratified", "tree"])
 def test_every_estimator_learns_the_bandit(estimator, tmp_path):
     recipe = toy_recipe(steps=25, advantage={"estimator": estimator}, validation={"every": 0}, checkpoint={"every": 0})
     found = toy_trainer(tmp_path / "run", recipe).run().rows[1:]
@@ -123,6 +123,7 @@ def test_every_estimator_learns_the_bandit(estimator, tmp_path):
     assert np.mean([row["rollout/reward"] for row in found[-4:]]) > 0.8
     assert {row["groups/groups"] for row in found} == {1 if estimator == "reinforce++" else 4}
     assert ("groups/strata" in found[0]) == (estimator == "stratified")
+    assert ("groups/nodes" in found[0]) == (estimator == "tree")
 
 
 def test_groups_without_signal_are_replaced_by_other_questions(tmp_path):
@@ -202,6 +203,17 @@ def test_the_token_budget_ends_a_run(tmp_path):
     assert (result.progress.step, result.progress.generated_tokens) == (3, 96)
     assert "validation/em" in result.rows[-1]
     assert result.checkpoint.name == "step-000003"
+
+
+def test_the_learners_token_budget_ends_a_run(tmp_path):
+    """Groups without signal are not read, so the budget is not the sampler's; it goes on counting after a resume."""
+    recipe = toy_recipe(steps=20, max_read_tokens=250)
+    result = toy_trainer(tmp_path / "run", recipe).run()
+    read = [row.get("learner/tokens_read", 0.0) for row in result.rows]
+    assert result.progress.step < 20 and sum(read[:-1]) < 250 <= sum(read) == result.progress.read_tokens
+    assert [row["read_tokens"] for row in result.rows] == [sum(read[: i + 1]) for i in range(len(read))]
+    again = toy_trainer(tmp_path / "run", recipe, resume=True).run()
+    assert again.progress == result.progress
 
 
 # -- exactness -----------------------------------------------------------------------------------------------------

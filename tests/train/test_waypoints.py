@@ -13,10 +13,10 @@ from searchgym.errors import CardError
 from searchgym.graphs.text import norm
 from searchgym.records import Call, Context, Episode, Hit, Passage, Question, Searched, Span, SupportingFact, Triple
 from searchgym.train.algorithms.advantages import assign_advantages
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.algorithms.terms import CreditContext
-from searchgym.train.algorithms.waypoints import Names, coverage, waypoints_of
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.waypoints import Names, coverage, waypoints_of
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import WAYPOINT_RULES, AdvantageOptions, CreditOptions
 

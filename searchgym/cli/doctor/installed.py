@@ -87,6 +87,7 @@ PARTS = (
     Part("Lucene", "retriever cards of kind lucene, indexes of pyserini", ("pyserini", JAVA)),
     Part("viewer", "view, show --html", ("inspect-ai", "jinja2")),
     Part("retrieval server", "serve", ("fastapi", "uvicorn", "prometheus-client")),
+    Part("MCP tools", "serve --mcp, serve --stdio", ("mcp", "fastapi", "uvicorn", "prometheus-client")),
     Part("TRL", "its GRPOTrainer in these environments; a test", ("trl", "torch", "transformers", "datasets")),
     Part("DeepSpeed", "training in several processes, ZeRO", ("deepspeed",)),
     Part("adapters", "lora of a recipe, checkpoints that hold an adapter", ("peft",)),
@@ -150,11 +151,12 @@ def install_command(extra: str | None, name: str) -> str:
 
 def look_at_packages() -> list[Package]:
     """Returns the installation state of every package that SearchGym can use, optional ones included."""
-    found = []
+    found: list[Package] = []
     for extra, asked in requirements().items():
         if extra in OTHER_BUILDS:
             continue
-        chosen = [r for r in asked if extra != "dev" or r.name in DEV_PACKAGES]
+        known = {package.name for package in found}  # several extras may ask for one package
+        chosen = [r for r in asked if r.name not in known and (extra != "dev" or r.name in DEV_PACKAGES)]
         found += [_guarded(r.name, range_of(r), extra) for r in chosen]
     return found + [_guarded(name, None, None) for name in UNASKED]
 

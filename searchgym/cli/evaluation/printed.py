@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from searchgym.cli.output import show, table, tell
 
-TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination")
+TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness")
 """Keys of scores that explain the others; they have tables of their own."""
 UNMEASURED: Final = {
     ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
@@ -38,7 +38,7 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
     table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
     _print_splits(scores["splits"])
     _print_outputs(scores)
-    for line in (*_unmeasured(scores), *_above(scores), *_copies(scores), *_advice(scores)):
+    for line in (*_unmeasured(scores), *_aware(scores), *_above(scores), *_copies(scores), *_advice(scores)):
         tell(line)
 
 
@@ -83,6 +83,16 @@ def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
         reasons.setdefault(why, []).append(f"{prefix}*" if prefix.endswith("_") else name)
     parts = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in reasons.items()]
     return [f"not measured: {'; '.join(parts)}"] if parts else []
+
+
+def _aware(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line about the decision to search, if the agent answered without pages first."""
+    if (found := scores.get("awareness")) is not None:
+        f1, precision, recall = ("none" if found[n] is None else show(found[n]) for n in ("f1", "precision", "recall"))
+        yield (
+            f"awareness: F1 {f1} of not searching (precision {precision}, recall {recall}): {show(found['known'])} of "
+            f"{found['n']} episodes answer right from memory, {show(found['unsearched'])} do not search"
+        )
 
 
 def _above(scores: Mapping[str, Any]) -> Iterator[str]:

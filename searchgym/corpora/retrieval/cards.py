@@ -2,8 +2,8 @@
 
 A card of kind ``bm25``, ``lucene`` or ``dense`` names a back end that is built from a corpus into a *part*, its folder
 inside an index folder. Cards of kind ``hybrid``, ``rerank``, ``noise`` and ``cache`` wrap other cards (``of``). Those
-of kind ``http``, ``tool`` and ``recorded`` need no corpus: they ask a server, call a function or replay a run. A card
-within a card is given by name, by path or as a mapping.
+of kind ``http``, ``tool``, ``recorded`` and ``simulated`` need no corpus: they ask a server, call a function, replay a
+run, or let a language model write the pages. A card within a card is given by name, by path or as a mapping.
 """
 
 from __future__ import annotations
@@ -189,6 +189,34 @@ class ToolCard(_Card):
     """Maximum number of simultaneous calls."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedCard(_Card):
+    """A language model that writes the pages, useful ones or, more often as training goes on, noisy ones."""
+
+    kind: Literal["simulated"]
+    model: str
+    """Model that writes: a folder, a name, ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``,
+    which returns a writer of your own."""
+    pages: int = 5
+    """Number of pages per query, lowered to k if that is smaller."""
+    words: int = 30
+    """Number of words that the model is asked for in each page; a page of more than twice as many is cut."""
+    answers: bool = True
+    """Whether the model sees the question and its gold answer, besides the query."""
+    temperature: float = 0.8
+    """Sampling temperature of the model."""
+    start: float = 0.0
+    """Probability at step 0 that the pages of a query are noisy. Outside of training it is always 0."""
+    end: float = 0.5
+    """Probability, from step `steps` on, that the pages of a query are noisy."""
+    base: float = 4.0
+    """Base of the probability's exponential growth; 1 means linear growth."""
+    steps: int | None = None
+    """Step at which the probability reaches `end`. Default: the number of training steps."""
+    seed: int = 0
+    """Seed of the draws and of the model's sampling."""
+
+
 RetrieverCard = (
     BM25Card
     | LuceneCard
@@ -200,6 +228,7 @@ RetrieverCard = (
     | RecordedCard
     | HttpCard
     | ToolCard
+    | SimulatedCard
 )
 PartCard = BM25Card | LuceneCard | DenseCard
 """Cards of back ends, which are built from a corpus."""
@@ -217,10 +246,11 @@ KINDS: Final[dict[str, type[Any]]] = {
     "recorded": RecordedCard,
     "http": HttpCard,
     "tool": ToolCard,
+    "simulated": SimulatedCard,
 }
 CARD_CLASSES: Final = tuple(KINDS.values())
-OUTSIDE: Final = (RecordedCard, HttpCard, ToolCard)
-"""Cards of retrievers that need no corpus here: they ask a server, call a function or replay a run."""
+OUTSIDE: Final = (RecordedCard, HttpCard, ToolCard, SimulatedCard)
+"""Cards of retrievers that need no corpus here: they ask a server, call a function, replay a run or write the pages."""
 DEFAULT: Final = BM25Card()
 """The card that builds an index if none is given."""
 
@@ -367,6 +397,13 @@ _RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
     (HttpCard, "deadline", 0, 1e6),
     (NoiseCard, "base", 1e-6, 1e6),
     (ToolCard, "calls", 1, 4096),
+    (SimulatedCard, "pages", 1, 100),
+    (SimulatedCard, "words", 1, 1000),
+    (SimulatedCard, "temperature", 0, 100),
+    (SimulatedCard, "start", 0, 1),
+    (SimulatedCard, "end", 0, 1),
+    (SimulatedCard, "base", 1e-6, 1e6),
+    (SimulatedCard, "steps", 1, 1e9),
 )
 
 

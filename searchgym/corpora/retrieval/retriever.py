@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
@@ -114,7 +114,7 @@ def retrieve(
     def call_safely() -> list[list[Hit]]:
         if getattr(retriever, "in_process", False):
             return call()
-        return _call_within(call, end - time.monotonic())
+        return call_within(call, end - time.monotonic())
 
     end = time.monotonic() + deadline
     pause = FIRST_PAUSE
@@ -133,25 +133,34 @@ def retrieve(
     raise AssertionError("unreachable")
 
 
-def _call_within(call: Callable[[], list[list[Hit]]], seconds: float) -> list[list[Hit]]:
-    """Runs `call` in a daemon thread, so that a hang can be abandoned without blocking the exit of the program."""
-    box: list[list[list[Hit]] | BaseException] = []
+Result = TypeVar("Result")
+
+
+def call_within(call: Callable[[], Result], seconds: float) -> Result:
+    """Runs `call` in a daemon thread, so that a hang can be abandoned without blocking the exit of the program.
+
+    Raises:
+        TimeoutError: There was no result in time.
+        Exception: Whatever `call` raised; a RuntimeError for what would end the program, such as SystemExit.
+    """
+    box: list[Result] = []
+    failed: list[BaseException] = []
 
     def run() -> None:
         try:
             box.append(call())
         except BaseException as error:
-            box.append(error)
+            failed.append(error)
 
-    thread = threading.Thread(target=run, name="searchgym-retrieval", daemon=True)
+    thread = threading.Thread(target=run, name="searchgym-call", daemon=True)
     thread.start()
     thread.join(max(seconds, 0.0))
+    if failed and isinstance(failed[0], Exception):
+        raise failed[0]
+    if failed:  # SystemExit, say: a fault of another's code that must not end this program
+        raise RuntimeError(f"{type(failed[0]).__name__}: {failed[0]}") from failed[0]
     if not box:
         raise TimeoutError("no reply before the deadline")
-    if isinstance(box[0], Exception):
-        raise box[0]
-    if isinstance(box[0], BaseException):  # SystemExit, say: a fault of the retriever that must not end this program
-        raise RuntimeError(f"{type(box[0]).__name__}: {box[0]}") from box[0]
     return box[0]
 
 

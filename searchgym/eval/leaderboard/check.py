@@ -28,7 +28,7 @@ from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import prompts_sha256, questions_sha256
 from searchgym.eval.scores import Scored, Scores, score_each, summarise
 from searchgym.protocol import count_words
-from searchgym.records import Episode
+from searchgym.records import Episode, simulated_share
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.models import weights_sha256
 
@@ -110,6 +110,8 @@ def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
     yield "questions", manifest.questions, len(base.questions)
     yield "questions_sha256", manifest.questions_sha256, questions_sha256(base.questions)
     yield "corpus_sha256", manifest.corpus_sha256, manifest.retriever.get("corpus", manifest.corpus_sha256)
+    if manifest.retriever.get("kind") == "simulated":
+        yield "retriever", manifest.retriever, "one that searches the corpus of the track"
     here = identify(base.retriever)
     if "corpus" in here and manifest.corpus_sha256 == here["corpus"]:
         names = ("passages", "corpus")
@@ -149,6 +151,8 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
     ):
         if got != expected:
             yield field, f"episode {episode.id!r:.60} has {got!r:.60}, expected {expected!r:.60}"
+    if simulated_share(episode.searches):
+        yield "retriever", "pages that a model wrote; rows of a leaderboard search the corpus of their track"
     if episode.answer is not None and len(episode.answer.text) > LONGEST:
         yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {LONGEST:,}"
     if (episode.stop_reason == "answer") != (episode.answer is not None):

@@ -35,6 +35,7 @@ from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
 from searchgym.eval.runner import SCORES, questions_sha256
 from searchgym.eval.scores import score_each, summarise
 from searchgym.eval.suites.run import SUITE
+from searchgym.records import simulated_share
 from searchgym.rollout.storage import read_episodes
 
 REPORTED: Final = "reported.json"
@@ -128,6 +129,9 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
         reason = f"the run asked {record['questions']} questions of {record['env']}, suite {suite} asks "
         raise DataError(f"{reason}{len(task.questions)} of {task.card.id}, or others: evaluate the suite", run)
     episodes = list(read_episodes(run / "episodes.jsonl"))
+    if any(simulated_share(episode.searches) for episode in episodes):
+        reason = "its pages were written by a model: a leaderboard's rows search the corpus of their track"
+        raise DataError(f"retriever: {reason}; evaluate with a real retriever", run)
     scored = score_each(task, episodes, record["samples"])
     with _appearing(out) as folder:
         write_episodes(folder / EPISODES, scored.episodes, whole=passages_of(task.retriever) is None)

@@ -91,8 +91,12 @@ class Backend(Protocol):
         ...
 
     @property
-    def near(self) -> bool:
-        """Whether the engine runs on this machine, so that weights can be passed in shared memory."""
+    def name(self) -> str:
+        """Name for messages."""
+        ...
+
+    def new_folders(self) -> Folders:
+        """Returns an empty set of folders through which weights reach the engine."""
         ...
 
     def restart(self) -> None:
@@ -152,10 +156,10 @@ class VllmEngine:
 
     def __init__(self, backend: Backend, *, vocabulary: int, version: int = 0, deaths: int = DEATHS) -> None:
         self.backend, self.vocabulary, self.version = backend, vocabulary, version
-        self.max_context, self.near = backend.max_context, backend.near
+        self.max_context, self.name = backend.max_context, backend.name
         self.restarts = 0
         """Number of restarts so far."""
-        self.folders = Folders(self.near)
+        self.folders = backend.new_folders()
         self._weights: str | None = None
         """Folder of the weights loaded last; None for the model's original weights."""
         self._news = threading.Condition()
@@ -171,6 +175,10 @@ class VllmEngine:
         """Queues a request; requests are sent in the order of the calls."""
         self._tell(asked)
 
+    def new_folders(self) -> Folders:
+        """Returns an empty set of folders through which weights reach the engine."""
+        return self.backend.new_folders()
+
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
         """Loads new base weights once no request is running, and clears the cache of the old ones.
 
@@ -178,12 +186,16 @@ class VllmEngine:
             state: All weights of the base model, by name.
             version: Policy version of these weights.
         """
-        self.load_folder(self.folders.model(state), version)
+        self.load_folder(self.folders.model(state, version), version)
         self.folders.clear(1)
 
     def load_folder(self, folder: str, version: int) -> None:
         """Loads new base weights, as `load`, from a folder of `Folders.model`, which must exist while they are used."""
         self._call(lambda: self._load(folder, version))
+
+    def pins(self) -> dict[str, str]:
+        """Returns an episode id whose requests this engine gets, as all others, with the engine's name."""
+        return {"": self.name}
 
     def take(self, adapter: Adapter) -> None:
         """Loads an adapter without waiting for running requests."""
@@ -304,9 +316,10 @@ class VllmEngine:
         while True:
             self._deaths += 1
             if self._deaths >= self._most:
-                times = f"{self._deaths} times in a row" if self._most > 1 else "at work"
-                raise EngineLostError(f"vLLM's engine ended {times}: {error}") from error
-            sys.stderr.write(f"vLLM's engine has ended ({error}): it is begun again\n")
+                if self._most == 1:  # one of several, which report it
+                    raise error
+                raise EngineLostError(f"{self.name} ended {self._deaths} times in a row: {error}") from error
+            sys.stderr.write(f"{self.name} has ended ({error}): it is begun again\n")
             try:
                 self.backend.restart()
                 self.restarts += 1

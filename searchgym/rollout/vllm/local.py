@@ -21,6 +21,7 @@ import torch
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for, visible
+from searchgym.rollout.vllm.weight_folders import Folders
 
 GUARD: Final = """
 import os, sys
@@ -57,7 +58,7 @@ class LocalVllm:
         ModelError: The engine does not start; its messages are on standard error.
     """
 
-    near = True
+    name = "vLLM's engine"
 
     def __init__(
         self,
@@ -75,6 +76,10 @@ class LocalVllm:
         self._gpus = gpus
         self._engine = self._start()
         self.max_context = int(self._engine.model_config.max_model_len)
+
+    def new_folders(self) -> Folders:
+        """Returns an empty set of folders, in this machine's memory."""
+        return Folders()
 
     def restart(self) -> None:
         """Stops what is left of the engine and starts it again, with the model's original weights."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from searchgym.errors import EngineLostError, ModelError
+from searchgym.errors import EngineLostError, SearchGymError
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine
 from searchgym.rollout.vllm.weight_folders import Folders
 
@@ -32,15 +32,20 @@ class Replicas:
 
     Args:
         start: One function per engine that starts it, with ``deaths=1``, so that it gives up at its first death.
+        again: One function per engine that starts it after it has died. Default: `start`.
     """
 
-    def __init__(self, start: Sequence[Callable[[], VllmEngine]]) -> None:
+    def __init__(
+        self, start: Sequence[Callable[[], VllmEngine]], again: Sequence[Callable[[], VllmEngine]] | None = None
+    ) -> None:
         engines = _all_or_none(start)
-        self._replicas = [_Replica(one, engine) for one, engine in zip(start, engines, strict=True)]
+        self._replicas = [_Replica(one, engine) for one, engine in zip(again or start, engines, strict=True)]
         self.max_context = min(engine.max_context for engine in engines)
         self.vocabulary, self.version = engines[0].vocabulary, engines[0].version
-        self.near = all(engine.near for engine in engines)
-        self.folders = Folders(self.near)
+        self._names = [engine.name for engine in engines]
+        self.new_folders: Callable[[], Folders] = engines[0].new_folders
+        """Function that returns an empty set of folders through which weights reach every engine."""
+        self.folders = self.new_folders()
         self._homes: dict[str, _Replica] = {}
         self._lock = threading.Lock()
         self._lost: list[VllmEngine] = []
@@ -76,10 +81,17 @@ class Replicas:
             state: All weights of the base model, by name.
             version: Policy version of these weights.
         """
-        self.version, folder = version, self.folders.model(state)
+        self.version, folder = version, self.folders.model(state, version)
         self._each(lambda engine: engine.load_folder(folder, version))
         self._start_again(lambda engine: engine.load_folder(folder, version))
         self.folders.clear(1)
+
+    def pins(self) -> dict[str, str]:
+        """Keeps one new episode on each live engine; returns the engines' names by the ids of these episodes."""
+        with self._lock:
+            alive = {f"pinned to {n}": one for n, one in enumerate(self._replicas) if one.engine is not None}
+            self._homes |= alive
+        return {episode: self._named(replica) for episode, replica in alive.items()}
 
     def take(self, adapter: Adapter) -> None:
         """Loads an adapter in every engine, without waiting for running requests."""
@@ -126,7 +138,7 @@ class Replicas:
             except BaseException as error:
                 if engine is not None:
                     engine.close()
-                if not isinstance(error, ModelError):
+                if not isinstance(error, SearchGymError):
                     raise
                 self._say(replica, f"does not come back ({error})")
             else:
@@ -179,8 +191,13 @@ class Replicas:
             self._lost.append(engine)
         self._say(replica, f"has ended ({error}): its episodes go on elsewhere")
 
+    def _named(self, replica: _Replica) -> str:
+        number = self._replicas.index(replica)
+        name = self._names[number]
+        return name if self._names.count(name) == 1 else f"replica {number} of {name}"
+
     def _say(self, replica: _Replica, what: str) -> None:
-        sys.stderr.write(f"replica {self._replicas.index(replica)} of vLLM's engine {what}\n")
+        sys.stderr.write(f"{self._named(replica)} {what}\n")
 
     def _close_lost(self) -> None:
         """Closes the engines that have died."""

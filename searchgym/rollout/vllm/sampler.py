@@ -16,7 +16,6 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +26,6 @@ from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine
 from searchgym.rollout.vllm.replicas import Replicas
-from searchgym.rollout.vllm.weight_folders import Folders
 
 LOOK: Final = 0.002
 """Seconds between checks for new requests while waiting for responses."""
@@ -59,7 +57,7 @@ class VllmSampler:
         self.engine, self.ends = engine, frozenset(ends)
         self.max_context = engine.max_context
         self._config, self._shared = adapter, shared
-        self._folders = Folders(engine.near)
+        self._folders = engine.new_folders()
         self._adapter: _Version | None = None
         self._lock = threading.Lock()
         """Lock that ensures that requests for an adapter reach the engine before the adapter is dropped."""
@@ -118,13 +116,18 @@ class VllmSampler:
             return
         self.engine.revive()
         self.engine.wake()
-        new = _version(self._config, self._folders.tensors(state, ADAPTER_WEIGHTS), version)
+        config = {ADAPTER: json.dumps(self._config).encode()}
+        new = _version(self._folders.tensors(state, ADAPTER_WEIGHTS, version, config), version)
         self.engine.take(new.adapter)
         with self._lock:
             before, self._adapter = self._adapter, new
         if before is not None:
             self.engine.drop(before.adapter)
         self._folders.clear(2)  # a dead replica's requests may move to an engine that has yet to load the old adapter
+
+    def pins(self) -> dict[str, str]:
+        """Returns the names of the engines by an episode id whose requests each gets; see `SpreadSampler`."""
+        return self.engine.pins()
 
     def sleep(self, level: int) -> None:
         """Frees the GPU's memory until the next `update`; see `VllmEngine.sleep` for the levels."""
@@ -191,9 +194,8 @@ class _Version:
     version: int
 
 
-def _version(config: Mapping[str, Any], folder: str, version: int) -> _Version:
-    """Writes an adapter's configuration next to its weights and returns the adapter under a new name and number."""
-    (Path(folder) / ADAPTER).write_text(json.dumps(config), encoding="utf-8")
+def _version(folder: str, version: int) -> _Version:
+    """Returns the adapter in a folder under a new name and number."""
     number = next(_numbers)
     return _Version(Adapter(f"adapter-{_RUN}-{number}-v{version}", number, folder), version)
 

@@ -1,41 +1,47 @@
-"""vLLM behind a server (``vllm serve``), on this machine or on another one with access to the same files.
+"""vLLM behind a server (``vllm serve``), on this machine or on another one that shares a folder with it.
 
-`serve_command` configures the server for training: token ids in and out, log-probabilities after the temperature, and
-loading of weights. Weights are passed through a folder that both sides can read.
+`serve_command` configures the server for training: token ids in and out, log-probabilities after the temperature,
+loading of weights, and the `Gate` in front. Weights are passed through a folder that both sides can read.
 """
 
 from __future__ import annotations
 
-import fcntl
-import http.client
+import contextlib
 import json
+import os
 import queue
-import re
 import socket
 import sys
-import tempfile
 import threading
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.vllm.client import START, Client
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for
+from searchgym.rollout.vllm.gate import GENERATE, KEY, LEASE, RUN, SERVES, WEIGHTS
+from searchgym.rollout.vllm.identity import Identity, as_fields, check_identity, identity_of
+from searchgym.rollout.vllm.weight_folders import SUMS, Folders
 
 PATIENCE: Final = 300.0
 """Seconds to wait for a server, at the start and after it went away."""
+HELLO: Final = 5.0
+"""Seconds for a server to say what it serves."""
 MOMENT: Final = 0.05
 """Seconds for which one step waits for responses."""
+LOADING: Final = 900.0
+"""Seconds for a server to load weights; while it does, its engine shows no sign of life."""
 SLOW: Final = 3600.0
-"""Seconds after which a request is given up."""
+"""Seconds after which a request is given up, although the server shows signs of life."""
 
 
 def serve_command(
@@ -47,6 +53,7 @@ def serve_command(
     options: VllmOptions,
     adapters: int = 0,
     rank: int = 8,
+    tools: Mapping[str, Any] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the command that starts a vLLM server for training, and the environment variables to add for it.
 
@@ -58,6 +65,7 @@ def serve_command(
         options: Set-up of the engine.
         adapters: Maximum number of adapters in use at once; 0 disables adapters.
         rank: Maximum rank of an adapter.
+        tools: Further options, for tool calls (`tool_flags`).
     """
     host, _, port = address.rpartition("//")[2].partition(":")
     flags: dict[str, Any] = {
@@ -76,6 +84,7 @@ def serve_command(
         "enforce-eager": options.eager,
         "enable-sleep-mode": options.sleep > 0,
         "disable-uvicorn-access-log": True,
+        "middleware": "searchgym.rollout.vllm.gate.Gate",
         "seed": 0,
     }
     if adapters:
@@ -85,6 +94,7 @@ def serve_command(
             "max-cpu-loras": 2 * adapters,
             "max-lora-rank": rank_for(rank),
         }
+    flags |= tools or {}
     # the module that ``vllm serve`` runs; the command itself does not start with the CPU build
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     for name, value in flags.items():
@@ -97,34 +107,58 @@ def serve_command(
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
         "VLLM_NO_USAGE_STATS": "1",
+        SERVES: json.dumps(as_fields(identity_of(folder, dtype, adapters, rank))),
     }
 
 
 class ServedVllm:
     """Backend that uses a running ``vllm serve``; the server keeps running after `close`.
 
+    A thread asks the server for signs of life, and keeps it for this run by them.
+
     Args:
         address: Address of the server, ``http://HOST:PORT``.
         requests: Maximum number of concurrent requests.
-        patience: Seconds to wait for the server, at the start and after it went away.
+        wanted: What the server must serve.
+        run: Name of this run, which the server samples for alone.
+        options: Of the engines; `shared` and `stall` are read.
+        patience: Seconds to wait for the server, at the start and after it went away. Default: `PATIENCE`.
 
     Raises:
-        UsageError: The server was not started by `serve_command`, or another run uses it.
+        UsageError: The server was not started by `serve_command`, serves something else, wants another key, samples for
+            another run or does not see the folder of the weights.
         EngineLostError: No server answers.
     """
 
-    def __init__(self, address: str, *, requests: int, patience: float = PATIENCE) -> None:
-        self.address, self._patience = address.rstrip("/"), patience
-        self.near = _near(self.address)
-        self._claim = _claimed(self.address)
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({})
-        )  # no proxy: these are the user's machines
+    def __init__(
+        self,
+        address: str,
+        *,
+        requests: int,
+        wanted: Identity,
+        run: str,
+        options: VllmOptions,
+        patience: float | None = None,
+    ) -> None:
+        self.name = self.address = address.rstrip("/")
+        self._wanted, self._run = wanted, run
+        self._patience = PATIENCE if patience is None else patience
+        self._shared = None if options.shared is None else Path(options.shared).resolve()
+        if self._shared is None and not _near(self.address):
+            raise UsageError(
+                f"{self.address} is on another machine: set rollout.vllm.shared to a folder that it and this one mount"
+            )
+        self._stall, self._every = options.stall, min(LEASE, options.stall) / 3
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="vllm-server")
         self._ended: queue.SimpleQueue[tuple[int, str, Completion | Exception]] = queue.SimpleQueue()
         self._life = 0
         """Number of restarts; responses to requests from before the last one are ignored."""
         self._adapters: set[str] = set()
+        self._weights = ""
+        """Name of the weights that requests are for; empty for the model's original ones."""
+        self._lost: SearchGymError | None = None
+        """Why the server was given up in this life."""
+        self._client, self._stop = self._new_client(), threading.Event()
         self.max_context = 0
         try:
             self.restart()
@@ -132,27 +166,26 @@ class ServedVllm:
             self.close()
             raise
 
+    def new_folders(self) -> Folders:
+        """Returns an empty set of folders that the server sees."""
+        return Folders(self._shared, summed=True)
+
     def restart(self) -> None:
-        """Waits until the server answers again."""
+        """Waits until the server answers again, and claims it for this run."""
+        self._end_life()
         self._life += 1
         self._adapters.clear()
-        end = time.monotonic() + self._patience
-        while True:
-            try:
-                models = self._post("/v1/models", None)
-                break
-            except EngineLostError:
-                if time.monotonic() > end:
-                    raise
-                threading.Event().wait(0.5)
-        try:
-            self.max_context = int(
-                next(model["max_model_len"] for model in models["data"] if model.get("max_model_len"))
-            )
-        except (LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise UsageError(
-                f"{self.address} is not a vLLM server for training: start one with `searchgym engine`"
-            ) from error
+        self._client, self._stop, self._lost = self._new_client(), threading.Event(), None
+        about = self._greet()
+        check_identity(self._wanted, about["serves"], self.address)
+        self._client.call("/searchgym/claim", {"who": f"{socket.gethostname()}, process {os.getpid()}"}, timeout=HELLO)
+        self._check_shared()
+        threading.Thread(target=self._beats, args=(self._client, self._stop), name="vllm-beats", daemon=True).start()
+        if about["weights"] != "":  # of this run or of an earlier one
+            self._call("/searchgym/load", {"name": ""}, timeout=LOADING)
+        self._weights = ""
+        models = self._client.call("/v1/models", timeout=HELLO)
+        self.max_context = int(next(model["max_model_len"] for model in models["data"] if model.get("max_model_len")))
 
     def add(self, name: str, asked: Asked) -> None:
         """Sends a request, in a thread, under a name that no other request ever had."""
@@ -164,6 +197,8 @@ class ServedVllm:
 
     def step(self) -> list[tuple[str, Completion | Exception]]:
         """Waits briefly for responses; returns (name, completion or error) of each request that ended."""
+        if self._lost is not None:
+            raise self._lost
         try:
             ended = [self._ended.get(timeout=MOMENT)]
             while not self._ended.empty():
@@ -173,21 +208,26 @@ class ServedVllm:
         ended = [one for one in ended if one[0] == self._life]
         for *_, completion in ended:
             if isinstance(completion, EngineLostError):
-                raise completion
+                raise self._lost or completion
         return [(name, completion) for _, name, completion in ended]
 
     def load(self, folder: str) -> None:
-        """Has the server load the base model's weights from a folder."""
-        self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
+        """Has the server load the base model's weights from a folder, whose files it compares by their hash."""
+        self._weights = Path(folder).name
+        body = {"name": self._weights, "folder": folder, "files": _sums(folder)}
+        self._call("/searchgym/load", body, timeout=LOADING)
 
     def take(self, adapter: Adapter) -> None:
         """Has the server load an adapter, unless it has it already."""
         if adapter.name not in self._adapters:
+            body = {"name": adapter.name, "folder": adapter.folder, "files": _sums(adapter.folder)}
             try:
-                self._post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": adapter.folder})
+                self._call("/searchgym/adapter", body)
             except EngineLostError as error:
                 # A server answers 500 to an adapter that it cannot load: if it still answers this, it has not ended.
-                self._post("/v1/models", None)
+                if ": 500: " not in str(error):
+                    raise
+                self._call("/v1/models", None)
                 raise ModelError(str(error)) from error
             except ModelError as error:
                 if "already" not in str(error):
@@ -199,33 +239,102 @@ class ServedVllm:
         if adapter.name in self._adapters:
             self._adapters.discard(adapter.name)
             try:
-                self._post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
+                self._call("/v1/unload_lora_adapter", {"lora_name": adapter.name})
             except ModelError as error:
                 if isinstance(error, EngineLostError) or ": 404: " not in str(error):
                     raise  # otherwise the server was restarted and no longer has it
 
     def forget(self) -> None:
         """Clears the server's cached keys and values of earlier requests."""
-        check_reset(self._post("/reset_prefix_cache", {}).get("success"))
+        check_reset(self._call("/reset_prefix_cache", {}).get("success"))
 
     def sleep(self, level: int) -> None:
         """Has the server free GPU memory until `wake`; level 1 keeps the weights in main memory, 2 drops them."""
-        self._post(f"/sleep?level={level}", {})
+        self._call(f"/sleep?level={level}", {})
 
     def wake(self) -> None:
         """Has the server take GPU memory again after `sleep`."""
-        self._post("/wake_up", {})
+        self._call("/wake_up", {})
 
     def close(self) -> None:
-        """Drops queued requests and releases the lock on the server, which keeps running."""
+        """Drops queued requests and gives the server back, which keeps running."""
+        if self._lost is None and not self._stop.is_set():
+            with contextlib.suppress(SearchGymError):
+                self._client.call("/searchgym/release", {}, timeout=HELLO)
+        self._end_life()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._claim.close()
+
+    def beat(self) -> None:
+        """Asks for a sign of life; a server without one is given up, and everything that waits for it is told."""
+        self._beat(self._client)
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def _beats(self, client: Client, stop: threading.Event) -> None:
+        """Asks for signs of life until the client's life ends."""
+        while self._client is client and not stop.wait(self._every):
+            self._beat(client)
+
+    def _beat(self, client: Client) -> None:
+        try:
+            client.call("/searchgym/beat", {}, timeout=self._stall)
+        except SearchGymError as error:
+            if self._client is client and not self._stop.is_set():
+                self._lost = self._lost or error
+                self._stop.set()
+                client.cut()
+
+    def _end_life(self) -> None:
+        """Ends the signs of life and all calls of the present life."""
+        self._stop.set()
+        self._client.cut()
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _new_client(self) -> Client:
+        key = os.environ.get(KEY)
+        return Client(self.address, {RUN: self._run} | ({"Authorization": f"Bearer {key}"} if key else {}))
+
+    def _greet(self) -> dict[str, Any]:
+        """Returns what the server says about itself, once it answers."""
+        end, told = time.monotonic() + self._patience, False
+        while True:
+            try:
+                about = self._client.call("/searchgym/about", timeout=HELLO)
+                if not isinstance(about, dict) or not {"serves", "weights"} <= about.keys():
+                    raise UsageError(f"{self.address} is not a vLLM server for training: {START}")
+                return about
+            except EngineLostError as error:
+                if time.monotonic() >= end:
+                    raise
+                if not told:
+                    sys.stderr.write(f"{error}: waiting for it, up to {self._patience:g} s\n")
+                told = True
+                threading.Event().wait(0.5)
+
+    def _check_shared(self) -> None:
+        """Raises a UsageError unless the server sees a file in the folder of the weights."""
+        folders = self.new_folders()
+        try:
+            folder = folders.tensors({}, "seen.safetensors", 0)
+            self._client.call("/searchgym/see", {"folder": folder, "files": _sums(folder)}, timeout=HELLO)
+        finally:
+            folders.clear()
+
+    def _call(
+        self, path: str, body: dict[str, Any] | None, timeout: float = SLOW, headers: Mapping[str, str] = {}
+    ) -> Any:
+        """Calls the server; if it was given up meanwhile, the error says why."""
+        try:
+            return self._client.call(path, body, timeout=timeout, headers=headers)
+        except EngineLostError as error:
+            raise self._lost or error from None
 
     def _answer(self, life: int, name: str, body: dict[str, Any]) -> None:
         """Sends one request and queues its completion or error for `step`."""
         ended: Completion | Exception
         try:
-            choice = self._post("/inference/v1/generate", body)["choices"][0]
+            choice = self._call(GENERATE, body, headers={WEIGHTS: self._weights})["choices"][0]
             logp = np.array([token["logprob"] for token in choice["logprobs"]["content"]], np.float32)
             ids = np.array(choice["token_ids"], np.int32)
             ended = Completion(ids, logp, choice["finish_reason"], choice.get("stop_reason"))
@@ -237,52 +346,11 @@ class ServedVllm:
             ended = ModelError(f"{self.address} answered something else than a completion ({error!r})")
         self._ended.put((life, name, ended))
 
-    def _post(self, path: str, body: dict[str, Any] | None) -> Any:
-        """Sends a POST, or a GET if there is no body, and returns the JSON reply.
 
-        Raises:
-            EngineLostError: The server does not answer, fails, or its answer is not JSON.
-            UsageError: The server has no such path, so it was not started by `serve_command`.
-            ModelError: The server refuses the request.
-        """
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
-        try:
-            with self._opener.open(request, timeout=SLOW) as reply:
-                text = reply.read().decode()
-        except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")[:500]
-            if error.code == 404 and "adapter" not in path:
-                raise UsageError(f"{self.address} has no {path}: start it by `searchgym engine`") from error
-            if error.code < 500:
-                raise ModelError(f"{self.address}{path}: {error.code}: {said}") from error
-            raise EngineLostError(f"{self.address}{path}: {error.code}: {said}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise EngineLostError(f"{self.address} does not answer: {error}") from error
-        try:
-            return json.loads(text) if text.startswith(("{", "[")) else {}
-        except ValueError as error:
-            raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
-
-
-def _claimed(address: str) -> IO[str]:
-    """Locks a file that marks a server as in use (two runs would overwrite each other's weights); returns it open."""
-    name = re.sub(r"\W+", "-", address.replace("localhost", "127.0.0.1"))
-    path = Path(tempfile.gettempdir()) / f"searchgym-{name}.lock"
-    try:
-        file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{address} may sample for another user's run: {error}; if it does not, remove {path}"
-        ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise UsageError(
-            f"{address} samples for another run of this machine: start a separate server for each run"
-        ) from None
-    return file
+def _sums(folder: str) -> dict[str, str]:
+    """Returns the hashes that were written with a weight folder, by file name."""
+    sums: dict[str, str] = json.loads((Path(folder) / SUMS).read_bytes())
+    return sums
 
 
 def _near(address: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -24,6 +25,7 @@ from searchgym.rollout.loading import (
 from searchgym.rollout.sampler import SamplerName, VllmOptions
 from searchgym.rollout.transformers.sampler import ends_of
 from searchgym.rollout.vllm.engine import DEATHS, TESTED, Backend, VllmEngine, vllm_version
+from searchgym.rollout.vllm.identity import identity_of
 from searchgym.rollout.vllm.local import LocalVllm
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
@@ -53,8 +55,13 @@ def start_engine(
     folder = model_folder(model)
     vocabulary = vocabulary_of(folder)
     backends: list[Callable[[], Backend]] = []
+    again: list[Callable[[], Backend]] = []
     if options.servers:
-        backends = [functools.partial(ServedVllm, address, requests=requests) for address in options.servers]
+        wanted, run = identity_of(folder, dtype, adapters, rank), uuid.uuid4().hex
+        for address in options.servers:
+            server = functools.partial(ServedVllm, address, requests=requests, wanted=wanted, run=run, options=options)
+            backends.append(server)
+            again.append(functools.partial(server, patience=0.0))  # the others need not wait for it
     else:
         for number in range(options.replicas):
             backends.append(
@@ -75,7 +82,9 @@ def start_engine(
 
     if len(backends) == 1:
         return start(backends[0], DEATHS)
-    return Replicas([functools.partial(start, backend, 1) for backend in backends])
+    return Replicas(
+        *([functools.partial(start, backend, 1) for backend in own] for own in (backends, again or backends))
+    )
 
 
 def load_vllm(

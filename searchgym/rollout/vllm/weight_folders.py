@@ -1,8 +1,9 @@
-"""Temporary folders through which weights are passed from a trainer to an engine's processes."""
+"""Temporary folders through which weights are passed from a trainer to an engine's processes or servers."""
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import shutil
 import socket
@@ -13,48 +14,70 @@ from typing import Final
 
 from torch import Tensor
 
+from searchgym.corpora.files import sha256_file, write_atomic
+from searchgym.errors import DataError
+
 PREFIX: Final = "searchgym-weights-"
 """Prefix of the names of weight folders, followed by machine and process."""
 MEMORY: Final = Path("/dev/shm")
 """File system in memory, used for weight folders if there is room."""
+SUMS: Final = "sha256.json"
+"""File with the SHA-256 of each file of a weight folder, by name."""
 
 
 class Folders:
     """Set of temporary folders through which weights are passed to engines; `clear` removes them.
 
     Args:
-        near: Whether all readers run on this machine, so that the folders may be in its shared memory.
+        place: Folder to make them in. Default: this machine's memory if there is room, else its temporary folder.
+        summed: Whether to write the hash of each file, for readers on other machines.
     """
 
-    def __init__(self, near: bool = True) -> None:
-        self.near = near
+    def __init__(self, place: Path | None = None, summed: bool = False) -> None:
+        self.place, self.summed = place, summed
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
-    def model(self, state: Mapping[str, Tensor]) -> str:
+    def model(self, state: Mapping[str, Tensor], version: int) -> str:
         """Writes all weights of a model to a new folder and returns its path.
 
         Args:
             state: Weights by name.
+            version: Policy version of the weights.
+
+        Raises:
+            DataError: The folders' place cannot hold them.
         """
         whole = dict(state)
         if (
             "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole
         ):  # tied embeddings: vLLM loads both names
             whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-        return self.tensors(whole, "model.safetensors")
+        return self.tensors(whole, "model.safetensors", version)
 
-    def tensors(self, state: Mapping[str, Tensor], name: str) -> str:
-        """Writes tensors to a safetensors file in a new folder, in memory if there is room.
+    def tensors(self, state: Mapping[str, Tensor], name: str, version: int, extra: Mapping[str, bytes] = {}) -> str:
+        """Writes tensors to a safetensors file in a new folder.
 
         Args:
             state: Tensors by name.
             name: File name.
+            version: Policy version, which becomes a part of the folder's name.
+            extra: Further files of the folder, contents by name.
 
         Returns:
             Path of the folder.
+
+        Raises:
+            DataError: The folders' place cannot hold them.
         """
-        self._folders.append(_write_tensors(state, name, self.near))
-        return self._folders[-1].name
+        folder = _write_tensors(state, name, self.place, version)
+        self._folders.append(folder)
+        for other, content in extra.items():
+            (Path(folder.name) / other).write_bytes(content)
+        if self.summed:
+            sums = {file.name: sha256_file(file) for file in sorted(Path(folder.name).iterdir())}
+            with write_atomic(Path(folder.name) / SUMS) as written:
+                written.write(json.dumps(sums).encode())
+        return folder.name
 
     def clear(self, keep: int = 0) -> None:
         """Removes all folders but the newest `keep`."""
@@ -68,11 +91,11 @@ def _own_prefix() -> str:
     return f"{PREFIX}{socket.gethostname()}-{space.stat().st_ino if space.exists() else 0}-"
 
 
-def _clear_left_over() -> None:
-    """Removes weight folders of processes that were killed, which would otherwise fill the memory."""
+def _clear_left_over(place: Path | None) -> None:
+    """Removes weight folders of this machine's processes that were killed, which would otherwise fill a place."""
     prefix = _own_prefix()
-    for place in {MEMORY, Path(tempfile.gettempdir())}:
-        for folder in place.glob(f"{glob.escape(prefix)}*"):
+    for parent in {MEMORY, Path(tempfile.gettempdir())} if place is None else {place}:
+        for folder in parent.glob(f"{glob.escape(prefix)}*"):
             number = folder.name.removeprefix(prefix).partition("-")[0]
             if number.isdigit() and not _lives(int(number)):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -89,19 +112,42 @@ def _lives(number: int) -> bool:
     return True
 
 
-def _write_tensors(state: Mapping[str, Tensor], name: str, near: bool) -> tempfile.TemporaryDirectory[str]:
+def _write_tensors(
+    state: Mapping[str, Tensor], name: str, place: Path | None, version: int
+) -> tempfile.TemporaryDirectory[str]:
     """Writes tensors to a safetensors file in a new temporary folder and returns the folder."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     whole = {key: tensor.detach().contiguous() for key, tensor in state.items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
-    _clear_left_over()
-    roomy = near and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size
-    folder = tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-", dir=MEMORY if roomy else None)
+    _clear_left_over(place)
+    if place is None and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * size:
+        place = MEMORY
+    where = place or Path(tempfile.gettempdir())
+    try:
+        if (free := shutil.disk_usage(where).free) < size:
+            raise OSError(f"{free / 2**20:,.1f} MiB are free")
+        folder = tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-v{version}-", dir=where)
+    except OSError as error:
+        raise _cannot_hold(where, version, size, error) from error
     seen = set[int]()
     for key, tensor in whole.items():  # safetensors refuses two names of one tensor
         if tensor.data_ptr() in seen:
             whole[key] = tensor.clone()
         seen.add(tensor.data_ptr())
-    save_file(whole, Path(folder.name) / name)
+    try:
+        save_file(whole, Path(folder.name) / name)
+    except (OSError, SafetensorError) as error:
+        folder.cleanup()
+        raise _cannot_hold(where, version, size, error) from error
     return folder
+
+
+def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:
+    """Returns the error of a place that cannot take weights."""
+    return DataError(
+        f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): free some of it, or set "
+        "rollout.vllm.shared to another folder",
+        place,
+    )

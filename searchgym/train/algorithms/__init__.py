@@ -1,1 +1,1 @@
-"""The mathematics of a training step: samples, credit, estimators, advantages, GAE and losses."""
+"""The mathematics of a training step: samples, estimators, advantages, GAE and losses."""

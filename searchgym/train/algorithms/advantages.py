@@ -23,7 +23,7 @@ hold for all estimators:
   the answer that stood when the call was made: the last answer's score less a number that the call could not change.
   Compared with calls of other episodes only (``rloo``, ``normalise: role-turn``), the expected gradient is that of the
   last answer's score; with ``role``, a role that acts twice is compared with its own later call too. Ours: no paper
-  has it.
+  has it. With ``chain: none`` no reward goes back at all: a call's return is its own reward, as VPR has it.
 """
 
 from __future__ import annotations
@@ -207,6 +207,8 @@ def call_returns(samples: Sequence[Sample], options: AdvantageOptions) -> list[l
         to_go = [np.cumsum(sample.reward[::-1].astype(np.float64))[::-1] for sample in samples]
         return [[float(own[call.start]) for call in sample.calls] for sample, own in zip(samples, to_go, strict=True)]
     returns = [[float(sample.reward[call.end - 1]) for call in sample.calls] for sample in samples]
+    if options.chain == "none":
+        return returns
     for places in calls_of_episodes(samples):
         later = 0.0
         for i, j in reversed(places):

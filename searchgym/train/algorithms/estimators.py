@@ -36,6 +36,10 @@ class GroupCounts:
     """Number of strata in the groups with signal; None unless the estimator is ``stratified``."""
     lone: int | None = None
     """Number of strata of one episode, which got the whole group's advantage; None unless ``stratified``."""
+    nodes: int | None = None
+    """Number of different calls in the groups with signal; None unless the estimator is ``tree``."""
+    shared: int | None = None
+    """Number of these that several attempts went through; None unless ``tree``."""
 
 
 # -- one group -----------------------------------------------------------------------------------------------------

@@ -4,49 +4,56 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.agents.base import Agent, EpisodeIO, LoadedAgent, Reply, load_agent
-from searchgym.agents.oracle_roles import OracleRoles
+from searchgym.agents.base import Agent, Chat, EpisodeIO, LoadedAgent, Reply, load_agent
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampled, SampleRequest
+from searchgym.rollout.sampler import Finish, Sampled, SampleRequest
 from searchgym.rollout.tokens import TokenFormat
-from searchgym.train.demonstrations.play import MODEL_KEY, turn_ids
+from searchgym.train.demonstrations.play import MODEL_KEY, text_ids, turn_ids
 
 TEAMS: Final = ("m-ask", "m-ask-no-knowledge", "jade", "rag", "ircot")
 """Shipped agents whose roles the oracle speaks for."""
 
 
+class Speaker(Protocol):
+    """Oracle of one episode, which says what each role is to write."""
+
+    def reply(self, role: str, fields: Mapping[str, str]) -> str:
+        """Returns a role's output for a prompt with these fields; in a conversation, its next turn."""
+        ...
+
+
 class QueuedSampler:
-    """A sampler that returns replies queued for each prompt, first in, first out."""
+    """A sampler that returns replies queued for each episode, first in, first out."""
 
     max_context, version = 2**31 - 1, 0
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, deque[npt.NDArray[np.int32]]] = {}
+        self._queues: dict[str, deque[Sampled]] = {}
 
-    def put(self, prompt: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]) -> None:
-        """Queues a reply for a prompt.
+    def put(self, episode: str, ids: npt.NDArray[np.int32], finish: Finish) -> None:
+        """Queues a reply.
 
         Args:
-            prompt: Token ids of the prompt.
+            episode: Id of the episode that will ask for it.
             ids: Token ids of the reply.
+            finish: Why it ends.
         """
-        self._queues.setdefault(prompt.tobytes(), deque()).append(ids)
+        self._queues.setdefault(episode, deque()).append(Sampled(ids, np.zeros(len(ids), np.float32), finish))
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
-        """Returns the next queued reply of each request's prompt."""
-        replies = [self._queues[request.ids.tobytes()].popleft() for request in requests]
-        return [Sampled(ids, np.zeros(len(ids), np.float32), "eos") for ids in replies]
+        """Returns the next queued reply of each request's episode."""
+        return [self._queues[request.episode].popleft() for request in requests]
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Always raises `UsageError`: a scripted sampler has no weights."""
@@ -63,7 +70,7 @@ class _Told:
     """A workflow whose roles say what each question's oracle tells them."""
 
     def __init__(
-        self, agent: LoadedAgent, oracles: Mapping[str, OracleRoles], sampler: QueuedSampler, form: TokenFormat
+        self, agent: LoadedAgent, oracles: Mapping[str, Speaker], sampler: QueuedSampler, form: TokenFormat
     ) -> None:
         self._agent, self._oracles, self._sampler, self._form = agent, oracles, sampler, form
 
@@ -72,39 +79,77 @@ class _Told:
         own: Any = _ToldIO(io, self, self._oracles[question.id])
         await self._agent.workflow.run(question, own)
 
-    def tell(self, oracle: OracleRoles, role: str, fields: Mapping[str, str]) -> None:
-        """Puts the oracle's reply behind the prompt that a role is about to get."""
-        parts = self._agent.roles[role].parts(fields, self._form.protocol.instructions())
-        self._sampler.put(self._form.prompt_ids(parts), turn_ids(oracle.reply(role, fields), self._form))
+    def tell(self, oracle: Speaker, episode: str, role: str, fields: Mapping[str, str]) -> None:
+        """Queues what the oracle says for a role that is about to be asked.
+
+        A role that stops at the tags of actions goes on in the same turn of the model, as `play` writes it; any other
+        ends its turn.
+        """
+        text = oracle.reply(role, fields)
+        if self._agent.roles[role].stop is None:
+            self._sampler.put(episode, text_ids(text, self._form), "stop")
+        else:
+            self._sampler.put(episode, turn_ids(text, self._form), "eos")
 
 
 class _ToldIO:
     """`EpisodeIO` of such an episode."""
 
-    def __init__(self, io: EpisodeIO, told: _Told, oracle: OracleRoles) -> None:
+    def __init__(self, io: EpisodeIO, told: _Told, oracle: Speaker) -> None:
         self._io, self._told, self._oracle = io, told, oracle
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._io, name)
 
+    def open(self, role: str, **fields: str) -> _ToldChat:
+        return _ToldChat(self._io.open(role, **fields), role, fields, self.tell)
+
     async def generate(self, role: str, **fields: str) -> Reply:
-        self._told.tell(self._oracle, role, fields)
-        return await self._io.generate(role, **fields)
+        return await self.open(role, **fields).generate()
+
+    def tell(self, role: str, fields: Mapping[str, str]) -> None:
+        self._told.tell(self._oracle, self.name, role, fields)
 
 
-def play_team(name: str, task: Task, oracles: Mapping[str, OracleRoles], form: TokenFormat) -> list[Episode]:
+class _ToldChat:
+    """`Chat` of such an episode."""
+
+    def __init__(
+        self, chat: Chat, role: str, fields: Mapping[str, str], tell: Callable[[str, Mapping[str, str]], None]
+    ) -> None:
+        self._chat, self._role, self._fields, self._tell = chat, role, fields, tell
+
+    async def generate(self, prefix: bool = False) -> Reply:
+        self._tell(self._role, self._fields)
+        return await self._chat.generate(prefix)
+
+    def observe(self, text: str, own: bool = False) -> None:
+        self._chat.observe(text, own)
+
+    def fork(self, role: str, **fields: str) -> _ToldChat:
+        return _ToldChat(self._chat.fork(role, **fields), role, fields, self._tell)
+
+
+def play_team(
+    name: str,
+    task: Task,
+    oracles: Mapping[str, Speaker],
+    form: TokenFormat,
+    sampler: QueuedSampler | None = None,
+) -> list[Episode]:
     """Runs a team whose every role is an oracle.
 
     Args:
-        name: One of `TEAMS`.
+        name: Name of an agent card whose roles the oracles speak for.
         task: Task that holds the questions.
         oracles: Oracles by question id.
         form: Token format of the model that will learn from the episodes.
+        sampler: Sampler that hands out what the oracles say. Default: a new one.
 
     Returns:
         One episode per oracle, in their order.
     """
-    agent, sampler = load_agent(name), QueuedSampler()
+    agent, sampler = load_agent(name), sampler or QueuedSampler()
     workflow: Agent = _Told(agent, oracles, sampler, form)
     model = Model.over(MODEL_KEY, sampler, form)
     engine = Engine(task, replace(agent, workflow=workflow), dict.fromkeys(agent.roles, model))

@@ -17,10 +17,11 @@ from searchgym.errors import DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Episode
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
-from searchgym.train.algorithms.credit import Credit, groups_of
 from searchgym.train.algorithms.samples import outcome_rewards
+from searchgym.train.credit.credit import JUDGED, Credit, groups_of
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.load import read_recipe
+from searchgym.train.recipe.options import TermOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import ADVANTAGES, EPISODES, PROPOSED, RECIPE, read_advantages
 
@@ -103,6 +104,8 @@ class SavedRun:
 def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
     """Returns the credit of a recipe; its environment is loaded only if a term scores answers.
 
+    Verdicts of a model are not kept: terms that ask one are left out.
+
     Args:
         recipe: Recipe of the training.
         proposed: File of the questions that were proposed for it, if it has one.
@@ -117,7 +120,11 @@ def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
             return task
         return replace(task, by_id={**task.by_id, **{q.id: q for q in read_questions(proposed)}})
 
-    return Credit.of(recipe.credit, load_agent(recipe.agent).roles, load)
+    options = recipe.credit
+    if options.judge != "rules":
+        kept = {name: how for name, how in options.by_name().items() if name not in JUDGED}
+        options = replace(options, terms=dict[str, float | TermOptions](kept))
+    return Credit.of(options, load_agent(recipe.agent).roles, load)
 
 
 def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:

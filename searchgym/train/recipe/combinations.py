@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from searchgym.errors import did_you_mean
+from searchgym.rollout.sampler import VllmOptions
 from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -17,17 +18,30 @@ USED = {
     "reinforce++": {"std", "eps", "std_floor"},
     "reinforce++-baseline": {"std", "eps", "std_floor"},
     "stratified": {"std", "eps", "std_floor", "alpha"},
+    "tree": set[str](),
 }
 """Estimator-specific options, by estimator."""
 CREDIT: dict[str, set[str]] = {
     "outcome": set(),
     "waypoint": {"waypoint_lambda", "waypoint_rules", "waypoint_names", "waypoint_answered"},
+    "evidence": {"evidence_of", "evidence_weight", "evidence_where", "evidence_scaled"},
+    "vpr": set(),
     "difference": set(),
     "gain": set(),
     "overlong": {"length_limit", "length_cache"},
     "praise": {"alpha", "train_prefixes"},
     "format": set(),
     "costs": {"turn_cost", "search_cost"},
+    "process": set(),
+    "decomposition": set(),
+    "search_count": set(),
+    "hiersearch": {"local_first"},
+    "ikea": set(),
+    "decision": {"known_share", "train_prefixes"},
+    "rubric": {"judge", "judge_seconds"},
+    "gated": {"judge", "judge_seconds", "gate_delta"},
+    "tournament": {"judge", "judge_seconds", "tournament_rounds"},
+    "candidates": {"judge", "judge_seconds", "candidates", "draws"},
 }
 """Credit-specific options, by credit term."""
 
@@ -37,7 +51,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
     found = []
     if recipe.method == "policy":
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
-        found += _credit_problems(recipe)
+        found += [*_credit_problems(recipe), *_agent_term_problems(recipe)]
     else:
         if recipe.rollout.staleness:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
@@ -205,6 +219,7 @@ def _engine_problems(recipe: Recipe) -> list[str]:
         found.append(
             "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
         )
+    found += _server_problems(vllm)
     if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
         want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
         found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
@@ -215,6 +230,19 @@ def _engine_problems(recipe: Recipe) -> list[str]:
         found.append("learner.gpus: ranks of learner.listen choose where they are started")
     if recipe.lora.rank and recipe.learner.backend == "deepspeed":
         found.append("lora.rank needs learner.backend torch: adapters are not trained over ranks yet")
+    return found
+
+
+def _server_problems(vllm: VllmOptions) -> list[str]:
+    """Returns problems with the addresses of sampling servers and the folder shared with them."""
+    servers, found = vllm.servers or [], []
+    for address in servers:
+        if not re.fullmatch(r"https?://[^/\s]+(:\d{1,5})?/?", address):
+            found.append(f"rollout.vllm.servers: {address!r}: expected http://HOST:PORT")
+    if len({address.rstrip("/") for address in servers}) < len(servers):
+        found.append("rollout.vllm.servers names a server twice")
+    if vllm.shared is not None and not servers:
+        found.append("rollout.vllm.shared is for weights on their way to rollout.vllm.servers, which names none")
     return found
 
 
@@ -263,17 +291,26 @@ def _credit_problems(recipe: Recipe) -> list[str]:
     own = any(":" in name for name in credit.terms)  # a user's function may read all
     for name in () if own else sorted((set().union(*CREDIT.values()) - read) & set(changed(credit))):
         found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
-    by_call = {"difference", "gain"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
-    chained = recipe.advantage.chain == "episode"
-    if (by_call or chained) and recipe.advantage.normalise == "all" and recipe.advantage.estimator != "gae":
-        why = f"{recipe.advantage.estimator} compares episodes as wholes, and this credit rewards calls"
+    by_call = {"difference", "gain", "vpr"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
+    estimator, chain = recipe.advantage.estimator, recipe.advantage.chain
+    chained = chain == "episode"
+    if estimator == "tree" and (by_call or chain != "call" or recipe.advantage.normalise != "all"):
+        why = "it makes rewards of calls from those of whole episodes"
+        found.append(f"advantage.estimator tree: {why}; use it with normalise all, chain call and terms like outcome")
+    elif (by_call or chain != "call") and recipe.advantage.normalise == "all" and estimator != "gae":
+        why = f"{estimator} compares episodes as wholes, and this credit rewards calls"
         found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
-    for name in sorted({"outcome", "waypoint", "difference", "costs"} & set(credit.terms)) if chained else ():
+    if chain == "none" and estimator == "gae":
+        found.append("advantage.chain none: gae passes rewards back by advantage.lam; choose another estimator")
+    same_again = {"outcome", "waypoint", "evidence", "difference", "costs"}
+    for name in sorted(same_again & set(credit.terms)) if chained else ():
         found.append(
             f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again: use gain"
         )
-    if chained and recipe.advantage.estimator != "gae" and recipe.loss.kl_coef and recipe.loss.kl_in == "reward":
-        found.append("advantage.chain episode passes no KL on: put it into the loss (loss.kl_in)")
+    in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
+    if in_reward and (estimator == "tree" or (chain != "call" and estimator != "gae")):
+        what = "advantage.estimator tree" if estimator == "tree" else f"advantage.chain {chain}"
+        found.append(f"{what} passes no KL on: put it into the loss (loss.kl_in)")
     return found
 
 
@@ -289,12 +326,33 @@ def _term_problems(recipe: Recipe) -> list[str]:
             found.append(f"credit.terms.{name}: share split divides the outcome, not {name}")
     if "waypoint" in credit.terms:
         found += _waypoint_problems(credit)
+    if "evidence" in credit.terms:
+        if not 0 < credit.evidence_weight < 1:
+            found.append(f"credit.evidence_weight is {credit.evidence_weight}: expected above 0 and below 1")
+        if credit.evidence_scaled and credit.evidence_where == "right":
+            found.append("credit.evidence_scaled acts where evidence_where is wrong or all, as in CaRR's code")
     if "overlong" in credit.terms:
         limit, cache = credit.length_limit, credit.length_cache
         if limit is None or cache is None:
             found.append("credit.terms: overlong needs credit.length_limit and credit.length_cache, in tokens")
         elif cache > limit:
             found.append(f"credit.length_cache is {cache}: more than credit.length_limit, {limit}")
+    return found
+
+
+def _agent_term_problems(recipe: Recipe) -> list[str]:
+    """Returns problems with the credit terms that belong to one kind of agent."""
+    credit, advantage, found = recipe.credit, recipe.advantage, []
+    if "decision" in credit.terms and advantage.normalise == "all" and advantage.estimator != "gae":
+        why = f"{advantage.estimator} compares episodes as wholes, and decision rewards one call of each"
+        found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    whole = {"process", "decomposition", "search_count", "hiersearch", "ikea"} & set(credit.terms)
+    for name in sorted(whole) if advantage.chain == "episode" else ():
+        found.append(f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again")
+    for name in sorted({"hiersearch", "ikea"} & set(credit.terms)) if "outcome" in credit.terms else ():
+        found.append(f"credit.terms: {name} takes the place of outcome; name one of them")
+    if not 0 < credit.known_share <= 1:
+        found.append(f"credit.known_share is {credit.known_share}: expected above 0 and at most 1")
     return found
 
 
@@ -330,6 +388,10 @@ def _key_problems(recipe: Recipe) -> list[str]:
             if value is not None and (own.frozen or not 0 <= value < math.inf):
                 why = "it is frozen" if own.frozen else "expected a finite number from 0 on"
                 found.append(f"models.{name}.{rate} is {value}: {why}")
+        if name == recipe.credit.judge and not own.frozen:
+            found.append(f"credit.judge is the key {name}, which is trained: a judge must not learn from its verdicts")
+        if own.roles == [] and name != recipe.credit.judge:
+            found.append(f"models.{name}: no role asks it; leave it out, or name it as credit.judge")
         if own.critic_lr is not None and not recipe.has_critic:
             found.append(f"models.{name}.critic_lr: the recipe has no critic")
     if sum(not own.frozen for own in models.values()) > 1 and recipe.learner.listen is not None:

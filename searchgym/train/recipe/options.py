@@ -8,13 +8,15 @@ from typing import Any, Final, Literal
 from searchgym.rollout.sampler import VllmOptions
 
 Method = Literal["policy", "rejection", "supervised"]
-Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified"]
+Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified", "tree"]
 Reduction = Literal["token-mean", "sequence-mean", "episode-mean", "constant"]
 KL = Literal["k1", "k2", "k3"]
 
 
 WAYPOINT_RULES: Final = ("query", "page", "led", "few")
 """What may be asked of a search that earns a waypoint; see `CreditOptions.waypoint_rules`."""
+Evidence = Literal["connected", "supported", "entities"]
+"""Measure of an episode's evidence; see `searchgym.train.credit.evidence`."""
 Device = Literal["auto", "cpu", "cuda"]
 """Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
 
@@ -128,7 +130,8 @@ class KeyOptions:
     """One model key: a set of weights that some of the agent's roles sample from."""
 
     roles: list[str] | None = None
-    """Roles that sample from these weights. Default: every role that no other key claims."""
+    """Roles that sample from these weights; ``[]`` for those of a judge. Default: every role that no other key
+    claims."""
     model: str | None = None
     """Model that the weights start from. Default: the recipe's model."""
     frozen: bool = False
@@ -153,11 +156,27 @@ class TermOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditOptions:
-    """How calls are rewarded; see `searchgym.train.algorithms.terms`."""
+    """How calls are rewarded; see `searchgym.train.credit.terms`."""
 
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
-    """Reward terms, which are added: ``outcome``, ``waypoint``, ``difference``, ``gain``, ``praise``, ``format``,
-    ``overlong``, ``costs`` or ``module:function``. Either names, or names with weights or `TermOptions`."""
+    """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,
+    ``praise``, ``format``, ``overlong``, ``costs``, ``process``, ``decomposition``, ``search_count``, ``hiersearch``,
+    ``ikea``, ``decision``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``. Either names,
+    or names with weights or `TermOptions`."""
+    judge: str = "rules"
+    """Judge of ``rubric``, ``gated``, ``tournament`` and ``candidates``: ``rules``, a frozen model key, a model, or
+    ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``, which returns a judge."""
+    judge_seconds: float = 60.0
+    """Seconds that one verdict may take; an episode without a verdict leaves the training."""
+    gate_delta: float = 0.05
+    """``gated``: smoothing of the gate, above 0: with every other bottom line met, what a missed one of n leaves is
+    about delta to the power of 1/n."""
+    tournament_rounds: int = 4
+    """``tournament``: number of tournaments among a group's answers."""
+    candidates: int = 4
+    """``candidates``: most candidates in an answer."""
+    draws: int = 64
+    """``candidates``: number of weightings over which a set of candidates is scored."""
     alpha: float = 0.5
     """``praise``: weight of the change in the prefix answer's score that a search causes."""
     train_prefixes: bool = True
@@ -175,10 +194,24 @@ class CreditOptions:
     """``waypoint``: entities that a query may name under the rule ``few``."""
     waypoint_answered: bool = False
     """``waypoint``: if true, an episode earns it only if it ends with an answer."""
+    evidence_of: Evidence = "connected"
+    """``evidence``: what is measured: facts that the episode's searches support and that are ``connected`` with the
+    answer (CaRR), all facts that are ``supported``, or ``entities`` that the model's text names (LongTraceRL)."""
+    evidence_weight: float = 0.3
+    """``evidence``: the measure's share of the reward; the outcome has the rest. Between 0 and 1."""
+    evidence_where: Literal["right", "wrong", "all"] = "right"
+    """``evidence``: episodes whose reward it mixes into: those above 0, as in CaRR's runs and LongTraceRL, those at 0,
+    or all."""
+    evidence_scaled: bool = False
+    """``evidence``: if true, the measure is divided by the largest of the group (CaRR); not where ``right``."""
     length_limit: int | None = None
     """``overlong``: tokens of a sequence from which on the whole reward of 1 is deducted."""
     length_cache: int | None = None
     """``overlong``: tokens before the limit over which the deduction grows from 0 to 1."""
+    local_first: bool = False
+    """``hiersearch``: if true, early searches of a further retriever are penalised."""
+    known_share: float = 0.5
+    """``decision``: mean score of trial answers from which on a question counts as known; above 0 and at most 1."""
 
     def by_name(self) -> dict[str, TermOptions]:
         """Returns the options of each term by its name, in the recipe's order."""
@@ -199,9 +232,10 @@ class AdvantageOptions:
     """What is compared or whitened together. ``all``: whole episodes (gae and reinforce++: all tokens of the step);
     ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
     those are fewer than `min_group`."""
-    chain: Literal["call", "episode"] = "call"
+    chain: Literal["none", "call", "episode"] = "call"
     """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
-    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``)."""
+    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
+    no other call (VPR)."""
     std: Literal["sample", "population", "none"] = "sample"
     """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
     eps: float = 1e-6

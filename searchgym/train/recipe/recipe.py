@@ -56,6 +56,9 @@ class Recipe:
     max_generated_tokens: int | None = None
     """Token budget: the run stops after the step in which it is reached, so that methods can be compared at equal cost.
     Tokens sampled for validation do not count. Default: no budget."""
+    max_read_tokens: int | None = None
+    """Token budget of the learner: the run stops after the step in which it has read as many tokens of training
+    sequences, prompts and observations too (`learner/tokens_read`; a critic's are not counted). Default: no budget."""
     models: dict[str, KeyOptions] = field(default_factory=dict)
     """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
     proposer: ProposerOptions = field(default_factory=ProposerOptions)

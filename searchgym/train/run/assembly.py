@@ -14,6 +14,7 @@ from searchgym.curriculum.build import curriculum_of, staged
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
+from searchgym.judging.models.load import load_judge
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
@@ -23,8 +24,8 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.source import QuestionSource
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.credit.credit import Credit
 from searchgym.train.distributed.remote import RemoteLearner
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
@@ -73,6 +74,8 @@ class Assembly:
     """Updates the trained keys."""
     credit: Credit
     """Rewards the calls of an episode."""
+    close_judge: Callable[[], None]
+    """Closes the model that was loaded for a judge."""
     source: QuestionSource | None = None
     """Makes the questions; None where they are the environment's."""
 
@@ -126,6 +129,7 @@ class Assembly:
         """Ends the learner's processes and the sampling engines."""
         self.learner.close()
         self.samplers.close()
+        self.close_judge()
 
 
 def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lambda sampler: sampler) -> Assembly:
@@ -143,11 +147,11 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_credit(recipe, agent.roles)
+    Credit(recipe.credit)  # a term that cannot be loaded is refused before models are
     proposer = proposer_of(recipe, task)
     curriculum = curriculum_of(recipe, task)
     task = task if curriculum is None else staged(task, curriculum, recipe)
     known = task if proposer is None else replace(task, by_id=ChainMap(proposer.known, dict(task.by_id)))
-    credit = Credit.of(recipe.credit, agent.roles, lambda: known)
     _check_adapters(recipe, keys)
     loaded = load_keys(recipe, keys)
     with ExitStack() as opened:
@@ -159,14 +163,15 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
             tokens = loaded[key.name].tokenizer
             form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
+        judge, close_judge = load_judge(recipe.credit.judge, recipe.credit.judge_seconds, models)
+        credit = Credit.of(recipe.credit, agent.roles, lambda: known, judge)
         opened.pop_all()
     exact = not recipe.rollout.staleness
     exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    return Assembly(
-        recipe, task, validation, tokenizer, keys, samplers, models, rollout, learner, credit, proposer or curriculum
-    )
+    parts = (tokenizer, keys, samplers, models, rollout, learner, credit, close_judge)
+    return Assembly(recipe, task, validation, *parts, source=proposer or curriculum)
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:

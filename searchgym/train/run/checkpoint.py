@@ -40,6 +40,8 @@ class Progress:
     """Number of finished steps."""
     generated_tokens: int = 0
     """Tokens sampled for training so far, not counting validation."""
+    read_tokens: int = 0
+    """Tokens that the learner has read so far, a critic's not counted."""
     best_step: int | None = None
     """Step with the best validation score; None before the first validation."""
     best_score: float | None = None

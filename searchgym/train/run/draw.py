@@ -13,9 +13,10 @@ from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.selfplay.source import ListedQuestions, QuestionSource, batch_of
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
-from searchgym.train.algorithms.credit import Credit
 from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
+from searchgym.train.algorithms.tree import assign_tree
+from searchgym.train.credit.credit import Credit
 from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import Row
@@ -145,6 +146,7 @@ class Drawer:
         }
         by_role = role_metrics(drawn.episodes, drawn.rewards)
         row |= {f"role/{name}": value for name, value in by_role.items()} | resampled
+        row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         learnt = self.source.learn(step, drawn.questions, drawn.episodes)
         row |= {f"{self.source.name}/{name}": value for name, value in learnt.items()}
         if recipe.method == "rejection":
@@ -253,7 +255,10 @@ def with_advantages(
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])
     if gae:
         return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward, frozen), {}
-    assigned, counts = assign_advantages(samples, recipe.advantage, in_reward)
+    if recipe.advantage.estimator == "tree":
+        assigned, counts = assign_tree(samples, recipe.advantage)
+    else:
+        assigned, counts = assign_advantages(samples, recipe.advantage, in_reward)
     wanted = [s for s in assigned if trained is None or s.model_key in trained]
     row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
     return wanted, row | {"groups/zero_variance_share": counts.zero_variance / max(counts.groups, 1)}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import TrainingError
-from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling
+from searchgym.rollout.sampler import Sampler, SampleRequest, Sampling, SpreadSampler
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.keys import POLICY
@@ -38,7 +38,8 @@ def probe(
 
     Weights that did not arrive, and caches of a prompt under older weights, show as a difference in log-probs. In
     bfloat16 single tokens differ by much, so that the mean over a few dozen says little near the limit: a mean above it
-    is measured again, on several other responses to each prompt, and that measure decides.
+    is measured again, on several other responses to each prompt, and that measure decides. Of a sampler on several
+    engines, each is asked and judged by itself.
 
     Args:
         sampler: Has just been given the learner's weights.
@@ -50,46 +51,73 @@ def probe(
         allowed: Mean difference, in nats, above which training must stop.
 
     Returns:
-        ``probe/difference`` and ``probe/max_difference`` in nats; nothing if the sampler wrote no token.
+        ``probe/difference`` and ``probe/max_difference`` in nats, the largest of all engines; nothing if the sampler
+        wrote no token.
 
     Raises:
-        TrainingError: The mean difference is above `allowed`.
+        TrainingError: The mean difference of an engine is above `allowed`.
     """
     longest = sorted((s for s in samples if s.calls), key=lambda s: -s.calls[-1].start)[:count]
-    apart = _differences(sampler, learner, longest, temperature, range(len(longest)))
-    if not len(apart):
-        return {}
-    if not apart.mean() <= allowed:
-        again = [sample for sample in longest for _ in range(AGAIN)]
-        apart = _differences(sampler, learner, again, temperature, range(len(longest), len(longest) + len(again)))
-    mean, most = float(apart.mean()), float(apart.max())
-    if not mean <= allowed:
-        raise TrainingError(
-            f"{key}: after update {learner.version_of(key)}, log-probs of sampler and trainer differ by {mean:.3g} "
-            f"nats on average ({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, or "
-            "remembers old ones' work"
-        )
-    return {"probe/difference": mean, "probe/max_difference": most}
+    pins = sampler.pins() if isinstance(sampler, SpreadSampler) else {"": ""}
+    measured = _differences(sampler, learner, longest, temperature, range(len(longest)), list(pins))
+    rows = []
+    for (episode, name), apart in zip(pins.items(), measured, strict=True):
+        if not len(apart):
+            continue
+        if not apart.mean() <= allowed:
+            again = [sample for sample in longest for _ in range(AGAIN)]
+            seeds = range(len(longest), len(longest) + len(again))
+            (apart,) = _differences(sampler, learner, again, temperature, seeds, [episode])
+        mean, most = float(apart.mean()), float(apart.max())
+        if not mean <= allowed:
+            where = f" on {name}" if len(pins) > 1 else ""
+            raise TrainingError(
+                f"{key}: after update {learner.version_of(key)}, log-probs of sampler and trainer differ by {mean:.3g} "
+                f"nats on average{where} ({len(apart)} tokens, {allowed:g} is allowed): the sampler has other weights, "
+                "or remembers old ones' work"
+            )
+        rows.append({"probe/difference": mean, "probe/max_difference": most})
+    return {name: max(row[name] for row in rows) for name in (rows[0] if rows else {})}
 
 
 def _differences(
-    sampler: Sampler, learner: Learner, prompted: Sequence[Sample], temperature: float, seeds: Sequence[int]
-) -> npt.NDArray[np.float32]:
-    """Returns how far log-probs of sampler and learner are apart, (n,) for the tokens of a response to each sample."""
-    prompts = [s.ids[: s.calls[-1].start] for s in prompted]
-    asked = [
-        SampleRequest(prompt, Sampling(TOKENS, temperature), seed) for seed, prompt in zip(seeds, prompts, strict=True)
-    ]
+    sampler: Sampler,
+    learner: Learner,
+    prompted: Sequence[Sample],
+    temperature: float,
+    seeds: Sequence[int],
+    episodes: Sequence[str],
+) -> list[npt.NDArray[np.float32]]:
+    """Returns how far log-probs of sampler and learner are apart on responses to the samples' prompts.
+
+    Args:
+        sampler: Responds.
+        learner: Computes the log-probs to compare with.
+        prompted: Samples whose prompts are continued.
+        temperature: Temperature of both.
+        seeds: One seed per sample.
+        episodes: Episode ids under which all prompts are continued, one for each engine.
+
+    Returns:
+        (n,) float32 for each episode id: differences in nats for the tokens of its responses.
+    """
+    asked, owners, likes = list[SampleRequest](), list[int](), list[Sample]()
+    for owner, episode in enumerate(episodes):
+        for seed, like in zip(seeds, prompted, strict=True):
+            prompt = like.ids[: like.calls[-1].start]
+            asked.append(SampleRequest(prompt, Sampling(TOKENS, temperature), seed, episode))
+            owners.append(owner)
+            likes.append(like)
     answered = [
-        (_sample_of(request, reply.ids, reply.logp, like), reply.logp)
-        for request, reply, like in zip(asked, sampler.sample(asked), prompted, strict=True)
+        (owner, _sample_of(request, reply.ids, reply.logp, like), reply.logp)
+        for owner, request, reply, like in zip(owners, asked, sampler.sample(asked), likes, strict=True)
         if len(reply.ids)
     ]
-    if not answered:
-        return np.zeros(0, np.float32)
-    expected = learner.logp([sample for sample, _ in answered])
-    apart: npt.NDArray[np.float32] = np.abs(np.concatenate(expected) - np.concatenate([own for _, own in answered]))
-    return apart
+    expected = learner.logp([sample for _, sample, _ in answered]) if answered else []
+    apart: list[list[npt.NDArray[np.float32]]] = [[np.zeros(0, np.float32)] for _ in episodes]
+    for (owner, _, own), wanted in zip(answered, expected, strict=True):
+        apart[owner].append(np.abs(np.asarray(wanted) - own))
+    return [np.concatenate(parts) for parts in apart]
 
 
 def _sample_of(request: SampleRequest, ids: np.ndarray, logp: np.ndarray, like: Sample) -> Sample:

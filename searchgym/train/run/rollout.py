@@ -77,7 +77,8 @@ class EngineRollout:
             for model in self.models.values():
                 model.sampler.forget()  # validation: a run resumed after it has no such cache
         engine = self._engine(step, greedy)
-        at_step(engine.task.retriever, None if greedy else step, self.recipe.steps)
+        for retriever in (engine.task.retriever, *engine.task.retrievers.values()):
+            at_step(retriever, None if greedy else step, self.recipe.steps)
         asyncio.run(self._run(engine.run(questions, episodes.append, attempts, group=str(step))))
         place = {question.id: number for number, question in enumerate(questions)}
         return sorted(episodes, key=lambda episode: (place[episode.question_id], episode.attempt))

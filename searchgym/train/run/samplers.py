@@ -99,7 +99,7 @@ def start_samplers(recipe: Recipe, keys: Sequence[Key], loaded: Mapping[str, Loa
     Raises:
         SearchGymError: See `start_engine`.
     """
-    if not samples_by_vllm(recipe.rollout.sampler):
+    if not samples_by_vllm(recipe.rollout.sampler, ask=not recipe.rollout.vllm.servers):  # theirs is on their machines
         device = device_of(recipe.rollout.device)
         by_key: dict[str, Sampler] = {}
         for name, of_key in loaded.items():

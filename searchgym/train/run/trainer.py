@@ -199,6 +199,7 @@ class Trainer:
         row |= pace("learn", seconds, learnt.get("learner/tokens_read", 0.0))
         self.progress.step += 1
         self.progress.generated_tokens += data.tokens
+        self.progress.read_tokens += round(learnt.get("learner/tokens_read", 0.0))
         self._source = data.source
         self._finish_step(row)
         if self._ahead is not None:
@@ -212,6 +213,7 @@ class Trainer:
             validated, better = self._validate()
             row |= validated
         row["generated_tokens"] = float(self.progress.generated_tokens)
+        row["read_tokens"] = float(self.progress.read_tokens)
         self.folder.log(step, row)
         if better or (recipe.checkpoint.every and step and step % recipe.checkpoint.every == 0):
             self._save()
@@ -246,9 +248,13 @@ class Trainer:
 
     def _finished(self) -> bool:
         """Returns True once the recipe's steps are done or its tokens are spent."""
-        limit = self.recipe.max_generated_tokens
-        spent = limit is not None and self.progress.generated_tokens >= limit
-        return spent or self.progress.step >= self.recipe.steps
+        recipe, progress = self.recipe, self.progress
+        budgets = (
+            (recipe.max_generated_tokens, progress.generated_tokens),
+            (recipe.max_read_tokens, progress.read_tokens),
+        )
+        spent = any(limit is not None and used >= limit for limit, used in budgets)
+        return spent or progress.step >= recipe.steps
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

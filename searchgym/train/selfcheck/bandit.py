@@ -70,6 +70,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         credit=type(recipe.credit)(),
         steps=steps,
         max_generated_tokens=None,
+        max_read_tokens=None,
         rollout=replace(
             recipe.rollout,
             questions=len(QUESTIONS),

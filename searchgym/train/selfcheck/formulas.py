@@ -52,10 +52,9 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
             values[i][first:end] = unit.value
             if by_token and unit.fate == "signal":
                 values[i][first:end] -= [k1[i][t:].sum() for t in range(first, end)]
-    fates: dict[int, set[str]] = defaultdict(set)
-    for unit in units:
-        for i, _, _ in unit.places:
-            fates[i].add(unit.fate)
+    if options.estimator == "tree":
+        values = [_branches(i, samples, units) for i in range(len(samples))]
+    fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.places)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
     if options.estimator.startswith("reinforce++"):
         white = whitened(samples, values, options, {i for i in stays if fates[i] != {"small"}})
@@ -88,8 +87,10 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
             first, end = int(sample.mask[: call.start].sum()), int(sample.mask[: call.end].sum())
             turn = (str(call.turn),) if options.normalise == "role-turn" else ()
             reward = float(sample.reward[call.start :].astype(np.float64).sum())
+            if options.chain != "call":
+                reward = float(sample.reward[call.end - 1])
             if options.chain == "episode":
-                reward = float(sample.reward[call.end - 1]) + _later(samples, sample, call)
+                reward += _later(samples, sample, call)
             wide = (group, call.role)
             units.append(
                 _Unit((*wide, *turn), wide, reward, float(k1[i][first:].sum()), sample.searches, [(i, first, end)])
@@ -109,6 +110,30 @@ def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float
     return total
 
 
+def _branches(i: int, samples: Sequence[Sample], units: Sequence[_Unit]) -> Floats:
+    """Returns TreeRL's process reward of each trained token: that of its call, 0 in groups without signal."""
+    own = next(unit for unit in units if any(place[0] == i for place in unit.places))
+    same = [unit for unit in units if unit.group == own.group]
+    values = np.zeros(len(samples[i].ids))
+
+    def began(unit: _Unit, beginning: Sequence[bytes]) -> bool:
+        return _path(samples, unit)[: len(beginning)] == beginning
+
+    for call in samples[i].calls if own.fate == "signal" else ():
+        path = _path(samples, own, call.index)
+        here = [unit.reward for unit in same if began(unit, path)]
+        before = [unit.reward for unit in same if began(unit, path[:-1])]
+        gained = 2 * np.mean(here) - np.mean([unit.reward for unit in same]) - np.mean(before)
+        values[call.start : call.end] = gained / math.sqrt(len(here))
+    return values[samples[i].mask]
+
+
+def _path(samples: Sequence[Sample], unit: _Unit, until: int | None = None) -> list[bytes]:
+    """Returns what an episode's calls are known by, in order, up to and with the call of some index."""
+    calls = [(c.index, samples[i].ids[: c.end].tobytes()) for i, _, _ in unit.places for c in samples[i].calls]
+    return [seen for index, seen in sorted(calls) if until is None or index <= until]
+
+
 def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_token: bool) -> None:
     """Sets a unit's advantage from those it is compared with, itself among them."""
     rewards = np.array([other.reward for other in same])
@@ -120,7 +145,7 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_t
         return
     returns = np.array([other.reward - (0.0 if by_token else other.penalty) for other in same])
     mine, mean = unit.reward - (0.0 if by_token else unit.penalty), returns.mean()
-    if options.estimator == "grpo":
+    if options.estimator in ("grpo", "tree"):
         unit.value = (mine - mean) / deviation(returns, options)
     elif options.estimator == "rloo":
         unit.value = mine - (returns.sum() - mine) / (len(returns) - 1)

@@ -14,7 +14,7 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas import gae_advantages, group_advantages
-from searchgym.train.selfcheck.rewards import Score, call_rewards, continued
+from searchgym.train.selfcheck.rewards import READS_EVIDENCE, Score, call_rewards, continued
 from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"
@@ -183,6 +183,9 @@ def check_rewards(
     """Checks the reward of each call, on its last token, by the credit terms that the package ships."""
     if any(":" in term for term in recipe.credit.terms):
         findings.add(REWARDS, True, f"not checked: a term of {', '.join(recipe.credit.terms)} is not the package's own")
+        return
+    if unread := sorted(READS_EVIDENCE & set(recipe.credit.terms)):
+        findings.add(REWARDS, True, f"not checked: {', '.join(unread)} reads the question's evidence")
         return
     expected: dict[tuple[str, int], tuple[float, float]] = {}
     for episode in counted(drawn.episodes, recipe):

@@ -80,6 +80,7 @@ def small_recipe(recipe: Recipe) -> Recipe:
         recipe,
         steps=STEPS,
         max_generated_tokens=None,
+        max_read_tokens=None,
         rollout=replace(
             rollout,
             questions=questions,

@@ -138,7 +138,7 @@ class RecordedRetriever:
 
 
 def read_searches(path: Path) -> Iterator[Search]:
-    """Yields the searches of an episode file, in order.
+    """Yields the searches of an episode file that the environment's own retriever answered, in order.
 
     Raises:
         DataMissingError: The file does not exist.
@@ -147,6 +147,8 @@ def read_searches(path: Path) -> Iterator[Search]:
     for number, row in iter_jsonl(path):
         try:
             for search in row["searches"]:
+                if search.get("source"):
+                    continue  # of a further retriever, which is not the one that is replayed
                 hits = tuple(Hit(Passage(**hit["passage"]), float(hit["score"])) for hit in search["hits"])
                 yield Search(row["question_id"], search["query"], hits)
         except (KeyError, TypeError, ValueError) as error:

@@ -32,9 +32,9 @@ class ToolRetriever:
     """Retriever that calls a function, plain or ``async``, and reads its result as hits.
 
     For each query the function returns a sequence, best first, or the result of an MCP tool (with `content`, a list of
-    items with `text`, and `isError`). An item is a `Hit`; a `Passage`; a text, which has no title; or a mapping with a
-    text (``text``, ``contents``, ``snippet`` ...) and optionally ``title``, ``id`` or ``url``, and ``score``. An item
-    without a score gets 1 / rank. Items after the k-th are ignored.
+    items with `text`, and `isError` or `is_error`). An item is a `Hit`; a `Passage`; a text, which has no title; or a
+    mapping with a text (``text``, ``contents``, ``snippet`` ...) and optionally ``title``, ``id`` or ``url``, and
+    ``score``. An item without a score gets 1 / rank. Items after the k-th are ignored.
 
     A plain function is called in one thread per simultaneous call. An ``async`` one runs in an event loop that lives as
     long as the retriever, so that it can keep connections open. A call that never returns occupies one of the `calls`
@@ -208,25 +208,25 @@ def _mcp_items(result: Any) -> list[Any]:
 
     Source: Model Context Protocol, specification of 2025-06-18, server features, tools, "Tool Result".
     """
-    if getattr(result, "isError", False):
+    if getattr(result, "isError", False) or getattr(result, "is_error", False):  # mcp before and since version 2
         raise RetrieverError(f"the tool failed: {_shown(result.content)}")
     texts = [getattr(item, "text", None) for item in result.content] if _is_list(result.content) else [None]
     items: list[Any] = []
     for text in texts:
         if not isinstance(text, str):
             raise RetrieverError(f"the tool sent something that is no text: {_shown(result.content)}")
-        items += _json_objects(text) or [text]
+        items += _json_objects(text)
     return items
 
 
 def _json_objects(text: str) -> list[Any]:
-    """Returns the object, or list of objects, that a text holds as JSON; empty if the text holds anything else."""
+    """Returns the object, or list of objects, that a text holds as JSON; the text if it holds anything else."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return []
+        return [text]
     rows = data if isinstance(data, list) else [data]
-    return rows if all(isinstance(row, dict) for row in rows) else []
+    return rows if all(isinstance(row, dict) for row in rows) else [text]
 
 
 def _hit(item: Any, rank: int) -> Hit:

@@ -18,6 +18,7 @@ from searchgym.corpora.retrieval.cards import (
     RecordedCard,
     RerankCard,
     RetrieverCard,
+    SimulatedCard,
     ToolCard,
 )
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
@@ -56,6 +57,11 @@ def compose(card: RetrieverCard, part: Callable[[PartCard], CorpusRetriever]) ->
         from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
 
         return CacheRetriever(compose(card.of, part), card.size)
+    if isinstance(card, SimulatedCard):
+        raise UsageError(
+            "a simulated engine writes pages for a question: it is the retriever of an environment, and neither "
+            "served nor part of another retriever"
+        )
     return _elsewhere(card)
 
 

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from searchgym.errors import DataError, UsageError
+from searchgym.errors import DataError
 from searchgym.named import find_function
-from searchgym.records import Episode, Question
+from searchgym.records import Episode
 from searchgym.train.algorithms.samples import outcome_rewards, sequences_of
-from searchgym.train.algorithms.waypoints import Names, coverage, waypoints_of
+from searchgym.train.credit import judged
+from searchgym.train.credit.context import CreditContext, Rows, Term
+from searchgym.train.credit.evidence import MEASURES, acting_calls, new_pages
+from searchgym.train.credit.waypoints import coverage, waypoints_of
 from searchgym.train.recipe.options import CreditOptions
-
-Rows = list[list[float]]
-"""Rewards of a group: one row per episode, one number per call of the episode."""
-
-
-def _no_question(episode: Episode) -> Question:
-    raise UsageError(f"episode {episode.id}: its question is not at hand, Credit.of loads the questions")
-
-
-@dataclass(frozen=True, slots=True)
-class CreditContext:
-    """Inputs of a credit term besides the episodes."""
-
-    options: CreditOptions = field(default_factory=CreditOptions)
-    """The recipe's credit options."""
-    penalties: Mapping[str, float] = field(default_factory=dict)
-    """Penalty of each role for an illegal output, at most 0. Default: none."""
-    score: Callable[[Episode, str], float] = lambda episode, text: 0.0
-    """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
-    question: Callable[[Episode], Question] = _no_question
-    """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
-    names: Callable[[], Names] = lambda: Names(())
-    """Returns the names of the entities that the environment's questions are about. Default: none."""
-
-
-Term = Callable[[Sequence[Episode], CreditContext], Rows]
-"""Function from a group of episodes to the rewards of their calls."""
 
 
 def outcome(group: Sequence[Episode], context: CreditContext) -> Rows:
@@ -210,15 +185,71 @@ def _waypoint(episode: Episode, context: CreditContext) -> list[float]:
     return rewards
 
 
+def evidence(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Mixes a measure of an episode's evidence into its reward, so that right answers need support.
+
+    With the reward r and the measure m (`CreditOptions.evidence_of`), the sum with ``outcome`` is
+    ``(1 - a) r + a m`` for the last call of each sequence, a being `evidence_weight`. `evidence_where` says for which
+    episodes: with ``right`` those of r > 0 (the others keep r), with ``wrong`` those of r = 0, with ``all`` every one.
+    With `evidence_scaled` m is divided by the largest m of the group. Questions without evidence keep the outcome.
+
+    Source: CaRR and its C-GRPO, arXiv 2601.06021, and the released code (a 0.3, ``right``, ``connected``); LongTraceRL
+    (a 0.3, ``right``, ``entities``). Deviation: in CaRR a language model names the entities of the response and judges
+    which facts its citations support; here a fact is supported if a found passage holds its subject and object.
+    """
+    options, measure = context.options, MEASURES[context.options.evidence_of]
+    known = context.question(group[0])
+    if not known.evidences:
+        return [[0.0] * len(episode.calls) for episode in group]
+    measured = [measure(known, episode) for episode in group]
+    largest = (max(measured) or 1.0) if options.evidence_scaled else 1.0
+    rows = []
+    for episode, share in zip(group, measured, strict=True):
+        row, right = [0.0] * len(episode.calls), episode.reward > 0
+        if options.evidence_where in ("all", "right" if right else "wrong"):
+            for calls in sequences_of(episode):
+                row[calls[-1]] = options.evidence_weight * (share / largest - episode.reward)
+        rows.append(row)
+    return rows
+
+
+def vpr(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Gives 1 to a call whose search, or opened page, is the first of the episode to find some gold page, else 0.
+
+    For ``advantage.chain: none`` and ``normalise: role-turn``, so that each turn is compared with the same turn of
+    other attempts; beside ``outcome``, which verifies the turn that answers.
+
+    Source: Verifiable Process Rewards, arXiv 2605.10325: an oracle judges each action, and its verdicts are compared
+    turn by turn. Deviations: the paper's oracles are of games; that a new gold page is what to verify of a search is
+    ours. The released code draws four candidates at every state and goes on with one of the best; here whole attempts
+    are compared.
+    """
+    return [_verified(episode, context) for episode in group]
+
+
+def _verified(episode: Episode, context: CreditContext) -> list[float]:
+    rewards, made_by = [0.0] * len(episode.calls), acting_calls(episode)
+    for turn, found in new_pages(episode, context.question(episode)).items():
+        if found and turn in made_by:
+            rewards[made_by[turn]] = 1.0
+    return rewards
+
+
 TERMS: dict[str, Term] = {
     "outcome": outcome,
     "waypoint": waypoint,
+    "evidence": evidence,
+    "vpr": vpr,
     "difference": difference,
     "gain": gain,
     "praise": praise,
     "format": format_,
     "overlong": overlong,
     "costs": costs,
+    "rubric": judged.rubric,
+    "gated": judged.gate,
+    "tournament": judged.tournaments,
+    "candidates": judged.candidates,
 }
 """Built-in credit terms by name."""
 KEPT: Final = ("format", "overlong")
@@ -226,12 +257,16 @@ KEPT: Final = ("format", "overlong")
 call."""
 
 
-def get_term(name: str) -> Term:
+def get_term(name: str, known: Mapping[str, Term] = TERMS) -> Term:
     """Returns the credit term of a built-in name, or of a user's ``"module:function"``.
+
+    Args:
+        name: Name of the term.
+        known: Built-in terms by name.
 
     Raises:
         UnknownNameError: The name is neither; the nearest one is suggested.
         UsageError: The module or function cannot be loaded.
     """
-    term: Term = find_function("credit term", name, TERMS)
+    term: Term = find_function("credit term", name, known)
     return term

@@ -11,17 +11,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
 from searchgym.envs.rewards import checked_reward
 from searchgym.envs.task import Task
 from searchgym.errors import RewardError
+from searchgym.judging.judge import Checked
+from searchgym.judging.rules import RuleJudge
 from searchgym.records import Answer, Episode
-from searchgym.train.algorithms.terms import KEPT, TERMS, CreditContext, Rows, get_term
-from searchgym.train.algorithms.waypoints import Names
+from searchgym.train.credit.agent_terms import AGENT_TERMS
+from searchgym.train.credit.context import CreditContext, Rows
+from searchgym.train.credit.judged import UnjudgedError
+from searchgym.train.credit.terms import KEPT, TERMS, get_term
+from searchgym.train.credit.waypoints import Names
 from searchgym.train.recipe.options import CreditOptions, TermOptions
+
+BUILT_IN = {**TERMS, **AGENT_TERMS}
+"""Every built-in credit term by name."""
+JUDGED: Final = frozenset({"rubric", "gated", "tournament", "candidates"})
+"""Terms that ask a judge."""
 
 
 class CallRewards(NamedTuple):
@@ -44,23 +54,27 @@ class Credit:
     def __init__(self, options: CreditOptions | None = None, context: CreditContext | None = None) -> None:
         self.options = options or CreditOptions()
         self._context = context or CreditContext(self.options)
-        self._terms = {name: get_term(name) for name in self.options.terms}
+        self._terms = {name: get_term(name, BUILT_IN) for name in self.options.terms}
         self._how = self.options.by_name()
+        self._unjudged, self._judged = 0, (0, 0, 0, 0)
 
     @property
     def trains_prefixes(self) -> bool:
         """True if prefix answers are trained on: a term rewards them, and the recipe sets `train_prefixes`."""
-        rewarded = "praise" in self._terms or any(name not in TERMS for name in self._terms)
+        rewarded = any(name in ("praise", "decision") or name not in BUILT_IN for name in self._terms)
         return rewarded and self.options.train_prefixes
 
     @classmethod
-    def of(cls, options: CreditOptions, roles: Mapping[str, Role], load: Callable[[], Task]) -> Credit:
+    def of(
+        cls, options: CreditOptions, roles: Mapping[str, Role], load: Callable[[], Task], judge: Checked | None = None
+    ) -> Credit:
         """Builds the credit for an agent's roles.
 
         Args:
             options: Names and coefficients of the terms.
             roles: Roles of the agent, with their penalties.
             load: Returns the task that has the questions and whose reward scores answers; called only if a term asks.
+            judge: Judge of terms that ask one. Default: rules.
         """
 
         def score(episode: Episode, text: str) -> float:
@@ -78,8 +92,24 @@ class Credit:
 
         penalties = {name: role.penalty for name, role in roles.items()}
         names = functools.cache(lambda: Names.of(load().questions))
-        context = CreditContext(options, penalties, score, lambda episode: load().find(episode.question_id), names)
+        context = CreditContext(
+            options,
+            penalties,
+            score,
+            lambda episode: load().find(episode.question_id),
+            names,
+            judge or Checked(RuleJudge()),
+        )
         return cls(options, context)
+
+    def judged(self) -> dict[str, float]:
+        """Returns the counts of the judge's verdicts since the last call; empty if no term asks it."""
+        counts, before = self._context.judge.counts, self._judged
+        if not JUDGED & self._terms.keys():
+            return {}
+        self._judged = (counts.asked, counts.failed, counts.swayed, self._unjudged)
+        now = zip(("asked", "failed", "swayed", "unjudged"), self._judged, before, strict=True)
+        return {name: float(count - earlier) for name, count, earlier in now}
 
     def parts(self, group: Sequence[Episode]) -> dict[str, Rows]:
         """Returns the rewards of a group's calls, separately by term, weighted and for the term's roles alone.
@@ -116,11 +146,22 @@ class Credit:
         ]
 
     def rewards(self, episodes: Sequence[Episode]) -> list[CallRewards | None]:
-        """Returns the rewards of each episode's calls, given group by group; None where the retriever failed."""
+        """Returns the rewards of each episode's calls, given group by group.
+
+        It is None where the retriever failed, or where a judge gave no verdict.
+        """
         rewards: list[CallRewards | None] = [None] * len(episodes)
         for places in groups_of(episodes):
-            for i, of_calls in zip(places, self._allocate([episodes[i] for i in places]), strict=True):
-                rewards[i] = of_calls
+            while places:
+                try:
+                    given = self._allocate([episodes[i] for i in places])
+                except UnjudgedError as error:
+                    self._unjudged += len(error.places)
+                    places = [place for n, place in enumerate(places) if n not in error.places]
+                    continue
+                for i, of_calls in zip(places, given, strict=True):
+                    rewards[i] = of_calls
+                break
         return rewards
 
 

@@ -1,0 +1,138 @@
+"""Hooks of the documentation site: pages that lie elsewhere in the repository, links to them, and the reference.
+
+mkdocs.yml names this file. Markdown stays as it reads in the repository; links are turned as a page is built:
+
+- a link to a file of the repository leads to its page, or becomes plain text where the site has none;
+- notebooks become pages of their texts and code, without what they print;
+- the reference has a page for each public package, made from the docstrings of the names in its ``__all__``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+ROOT: Final = Path(__file__).parents[1]
+ELSEWHERE: Final = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "eval/leaderboard/README.md": "leaderboard-rows.md",
+    "notebooks/01_step_an_environment.ipynb": "notebook-1.md",
+    "notebooks/02_questions_from_your_documents.ipynb": "notebook-2.md",
+    "notebooks/03_read_a_run.ipynb": "notebook-3.md",
+}
+"""Files outside docs/ to their pages."""
+PACKAGES: Final = (
+    "envs",
+    "corpora",
+    "corpora.retrieval",
+    "corpora.worlds",
+    "agents",
+    "rollout",
+    "train",
+    "train.bridges",
+    "eval",
+    "scoring",
+    "report",
+    "testing",
+)
+"""Packages of the reference."""
+LINK: Final = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+SOURCE: Final = re.compile(r'(?P<name>src|srcset)="(?P<target>[^"]+)"')
+BLOCK: Final = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+ASIDE: Final = re.compile(r"\]\((?=\w+ \w)")
+"""Pattern of a bracketed word before words in parentheses, which no link can be."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages that do not lie in docs/."""
+    from mkdocs.structure.files import File
+
+    for source, page in ELSEWHERE.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=notebook(text) if source.endswith(".ipynb") else text))
+    for package in PACKAGES:
+        files.append(File.generated(config, f"reference/{package}.md", content=reference(package)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Turns the links of a page; the reference has none of its own."""
+    own = page.file.src_uri
+    if own.startswith("reference/"):
+        return markdown
+    origins = {page: source for source, page in ELSEWHERE.items()}
+    return with_links(markdown, posixpath.dirname(origins.get(own, f"docs/{own}")))
+
+
+def with_links(markdown: str, folder: str) -> str:
+    """Returns Markdown with its links turned, but for those in blocks of code.
+
+    Args:
+        markdown: Text of a page.
+        folder: Folder of its file, relative to the repository.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        target = turned(match["target"], folder)
+        return match["text"] if target is None else f"{match['image']}[{match['text']}]({target})"
+
+    def source(match: re.Match[str]) -> str:
+        return f'{match["name"]}="{turned(match["target"], folder) or match["target"]}"'
+
+    parts = BLOCK.split(markdown)
+    parts[::2] = [SOURCE.sub(source, LINK.sub(link, ASIDE.sub("]&#40;", text))) for text in parts[::2]]
+    return "".join(parts)
+
+
+def turned(target: str, folder: str) -> str | None:
+    """Returns a link's target on the site, None for a file of the repository that has no page there.
+
+    Args:
+        target: Target as written, relative to its file.
+        folder: Folder of the file, relative to the repository.
+    """
+    path, mark, anchor = target.partition("#")
+    if not path or ":" in path:
+        return target
+    file = posixpath.normpath(posixpath.join(folder, path))
+    if file in ELSEWHERE:
+        return ELSEWHERE[file] + mark + anchor
+    if file.startswith("docs/"):
+        return file.removeprefix("docs/") + mark + anchor
+    return None if (ROOT / file).exists() else target
+
+
+def notebook(text: str) -> str:
+    """Returns a notebook's texts and code as Markdown; the first cell's badge, an image from elsewhere, is left out."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(re.sub(r"\[!\[[^\]]*\]\([^)]*\)\]\([^)]*\)\s*", "", source))
+        elif cell["cell_type"] == "code":
+            parts.append(f"```python\n{source}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def reference(package: str) -> str:
+    """Returns the page of a public package: its own docstring, and an entry for every name in its ``__all__``."""
+    file = ROOT / "searchgym" / Path(*package.split(".")) / "__init__.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    lists = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+    ]
+    names = ast.literal_eval(lists[0])
+    head = f"# searchgym.{package}\n\n{ast.get_docstring(tree)}\n"
+    return "\n".join([head, *(f"::: searchgym.{package}.{name}\n" for name in sorted(names, key=str.lower))])

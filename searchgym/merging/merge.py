@@ -1,0 +1,177 @@
+"""Averages of checkpoints, tensor by tensor, written as one folder that appears when it is complete."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from searchgym.corpora.files import read_json, sha256_file
+from searchgym.errors import DataError, RunExistsError, UsageError
+from searchgym.rollout.folders import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    TOKENIZERS,
+    check_config,
+    check_weights,
+    is_adapter,
+    model_folder,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS: Final = "model.safetensors"
+RECORD: Final = "merge.json"
+"""File of a merged folder that tells what it is an average of."""
+KEPT: Final = ("*.json", "*.jinja", "*.model", "*.txt")
+"""Files that are copied from the last checkpoint."""
+LEFT_OUT: Final = ("*.index.json", "trainer_state.json", "state.json", RECORD)
+_ADAPTER_FIELDS: Final = ("base_model_name_or_path", "r", "lora_alpha", "target_modules", "peft_type")
+_CONFIG_FIELDS: Final = (
+    "model_type", "architectures", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "rope_theta",
+)  # fmt: skip
+
+
+def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float], out: Path) -> Path:
+    """Writes the weighted average of checkpoints as a checkpoint.
+
+    Sums are taken in float32 (float64 for float64 weights) and stored in the type of the last checkpoint; tensors of
+    whole numbers must be equal. Adapters are averaged matrix by matrix: the average of A and of B, not of their
+    products B A, which would have a larger rank. Configuration and tokenizer are those of the last checkpoint.
+
+    Source: MergeMix uses such averages of models trained on different data (read in notes on it, of which no formula
+    for the weights is known: give them); WSM, of checkpoints in a row.
+
+    Args:
+        checkpoints: Folders or names of models, or of adapters; two or more.
+        weights: One per checkpoint, with sum 1.
+        out: Folder to make.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UsageError: Fewer than two checkpoints, adapters mixed with models, or checkpoints that do not fit together.
+        RunExistsError: `out` exists.
+        DataError: A file cannot be read, or a tensor is not finite.
+    """
+    if len(checkpoints) < 2 or len(weights) != len(checkpoints):
+        raise UsageError(f"an average needs two checkpoints or more, each with a weight; got {len(checkpoints)}")
+    if out.exists():
+        raise RunExistsError(f"{out} already exists: give another folder")
+    folders = [model_folder(checkpoint) for checkpoint in checkpoints]
+    kinds = {is_adapter(folder) for folder in folders}
+    if len(kinds) > 1:
+        raise UsageError("adapters and whole models cannot be averaged: `searchgym export` the adapters first")
+    adapters = kinds.pop()
+    _check_alike(folders, adapters)
+    merged = _average([_tensors(folder, adapters) for folder in folders], weights, folders)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    building.mkdir()
+    try:
+        _write(building, folders, weights, merged, adapters)
+        building.rename(out)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return out
+
+
+def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
+    """Refuses checkpoints of different shapes or tokenizers, and adapters of different bases."""
+    for folder in () if adapters else folders:
+        check_config(folder)
+        check_weights(folder)
+    name, fields = (ADAPTER, _ADAPTER_FIELDS) if adapters else ("config.json", _CONFIG_FIELDS)
+    first, *others = [read_json(folder / name) for folder in folders]
+    for folder, other in zip(folders[1:], others, strict=True):
+        for field in fields:
+            one, two = _plain(first.get(field)), _plain(other.get(field))
+            if one != two:
+                raise UsageError(f"{folder}: {field} is {two!r:.60}, that of {folders[0]} is {one!r:.60}: not averaged")
+        for file in TOKENIZERS[:3]:
+            there = [(place / file).is_file() for place in (folders[0], folder)]
+            if all(there) and sha256_file(folders[0] / file) != sha256_file(folder / file):
+                raise UsageError(f"{folder}: {file} differs from that of {folders[0]}: other tokens, not averaged")
+            if any(there) and not all(there):
+                raise UsageError(f"{folder} and {folders[0]}: only one of them has {file}: not averaged")
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of a configuration for comparison, lists (of target modules) in order."""
+    return sorted(map(str, value)) if isinstance(value, list) else value
+
+
+def _tensors(folder: Path, adapter: bool) -> Mapping[str, torch.Tensor]:
+    """Returns the tensors of a checkpoint by name."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = [folder / ADAPTER_WEIGHTS] if adapter else sorted(folder.glob("*.safetensors"))
+    if not files or not files[0].is_file():
+        raise DataError("has no safetensors weights, which alone are read: `searchgym export` it first", folder)
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise DataError(f"cannot be read: {error}", file) from error
+    return tensors
+
+
+def _average(
+    loaded: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float], folders: Sequence[Path]
+) -> dict[str, torch.Tensor]:
+    """Returns the weighted average of each tensor."""
+    import torch
+
+    last = loaded[-1]
+    for folder, tensors in zip(folders, loaded, strict=True):
+        if odd := sorted(tensors.keys() ^ last.keys()):
+            raise UsageError(f"{folder} and {folders[-1]}: only one of them has {odd[0]}: not averaged")
+        for name, tensor in tensors.items():
+            if tensor.shape != last[name].shape:
+                shapes = f"{tuple(tensor.shape)} and {tuple(last[name].shape)}"
+                raise UsageError(f"{folder} and {folders[-1]}: {name} has the shapes {shapes}: not averaged")
+    merged: dict[str, torch.Tensor] = {}
+    for name, like in last.items():
+        if not like.is_floating_point():
+            if not all(torch.equal(tensors[name], like) for tensors in loaded):
+                raise UsageError(f"{name} holds whole numbers, which differ between the checkpoints: not averaged")
+            merged[name] = like
+            continue
+        wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+        total = torch.zeros(like.shape, dtype=wide)
+        for tensors, weight in zip(loaded, weights, strict=True):
+            total += weight * tensors[name].to(wide)
+        if not torch.isfinite(total).all():
+            raise DataError(f"{name} of the average is not finite: one of the checkpoints is broken", folders[-1])
+        merged[name] = total.to(like.dtype)
+    return merged
+
+
+def _write(
+    building: Path,
+    folders: Sequence[Path],
+    weights: Sequence[float],
+    merged: Mapping[str, torch.Tensor],
+    adapters: bool,
+) -> None:
+    """Writes the files of a merged checkpoint."""
+    from safetensors.torch import save_file
+
+    out = {name: tensor.contiguous() for name, tensor in merged.items()}
+    save_file(out, building / (ADAPTER_WEIGHTS if adapters else WEIGHTS), metadata={"format": "pt"})
+    left_out = {file for pattern in LEFT_OUT for file in folders[-1].glob(pattern)}
+    for pattern in KEPT:
+        for file in sorted(folders[-1].glob(pattern)):
+            if file.is_file() and file not in left_out:
+                shutil.copyfile(file, building / file.name)
+    parts = [{"checkpoint": folder.name, "weight": weight} for folder, weight in zip(folders, weights, strict=True)]
+    (building / RECORD).write_text(json.dumps({"average_of": parts}, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,111 @@
+"""HTTP calls to a sampling server, which can all be cut off at once when the server stands still."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from searchgym.errors import EngineLostError, ModelError, UsageError
+
+STALE: Final = 412
+"""Status of a server whose weights are not those that a request names."""
+OTHER_FILE: Final = 422
+"""Status of a server that sees other files than the client."""
+CONNECT: Final = 5.0
+"""Seconds for a server to accept a connection."""
+START: Final = "start it by `searchgym engine`"
+"""What to do about a server that was started otherwise."""
+
+
+class Client:
+    """Calls one server in JSON; no proxy is asked, since servers are the user's machines.
+
+    Args:
+        address: Address of the server, ``http://HOST:PORT``.
+        headers: Headers of every call.
+    """
+
+    def __init__(self, address: str, headers: Mapping[str, str]) -> None:
+        self.address, self._headers = address, {"Content-Type": "application/json", **headers}
+        self._lock = threading.Lock()
+        self._open = set[http.client.HTTPConnection]()
+        self._cut = False
+
+    def call(
+        self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float, headers: Mapping[str, str] = {}
+    ) -> Any:
+        """Sends a POST, or a GET if there is no body, and returns the JSON reply.
+
+        Args:
+            path: Path on the server.
+            body: JSON object to send.
+            timeout: Seconds without a byte after which the server counts as standing still.
+            headers: Further headers.
+
+        Raises:
+            EngineLostError: The server does not answer, fails, has other weights, or its answer is not JSON.
+            UsageError: The server has no such path, wants another key, or samples for another run.
+            ModelError: The server refuses the request.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with self._connection(timeout) as connection:
+                connection.request("GET" if data is None else "POST", path, data, {**self._headers, **headers})
+                reply = connection.getresponse()
+                status, text = reply.status, reply.read().decode(errors="replace")
+        except TimeoutError as error:
+            raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise EngineLostError(f"{self.address} does not answer: {error}") from error
+        if status != 200:
+            self._refused(path, status, text[:500])
+        try:
+            return json.loads(text) if text.startswith(("{", "[")) else {}
+        except ValueError as error:
+            raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
+
+    def cut(self) -> None:
+        """Ends every call that waits, and refuses later ones, with an EngineLostError."""
+        with self._lock:
+            self._cut = True
+            for connection in self._open:
+                with contextlib.suppress(OSError, AttributeError):  # it may be connecting, or have ended
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _connection(self, timeout: float) -> Iterator[http.client.HTTPConnection]:
+        """Connects to the server; the connection is known to `cut` while it is open."""
+        parts = urllib.parse.urlsplit(self.address)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=min(timeout, CONNECT))
+        with self._lock:
+            self._open.add(connection)
+        try:
+            connection.connect()
+            with self._lock:
+                if self._cut:
+                    raise ConnectionAbortedError("it was given up")
+            connection.sock.settimeout(timeout)
+            yield connection
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+    def _refused(self, path: str, status: int, said: str) -> None:
+        """Raises the error of a reply that is not status 200."""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            said = json.loads(said)["detail"]
+        if status == 404 and "adapter" not in path:
+            raise UsageError(f"{self.address} has no {path}: {START}")
+        if status in (401, 409):
+            raise UsageError(f"{self.address} {said}")
+        if status >= 500 or status in (STALE, OTHER_FILE):
+            raise EngineLostError(f"{self.address}{path}: {status}: {said}")
+        raise ModelError(f"{self.address}{path}: {status}: {said}")

@@ -1,0 +1,71 @@
+"""Plugin of vLLM's server: calls of tools, and answers, in the texts of models trained in this package's grammars.
+
+vLLM loads this module by its name (``--tool-parser-plugin``). Texts are parsed by the grammar's own rules (`Protocol`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from vllm.entrypoints.generate.base.protocol import ExtractedToolCallInformation, FunctionCall, ToolCall
+from vllm.tool_parsers.abstract_tool_parser import ToolParser, ToolParserManager
+
+from searchgym.cards import ProtocolName
+from searchgym.protocol import Protocol, get_protocol
+from searchgym.records import Answer, More, Open, Search
+from searchgym.rollout.vllm.tool_calls import parser_name
+
+GRAMMARS: Final[tuple[ProtocolName, ...]] = ("tags", "tool_calls")
+"""Grammars that have a parser, each with and without pages that can be opened."""
+
+
+def called(protocol: Protocol, text: str) -> tuple[str, str, dict[str, Any] | None]:
+    """Reads a model's text.
+
+    Returns:
+        (content, tool, arguments): what was said before the call, and the call; or the answer, or the whole text if it
+        is neither, with an empty tool and None.
+    """
+    action = protocol.parse(text)
+    if isinstance(action, Answer):
+        return action.text, "", None
+    if isinstance(action, Search):
+        queries = action.queries
+        tool, given = "search", {"query": queries[0] if len(queries) == 1 else list(queries)}
+    elif isinstance(action, Open):
+        tool, given = "open", {"page": action.target}
+    elif isinstance(action, More):
+        tool, given = "more", {}
+    else:
+        return text, "", None
+    tag = protocol.search_tag if protocol.name == "tool_calls" else tool
+    return text[: text.rfind(f"<{tag}>")], tool, given
+
+
+class _Parser(ToolParser):
+    """Parser of one grammar; subclasses name it."""
+
+    protocol: Protocol
+
+    def adjust_request(self, request: Any) -> Any:
+        """Ends responses where the model's actions end, and keeps tags that are tokens."""
+        request = super().adjust_request(request)
+        if request.tools and request.tool_choice != "none":
+            given = [request.stop] if isinstance(request.stop, str) else list(request.stop or ())
+            request.stop = [*given, *self.protocol.stop_strings]
+            request.include_stop_str_in_output, request.skip_special_tokens = True, False
+        return request
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
+        """Returns the call in a response, or its answer."""
+        content, tool, given = called(self.protocol, model_output)
+        if given is None:
+            return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=content)
+        call = ToolCall(function=FunctionCall(name=tool, arguments=json.dumps(given, ensure_ascii=False)))
+        return ExtractedToolCallInformation(tools_called=True, tool_calls=[call], content=content or None)
+
+
+for _protocol in (get_protocol(name, browse=browse) for name in GRAMMARS for browse in (False, True)):
+    _name = parser_name(_protocol)
+    ToolParserManager.register_module(_name, module=type(_name, (_Parser,), {"protocol": _protocol}))

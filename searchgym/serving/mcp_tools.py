@@ -1,0 +1,202 @@
+"""Tools ``search`` and ``open`` of a Model Context Protocol server over a retrieval service, for agents of any kind.
+
+Source: Model Context Protocol, specification of 2025-06-18 and later, server features, "Tools".
+
+A result is one text that holds JSON, so that text of pages stays a string in it, whatever it spells. A wrong argument,
+a page that does not exist or a retriever that failed is a result with ``isError``: the model reads why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from searchgym.browsing.look import no_page
+from searchgym.browsing.pages import Pages, part_of, parts_of, snippet
+from searchgym.errors import RetrieverError
+from searchgym.packages import check
+from searchgym.records import Hit
+from searchgym.serving.service import Service
+from searchgym.version import __version__
+
+check("mcp")
+import mcp_types as types  # noqa: E402 (after the check, which names the version that works)
+from mcp.server.context import ServerRequestContext  # noqa: E402
+from mcp.server.lowlevel import Server  # noqa: E402
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager  # noqa: E402
+from mcp.shared.exceptions import MCPError  # noqa: E402
+from starlette.routing import Route  # noqa: E402
+
+DEFAULT_K: Final = 5
+"""Number of hits if a call names none."""
+PATH: Final = "/mcp"
+"""Path of the tools on the HTTP server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How much of pages the tools show."""
+
+    snippet_words: int = 0
+    """Maximum number of words of each hit; 0 shows whole passages."""
+    page_words: int = 500
+    """Maximum number of words of a part of an opened page."""
+
+
+class _WrongArgumentError(Exception):
+    """Raised when a call's argument cannot be used; the message is for the model."""
+
+
+class Tools:
+    """The tools over a service.
+
+    Args:
+        service: Service that answers the queries.
+        pages: Returns the pages that can be opened, None while they load; None if the corpus is not on this machine,
+            and there is no tool ``open``.
+        shown: How much of pages is shown.
+    """
+
+    def __init__(self, service: Service, pages: Callable[[], Pages | None] | None, shown: Shown | None = None) -> None:
+        self._service, self._pages, self._shown = service, pages, shown or Shown()
+
+    def server(self) -> Server[Any]:
+        """Returns the protocol's server."""
+        more = " Open a page by its title or id to read all of it." if self._pages is not None else ""
+        return Server(
+            "searchgym",
+            version=__version__,
+            instructions=f"Search a corpus with the tool search.{more}",
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+
+    async def _list(self, context: ServerRequestContext[Any], asked: object) -> types.ListToolsResult:
+        """Lists the tools with the schemas of their arguments."""
+        most = self._service.limits.k
+        query = {"type": "string", "description": "What to look for."}
+        k = {"type": "integer", "minimum": 1, "maximum": most, "default": min(DEFAULT_K, most)}
+        tools = [_tool("search", "Searches the corpus; returns a JSON list of passages, best first.", query=query, k=k)]
+        if self._pages is not None:
+            page = {"type": "string", "description": "Title of the page, or the id of a passage of it."}
+            part = {"type": "integer", "minimum": 1, "default": 1, "description": "Number of the part."}
+            tools.append(_tool("open", "Opens a page of the corpus, long ones in parts.", page=page, part=part))
+        return types.ListToolsResult(tools=tools)
+
+    async def _call(
+        self, context: ServerRequestContext[Any], asked: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        """Answers a call of a tool."""
+        given = asked.arguments or {}
+        try:
+            if asked.name == "search":
+                return _said(await self._search(given))
+            if asked.name == "open" and self._pages is not None:
+                return _said(await self._open(given))
+        except (_WrongArgumentError, RetrieverError) as error:
+            return types.CallToolResult(content=[types.TextContent(text=_sendable(str(error)))], is_error=True)
+        known = "search and open" if self._pages is not None else "search alone"
+        raise MCPError(types.INVALID_PARAMS, f"unknown tool {asked.name!r:.80}: there is {known}")
+
+    async def _search(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Returns the hits of a query as JSON objects."""
+        _known(given, "query", "k")
+        limit = self._service.limits.k
+        query, k = _text(given, "query"), _number(given, "k", min(DEFAULT_K, limit), limit)
+        (hits,) = await self._service.search([query], k)
+        words = self._shown.snippet_words
+        return [_row(snippet(hit, words) if words else hit) for hit in hits]
+
+    async def _open(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a part of a page as a JSON object."""
+        _known(given, "page", "part")
+        target, part = _text(given, "page"), _number(given, "part", 1)
+        pages = self._pages() if self._pages is not None else None
+        if pages is None:
+            raise _WrongArgumentError(f"the pages are loading for {self._service.loading_seconds:.0f} s: try again")
+        return await asyncio.to_thread(self._part, pages, target, part)
+
+    def _part(self, pages: Pages, target: str, part: int) -> dict[str, Any]:
+        places, words = pages.places(target), self._shown.page_words
+        if len(places) != 1:
+            raise _WrongArgumentError(no_page(target, places, pages))
+        page = pages.at(places[0])
+        parts = parts_of(page.text, words)
+        if part > parts:
+            raise _WrongArgumentError(f"the page {page.title:.200} has {parts} part(s), part {part} was asked for")
+        found = {"id": pages.id_at(places[0]), "title": page.title, "part": part, "parts": parts}
+        return found | {"text": part_of(page.text, part, words)}
+
+
+def mounted(server: Server[Any], body: int) -> tuple[Route, StreamableHTTPSessionManager]:
+    """Returns the route of a server on an HTTP application, and the manager whose ``run()`` must be running.
+
+    Every request stands alone: there are no sessions, and no streams that stay open.
+
+    Args:
+        server: The protocol's server.
+        body: Maximum number of bytes in a request.
+    """
+    manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True, max_request_body_size=body)
+    return Route(PATH, StreamableHTTPASGIApp(manager), methods=["POST"]), manager
+
+
+def _tool(name: str, description: str, **arguments: dict[str, Any]) -> types.Tool:
+    """Returns a tool that only reads; its first argument must be given."""
+    schema = {
+        "type": "object",
+        "properties": arguments,
+        "required": [next(iter(arguments))],
+        "additionalProperties": False,
+    }
+    hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return types.Tool(name=name, description=description, input_schema=schema, annotations=hints)
+
+
+def _row(hit: Hit) -> dict[str, Any]:
+    passage = hit.passage
+    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": hit.score}
+
+
+def _said(result: Any) -> types.CallToolResult:
+    text = json.dumps(result, ensure_ascii=False)
+    return types.CallToolResult(content=[types.TextContent(text=text if _is_sendable(text) else json.dumps(result))])
+
+
+def _is_sendable(text: str) -> bool:
+    """Returns whether a text can be sent as UTF-8: one with a lone surrogate cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _known(given: Mapping[str, Any], *names: str) -> None:
+    """Refuses arguments that a tool does not have."""
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(str(name), names, 1)
+            hint = f": did you mean {near[0]}?" if near else f": the arguments are {' and '.join(names)}"
+            raise _WrongArgumentError(f"unknown argument {name!r:.80}{hint}")
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    """Returns an argument that is a text with something in it."""
+    value = given.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise _WrongArgumentError(f"{name} is a text that is not empty, got {value!r:.80}")
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str, default: int, most: int | None = None) -> int:
+    """Returns an argument that is a whole number from 1 on."""
+    value = given.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
+        to = "on" if most is None else f"to {most}"
+        raise _WrongArgumentError(f"{name} is a number from 1 {to}, got {value!r:.80}")
+    return value

@@ -1,0 +1,109 @@
+"""HierSearch: a planner over agents that each search one source, local or web (its repository, plageon/HierSearch)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.jade import NONE, read_answer, taken
+from searchgym.agents.mask import UNKNOWN, Knowledge, read_search, read_summary
+from searchgym.agents.parsing import Parsed, first_line, only_tag, said, words
+from searchgym.records import Answer, Hit, Question, Search
+
+LOCAL: Final = "local"
+"""Role that searches the environment's own retriever."""
+WEB: Final = "web"
+"""Role that searches the further retriever, and the usual name of that one."""
+TOOLS: Final = {
+    "local_search_agent": (LOCAL,),
+    "web_search_agent": (WEB,),
+    "all_search_agent": (LOCAL, WEB),
+}
+"""Tag of a tool of the planner, to the roles that it asks."""
+ANSWER: Final = "answer"
+"""Tag that ends the episode."""
+MOST_WORDS: Final = 100
+"""Maximum number of words of a sub-question or an answer."""
+
+
+def read_step(text: str) -> Parsed[tuple[str, str]]:
+    """Parses a planner's step; the value is the tag and its content.
+
+    Legal: exactly one of ``<local_search_agent>``, ``<web_search_agent>``, ``<all_search_agent>`` or ``<answer>`` with
+    1 to 100 words, and nothing else. Fallback: the first line as the answer.
+    """
+    text = said(text)
+    for tag in (*TOOLS, ANSWER):
+        body = only_tag(text, tag)
+        if body and words(body) <= MOST_WORDS:
+            return Parsed((tag, body), True)
+    return Parsed((ANSWER, first_line(text)), False)
+
+
+class HierSearch:
+    """Agent in which a planner puts sub-questions to a local agent, a web agent, or both, and answers (HierSearch).
+
+    The local agent searches the environment's own retriever, the web agent the further one of the environment's option
+    `retrievers`; without that one both search the same. Each searches until it ends or has made `searches` searches (as
+    M-ASK's search role, `read_search`), a reader answers the sub-question from the pages (`read_answer`), and a refiner
+    keeps what they say about it (`read_summary`): the planner sees answers and evidence, never a page. The note
+    ``tools`` of an episode is the share of the planner's three tools that it used.
+
+    Deviations from the released code: each level is called anew for each step instead of going on in one conversation;
+    the local agent has one kind of search (there also by graph and by neighbouring passages), the web agent opens no
+    pages; the refiner is a model (there a scorer and a language model).
+
+    Args:
+        web: Name of the further retriever.
+        steps: Maximum number of times that the planner is asked.
+        searches: Maximum number of searches for a sub-question.
+        passage_words: Maximum number of words shown of each page.
+    """
+
+    def __init__(self, web: str = WEB, steps: int = 8, searches: int = 2, passage_words: int = 100) -> None:
+        self.web, self.steps, self.searches, self.passage_words = web, steps, searches, passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        history, used, answer = list[str](), set[str](), ""
+        for step in range(self.steps):
+            fields = {"history": "\n".join(history) or NONE, "left": str(io.turns_left)}
+            reply = await io.generate("planner", question=question.text, **fields)
+            tag, text = taken(reply, read_step(reply.text))
+            if tag == ANSWER:
+                reply.call.answer = answer = text
+                break
+            if io.turns_left <= 1 or step == self.steps - 1:  # nothing that comes back could be used
+                break
+            used.add(tag)
+            for role in TOOLS[tag]:
+                history.append(await self._ask(role, text, io))
+        io.note("tools", len(used) / len(TOOLS))
+        await io.step(Answer(answer))
+
+    async def _ask(self, role: str, asked: str, io: EpisodeIO) -> str:
+        """Has an agent of the lower level work on a sub-question; returns the line of the history about it."""
+        source = self.web if role == WEB and self.web in io.protocol.sources else ""
+        known, pages = Knowledge(asked, [], UNKNOWN), dict[str, Hit]()
+        while len(known.queries) < self.searches and io.turns_left > 1:
+            queries = "\n".join(known.queries) or NONE
+            reply = await io.generate(role, question=asked, trajectory=known.trajectory, queries=queries)
+            query = taken(reply, read_search(reply.text))
+            if query is None:
+                break
+            seen = await io.step(Search((query,), source))
+            known.queries.append(query)
+            known.take(len(known.slots) + 1, query, documents(seen.hits, self.passage_words) or NONE)
+            for hit in seen.hits:
+                pages.setdefault(hit.passage.id, hit)
+        shown = documents(tuple(pages.values()), self.passage_words) or NONE
+        reply = await io.generate("reader", question=asked, documents=shown)
+        answer = taken(reply, read_answer(reply.text))
+        reply = await io.generate("refiner", query=asked, documents=shown)
+        evidence = taken(reply, read_summary(reply.text))
+        return f"{role} Q: {_line(asked)} | A: {_line(answer)} | Evidence: {_line(evidence)}"
+
+
+def _line(text: str) -> str:
+    """Returns a text as one line of bounded length."""
+    return " ".join(text.split())[:1000]

@@ -1,0 +1,89 @@
+"""Agents that search only for what they do not know: IKEA (arXiv 2505.07596) and AdaSearch (arXiv 2512.16883)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from searchgym.agents.base import EpisodeIO
+from searchgym.agents.jade import read_answer, taken
+from searchgym.agents.monolithic import Monolithic
+from searchgym.agents.parsing import Parsed, first_line, only_tag, said
+from searchgym.records import Answer, Question
+
+SEARCH: Final = "search"
+KNOW: Final = "know"
+"""Decisions of AdaSearch's decider."""
+
+
+def read_decision(text: str) -> Parsed[bool]:
+    """Parses ``<decision>search</decision>`` or ``<decision>know</decision>``; the value is whether to search.
+
+    Legal: exactly one of these forms. Fallback: to search.
+    """
+    body = only_tag(said(text), "decision")
+    return Parsed(body != KNOW, body in (SEARCH, KNOW))
+
+
+def read_known(text: str) -> Parsed[str]:
+    """Parses an answer from memory, ``<answer>..</answer>``.
+
+    Legal: this tag with at most 40 words, and nothing else. Fallback: the first line.
+    """
+    parsed = read_answer(text)
+    return parsed if parsed.legal else Parsed(first_line(said(text)), False)
+
+
+async def answer_from_memory(question: Question, io: EpisodeIO, trial: bool = False) -> str:
+    """Has the role ``knower`` answer a question without any page; returns its answer.
+
+    Args:
+        question: The question.
+        io: The episode.
+        trial: Whether the answer only tells what is known (`Call.prefix`), and the episode goes on without it.
+    """
+    reply = await io.open("knower", question=question.text).generate(prefix=trial)
+    reply.call.answer = taken(reply, read_known(reply.text))
+    return reply.call.answer
+
+
+class Ikea(Monolithic):
+    """Monolithic agent whose prompt asks it to search only for what it does not know (IKEA).
+
+    Outside of training it first gives a trial answer without pages, as role ``knower``, which does not affect the
+    episode: the score ``awareness`` compares its searching with what it knew. The credit term ``ikea`` is its reward.
+
+    Args:
+        probe: Whether it gives this answer.
+    """
+
+    def __init__(self, probe: bool = True) -> None:
+        super().__init__()
+        self.probe = probe
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        if self.probe and not io.training:
+            await answer_from_memory(question, io, trial=True)
+        await super().run(question, io)
+
+
+class AdaSearch(Monolithic):
+    """Agent that first decides whether to search, and then answers from memory or as the monolithic agent (AdaSearch).
+
+    A trial answer without pages, as role ``knower``, comes before the decision and does not affect it: the credit term
+    ``decision`` and the score ``awareness`` compare the decision with it. Deviation: the paper trains the two ways of
+    answering first and the decision after them; in a recipe the terms of both act at once, or one after the other by
+    two recipes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        await answer_from_memory(question, io, trial=True)
+        reply = await io.generate("decider", question=question.text)
+        if taken(reply, read_decision(reply.text)):
+            await super().run(question, io)
+        else:
+            await io.step(Answer(await answer_from_memory(question, io)))

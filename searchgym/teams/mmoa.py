@@ -1,0 +1,74 @@
+"""MMOA-RAG: a rewriter, a selector and a generator around one retrieval, trained together (arXiv 2501.15228)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Final
+
+from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.baselines import answer_from
+from searchgym.agents.jade import read_parts, read_selection, taken
+from searchgym.agents.parsing import Parsed
+from searchgym.records import Hit, Question, Search
+
+MOST_QUERIES: Final = 4
+"""Maximum number of sub-questions (the paper's)."""
+
+
+def read_queries(text: str, question: str) -> Parsed[list[str]]:
+    """Parses sub-questions to search for, ``<q1>..</q1><q2>..</q2>``, at most four.
+
+    Legal: only these tags, numbered from 1 in order, none empty, none twice; the question itself is allowed. Fallback:
+    the first four that can be parsed; the question if there is none.
+    """
+    parsed = read_parts(text, "")
+    parts = [part for part in parsed.value if part]
+    return Parsed(parts[:MOST_QUERIES] or [question], parsed.legal and len(parts) <= MOST_QUERIES)
+
+
+class MmoaRag:
+    """Agent in which a rewriter breaks the question up, a selector picks pages, and a generator answers (MMOA-RAG).
+
+    Each sub-question is searched for in a turn of its own, as far as the turns reach; the pages are taken in turns from
+    the hits of each. All roles get the answer's score (``outcome``) and their own penalty (``format``): the rewriter
+    for more than four sub-questions, the selector for a page twice or one that is not there, the generator for an
+    answer of more than 40 words, and each for any other text.
+
+    Source: the paper and its reviews; the penalties in the card are ours.
+
+    Args:
+        max_passages: Maximum number of pages that the selector sees.
+        passage_words: Maximum number of words shown of each page.
+    """
+
+    def __init__(self, max_passages: int = 10, passage_words: int = 100) -> None:
+        self.max_passages, self.passage_words = max_passages, passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        reply = await io.generate("rewriter", question=question.text)
+        found: list[Sequence[Hit]] = []
+        for query in taken(reply, read_queries(reply.text, question.text)):
+            if io.turns_left <= 1:
+                break
+            seen = await io.step(Search((query,)))
+            if seen.done:
+                return
+            found.append(seen.hits)
+        hits = in_turns(found)[: self.max_passages]
+        if hits:
+            pages = documents(hits, self.passage_words, "Document", first=0)
+            reply = await io.generate("selector", question=question.text, documents=pages)
+            hits = [hits[number] for number in taken(reply, read_selection(reply.text, len(hits)))]
+        await answer_from(question, tuple(hits), self.passage_words, io)
+
+
+def in_turns(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """Returns the hits of several lists, the best of each first, then the second of each, without repeated passages."""
+    kept: dict[str, Hit] = {}
+    for rank in zip_longest(*lists):
+        for hit in rank:
+            if hit is not None:
+                kept.setdefault(hit.passage.id, hit)
+    return list(kept.values())

@@ -1,0 +1,37 @@
+"""ParallelSearch: several independent queries in one search action (its repository, Tree-Shu-Zhao/ParallelSearch)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from searchgym.agents.base import EpisodeIO
+from searchgym.agents.monolithic import Monolithic
+from searchgym.records import Action, Invalid, Search
+
+SEPARATOR: Final = "##"
+"""Text between the queries of one search."""
+
+
+def split_queries(action: Action) -> Action:
+    """Returns a search as one of several queries where its text has a separator, ``first query ## second query``.
+
+    Empty queries are left out, and so is a query that repeats an earlier one; a search without any is `Invalid`. Other
+    actions are returned as they are.
+    """
+    if not isinstance(action, Search):
+        return action
+    parts = (part.strip() for query in action.queries for part in query.split(SEPARATOR))
+    queries = tuple(dict.fromkeys(part for part in parts if part))
+    return Search(queries, action.source) if queries else Invalid("every query is empty")
+
+
+class ParallelSearch(Monolithic):
+    """Monolithic agent that may ask several queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
+
+    The environment has to allow several queries (`max_queries`); a search of more than that is an invalid action.
+    Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search_count`` are its rewards.
+    """
+
+    def read(self, text: str, io: EpisodeIO) -> Action:
+        """Returns the action that a response means."""
+        return split_queries(super().read(text, io))

@@ -1,0 +1,49 @@
+"""AI-SearchPlanner: a planner that is trained decides what to search, a frozen generator answers (arXiv 2508.20368)."""
+
+from __future__ import annotations
+
+from searchgym.agents.base import EpisodeIO, documents
+from searchgym.agents.baselines import answer_from
+from searchgym.agents.jade import NONE, taken
+from searchgym.agents.mask import UNKNOWN, Knowledge, read_search
+from searchgym.records import Hit, Question, Search
+
+
+class SearchPlanner:
+    """Agent in which a planner searches or stops, and a generator answers from all pages found (AI-SearchPlanner).
+
+    The planner sees its queries with their pages; it writes what M-ASK's search role writes, ``<search>query</search>``
+    or ``<end>``, and anything else is treated as there (`read_search`). The generator is JADE's (`read_answer`). A
+    recipe freezes the generator by a model key, and rewards the planner alone by ``outcome``, ``process`` and
+    ``costs``. The note ``rounds`` of an episode is the number of times that the planner was asked.
+
+    Source: the abstract and summaries of the paper; no code is public. The form of the prompts is ours.
+
+    Args:
+        max_searches: Maximum number of searches; the environment may allow fewer.
+        max_passages: Maximum number of pages that the generator sees; the earliest are kept.
+        passage_words: Maximum number of words shown of each page.
+    """
+
+    def __init__(self, max_searches: int = 5, max_passages: int = 15, passage_words: int = 100) -> None:
+        self.max_searches, self.max_passages, self.passage_words = max_searches, max_passages, passage_words
+
+    async def run(self, question: Question, io: EpisodeIO) -> None:
+        """Runs one episode."""
+        known, pages, rounds = Knowledge(question.text, [], UNKNOWN), dict[str, Hit](), 0
+        while rounds < self.max_searches and io.turns_left > 1:
+            rounds += 1
+            queries = "\n".join(known.queries) or NONE
+            reply = await io.generate("planner", question=question.text, trajectory=known.trajectory, queries=queries)
+            query = taken(reply, read_search(reply.text))
+            if query is None:
+                break
+            seen = await io.step(Search((query,)))
+            if seen.done:
+                return
+            known.queries.append(query)
+            known.take(len(known.slots) + 1, query, documents(seen.hits, self.passage_words) or NONE)
+            for hit in seen.hits:
+                pages.setdefault(hit.passage.id, hit)
+        io.note("rounds", rounds)
+        await answer_from(question, tuple(pages.values())[: self.max_passages], self.passage_words, io)

@@ -1,0 +1,82 @@
+"""Evidence of an episode: which turns found gold pages, and which facts behind the answer its searches support."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from searchgym.graphs.text import holds, norm
+from searchgym.records import Episode, Passage, Question, Triple, title_key
+
+
+def new_pages(episode: Episode, question: Question) -> dict[int, int]:
+    """Returns, for each turn that looked for something, how many gold pages it was the first of the episode to find.
+
+    A page is found by a search that has it among its hits, or by opening it. A question without gold pages gives 0
+    everywhere.
+    """
+    missing = {title_key(title) for title in question.gold_titles or ()}
+    seen: dict[int, set[str]] = defaultdict(set)
+    for search in episode.searches:
+        seen[search.turn] |= {title_key(hit.passage.title) for hit in search.hits}
+    for opened in episode.opens:
+        seen[opened.turn] |= {title_key(opened.title)}
+    found = {}
+    for turn in sorted(seen):
+        found[turn] = len(missing & seen[turn])
+        missing -= seen[turn]
+    return found
+
+
+def acting_calls(episode: Episode) -> dict[int, int]:
+    """Returns the index of the call that made each turn's action: the turn's last one that is no trial answer."""
+    return {call.turn: index for index, call in enumerate(episode.calls) if not call.prefix}
+
+
+def supported_facts(question: Question, episode: Episode) -> list[Triple]:
+    """Returns the facts of a question that one found passage states: it holds the fact's subject and its object."""
+    passages = list({hit.passage.id: hit.passage for search in episode.searches for hit in search.hits}.values())
+    return [fact for fact in question.evidences or () if any(_states(passage, fact) for passage in passages)]
+
+
+def _states(passage: Passage, fact: Triple) -> bool:
+    text = f"{passage.title} {passage.text}"
+    return holds(text, fact.subject) and holds(text, fact.object)
+
+
+def supported(question: Question, episode: Episode) -> float:
+    """Returns the share of a question's facts that the episode's searches support; 0 if it has none."""
+    return len(supported_facts(question, episode)) / max(len(question.evidences or ()), 1)
+
+
+def connected(question: Question, episode: Episode) -> float:
+    """Returns the share of a question's facts that are supported and connected with the answer by supported facts.
+
+    Two facts are connected if they share an entity, and a fact is connected with the answer if it holds it. Where not
+    all facts of the question hang together with its answer, as in a comparison, this is `supported`.
+    """
+    facts = list(question.evidences or ())
+    if len(_linked(facts, question.golds)) < len(facts):
+        return supported(question, episode)
+    return len(_linked(supported_facts(question, episode), question.golds)) / max(len(facts), 1)
+
+
+def _linked(facts: Sequence[Triple], golds: Sequence[str]) -> list[Triple]:
+    """Returns the facts that are reached from the gold answers, breadth first over shared entities."""
+    reached, linked, left = {norm(gold) for gold in golds}, list[Triple](), list(facts)
+    while near := [fact for fact in left if {norm(fact.subject), norm(fact.object)} & reached]:
+        linked += near
+        left = [fact for fact in left if fact not in near]
+        reached |= {norm(name) for fact in near for name in (fact.subject, fact.object)}
+    return linked
+
+
+def named_entities(question: Question, episode: Episode) -> float:
+    """Returns the share of the entities in a question's facts that the model's own text names; 0 if it has none."""
+    names = dict.fromkeys(norm(name) for fact in question.evidences or () for name in (fact.subject, fact.object))
+    written = " ".join(call.text for call in episode.calls if not call.prefix)
+    return sum(holds(written, name) for name in names) / max(len(names), 1)
+
+
+MEASURES = {"connected": connected, "supported": supported, "entities": named_entities}
+"""Measures of an episode's evidence, each a share, by `CreditOptions.evidence_of`."""

@@ -1,0 +1,277 @@
+"""Pages that a writer makes up: the schedule, marks, faults, the policy as its own engine, and the leaderboard."""
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+
+from searchgym.agents.base import load_agent
+from searchgym.cards import WorldSpec
+from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.corpora.worlds.build import build_world
+from searchgym.envs import find_env, load_task
+from searchgym.errors import CardError, RetrieverError, UsageError
+from searchgym.protocol import get_protocol
+from searchgym.records import Call, Context, Episode, Hit, Passage, Searched, Span, simulated_share
+from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
+from searchgym.rollout.engine import Engine
+from searchgym.rollout.models import Model
+from searchgym.rollout.sampler import Sampled
+from searchgym.simulated.engine import SimulatedRetriever, open_engine
+from searchgym.simulated.paragraphs import ParagraphWriter
+from searchgym.simulated.ssrl import form, form_of, written
+from searchgym.simulated.writers import ModelWriter, Wanted, pages_in
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.recipe.load import load_recipe
+
+QUESTIONS = build_world(WorldSpec("simple", 60, 1, "train")).questions[:8]
+CARD = find_retriever({"kind": "simulated", "model": "test_simulated:Kinds", "pages": 2, "end": 0.5})
+
+
+class Kinds:
+    """A writer that says what was wanted of it."""
+
+    def __init__(self, found=None):
+        self.found, self.wanted = found, []
+
+    def write(self, wanted):
+        self.wanted += wanted
+        return [["a page", "another", "a third"][: one.pages] for one in wanted] if self.found is None else self.found
+
+
+class Scripted:
+    """A sampler of messages with the given replies, in order."""
+
+    version, max_context = 0, 10**6
+
+    def __init__(self, *replies):
+        self.replies, self.asked = list(replies), []
+
+    def sample(self, requests):
+        self.asked += [messages_of(request.ids) for request in requests]
+        texts = [self.replies.pop(0) for _ in requests]
+        return [Sampled(np.array([*map(ord, t)], np.int32), np.full(len(t), -1, np.float32), "stop") for t in texts]
+
+    def close(self):
+        pass
+
+
+def model(*replies):
+    sampler = Scripted(*replies)
+    return Model.over("policy", sampler, MessageFormat(get_protocol("tags"))), sampler
+
+
+def test_noise_grows_by_zerosearchs_formula():
+    """b = 4, from 0 to 0.5: at half of the steps (2 - 1) / 3 of it, 1/6."""
+    retriever = SimulatedRetriever(CARD, Kinds())
+    chances = []
+    for step in (None, 0, 50, 100, 200):
+        retriever.at_step(step, 100)
+        chances.append(retriever.probability)
+    assert chances == pytest.approx([0, 0, 1 / 6, 0.5, 0.5])
+
+
+def test_the_share_of_noisy_pages_is_the_schedules():
+    retriever = SimulatedRetriever(CARD, Kinds())
+    queries = [f"query {n}" for n in range(2000)]
+    retriever.at_step(100, 100)
+    hits = retriever.search_for(["x"] * 2000, queries, 3)
+    noisy = sum(own[0].passage.id.startswith("simulated:noisy/") for own in hits)
+    assert noisy == retriever.noisy and abs(noisy / 2000 - 0.5) < 0.04 and retriever.asked == 2000
+    assert retriever.search_for(["x"], queries[:1], 3) == hits[:1], "drawn by seed, step and query alone"
+    retriever.at_step(None, 100)
+    clean = retriever.search_for(["x"] * 50, queries[:50], 3)
+    assert all(hit.passage.id.startswith("simulated:useful/") for own in clean for hit in own)
+
+
+def test_pages_are_marked_and_counted():
+    retriever = SimulatedRetriever(CARD, Kinds(), QUESTIONS)
+    (hits,) = retriever.search_for([QUESTIONS[0].id], ["q"], 3)
+    assert [hit.score for hit in hits] == [1, 0.5] and len({hit.passage.id for hit in hits}) == 2
+    real = Hit(Passage("7", "T", "t"), 1.0)
+    assert simulated_share([Searched(1, "q", tuple(hits)), Searched(2, "q", (real, real))]) == 0.5
+    assert simulated_share([]) == 0
+
+
+def test_the_writer_sees_the_answer_only_if_the_card_says_so():
+    for answers in (True, False):
+        writer = Kinds()
+        retriever = SimulatedRetriever(dataclasses.replace(CARD, answers=answers), writer, QUESTIONS)
+        retriever.search_for([QUESTIONS[0].id, "proposed"], ["q", "r"], 1)
+        assert [one.question for one in writer.wanted] == [QUESTIONS[0] if answers else None, None]
+        assert [one.pages for one in writer.wanted] == [1, 1]
+
+
+@pytest.mark.parametrize("found", [None, [], [["a"], ["b"]], [[1]], ["page"], [None], "pages"])
+def test_a_writer_that_writes_something_else_is_a_fault(found):
+    class Broken(Kinds):
+        def write(self, wanted):
+            return found
+
+    with pytest.raises(RetrieverError, match="writer"):
+        SimulatedRetriever(CARD, Broken()).search_for(["x"], ["q"], 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "pages"),
+    [
+        ("Doc 1: Zor is a film.\nDoc 2: Its director\nis Ulo.", ["Zor is a film.", "Its director is Ulo."]),
+        ("Sure!\n**Document 1:** one\nDoc 2) two\nDoc 3: three", ["one", "two"]),
+        ("one\n\ntwo", ["one", "two"]),
+        ("", []),
+        ("Doc 1:\nDoc 2:", []),
+        ("Doc 1: " + "word " * 50, ["word " * 9 + "word"]),
+    ],
+)  # fmt: skip
+def test_documents_are_found_in_a_reply(text, pages):
+    found = [page.strip("* ") for page in pages_in(text, 2, 5)]
+    assert found == pages
+
+
+def test_a_model_writes_useful_and_noisy_pages():
+    own, sampler = model("Doc 1: good", "Doc 1: bad")
+    writer = ModelWriter(own, 0.8)
+    question = QUESTIONS[0]
+    assert writer.write([Wanted("q1", question, True, 3, 9, 1), Wanted("q2", None, False, 3, 9, 2)]) == [
+        ["good"],
+        ["bad"],
+    ]
+    first, second = (messages[0]["content"] for messages in sampler.asked)
+    assert "must be useful" in first and question.answers[0] in first and first.endswith("Query: q1")
+    assert "must be noise" in second and "answer:" not in second and "about 9 words" in second
+
+
+def test_paragraphs_stand_in_for_a_model():
+    question = next(q for q in QUESTIONS if q.kind == "single")
+    title = question.gold_titles[0]
+    useful, noisy = ParagraphWriter().write(
+        [Wanted(title, question, True, 3, 40, 1), Wanted(title, question, False, 3, 40, 1)]
+    )
+    gold = next(p.text.strip() for p in question.paragraphs if p.supporting)
+    assert useful[0] == gold and gold not in noisy and len(noisy) == 3
+    assert ParagraphWriter().write([Wanted(title, None, True, 3, 40, 1)]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("card", "says"),
+    [
+        ({"kind": "simulated"}, "missing key model"),
+        ({"kind": "simulated", "model": "tiny", "end": 2}, "end is from 0 to 1"),
+        ({"kind": "simulated", "model": "tiny", "page": 2}, "did you mean 'pages'"),
+    ],
+)
+def test_cards_are_strict(card, says):
+    with pytest.raises(CardError, match=says):
+        find_retriever(card)
+
+
+def test_it_is_neither_wrapped_nor_without_a_writer():
+    inner = {"kind": "simulated", "model": "test_simulated:Kinds"}
+    with pytest.raises(UsageError, match="simulated engine"):
+        load_task(find_env("World-v0"), world={"size": 60}, retriever={"kind": "cache", "of": inner})
+    with pytest.raises(UsageError, match="has no write"):
+        open_engine(find_retriever({"kind": "simulated", "model": "builtins:list"}), ())
+
+
+def episodes_of(agent, task, models=None):
+    found = []
+    asyncio.run(Engine(task, agent, models).run(task.questions[:3], found.append))
+    return found
+
+
+def test_episodes_and_scores_are_marked():
+    card = {"kind": "simulated", "model": "searchgym.simulated.paragraphs:ParagraphWriter", "words": 60}
+    task = load_task(find_env("World-v0"), world={"size": 60}, retriever=card)
+    for episode in episodes_of(load_agent("oracle"), task):
+        assert (episode.reward, episode.scores["simulated"]) == (1.0, 1.0)
+    real = load_task(find_env("World-v0"), world={"size": 60})
+    assert all("simulated" not in episode.scores for episode in episodes_of(load_agent("oracle"), real))
+
+
+# -- the policy as its own engine ----------------------------------------------------------------------------------
+
+
+def ssrl_episode(*replies):
+    own, sampler = model(*replies)
+    task = load_task(find_env("World-v0"), world={"size": 60})
+    (episode,) = _one(task, own)
+    return episode, sampler
+
+
+def _one(task, own):
+    found = []
+    engine = Engine(task, load_agent("ssrl"), {"searcher": own, "engine": own}, training=True)
+    asyncio.run(engine.run(task.questions[:1], found.append))
+    return found
+
+
+def test_the_policy_writes_its_own_pages():
+    episode, sampler = ssrl_episode(
+        "<think>a</think><search>Zor</search>", "Zor is <b>a</b> film.</information> more", "<answer>x</answer>"
+    )
+    (searched,) = episode.searches
+    (hit,) = searched.hits
+    assert (searched.query, hit.passage.text) == ("Zor", "Zor is  a  film.")
+    assert hit.passage.id == "simulated:ssrl/1-0" and episode.scores["simulated"] == 1
+    assert [(call.role, call.prefix) for call in episode.calls] == [
+        ("searcher", False), ("engine", True), ("searcher", False),
+    ]  # fmt: skip
+    shown = sampler.asked[2][-1]["content"]
+    assert "<information>" in shown and "Zor is  a  film." in shown and "more" not in shown
+    assert episode.turns == 2
+
+
+def test_what_it_writes_as_an_engine_is_not_trained_on():
+    """SSRL masks information: it is an observation in the searcher's sequence, and the fork leaves the batch."""
+    episode, _ = ssrl_episode("<search>Zor</search>", "a page</information>", "<answer>x</answer>")
+    samples = [s for s in samples_from(episode) if not all(call.prefix for call in s.calls)]
+    (sample,) = samples
+    trained = "".join(chr(i) for i in sample.ids[sample.mask] if i < ASSISTANT)
+    assert trained == "<search>Zor</search><answer>x</answer>"
+
+
+@pytest.mark.parametrize(
+    ("texts", "score"),
+    [
+        (["<think>a</think><search>q</search>", "<think>b</think><answer>x</answer>"], 1),
+        (["<think>a</think><answer>x</answer>"], 0.5),
+        (["<think>a</think><search>q</search>", "<answer>x</answer>"], 0.5 * 1 / 2),
+        (["<think>a</think><think>b</think><think>c</think><answer>x</answer>"], 1 / 3),
+        (["<search>q</search><think>a</think><answer>x</answer>"], 0),
+        (["<think>a</think>"], 0),
+        (["<think> </think><answer>x</answer>"], 0),
+        (["<think>a</think><b>c</b><answer>x</answer>"], 0),
+        (["<think>a</think><search>q\nr</search><answer>x</answer>"], 0),
+        (["<think>a</think>" * 9 + "<answer>x</answer>"], 0),
+        ([""], 0),
+    ],
+)
+def test_the_form_by_hand(texts, score):
+    assert form_of(texts) == pytest.approx(score)
+
+
+def test_the_form_is_a_credit_term():
+    span = Span("model", np.array([1], np.int32), np.array([-1], np.float32))
+    context = Context(None, 0, [Span("prompt", np.array([0], np.int32)), span])
+    call = Call(0, 1, 2, "searcher", "policy", 1, text="<think>a</think><answer>x</answer>")
+    assert form([Episode("e", "q", "a", "e", contexts=[context], calls=[call])], None) == [[0.5]]
+    assert written("<b>a</b></information> rest") == "a"
+
+
+def test_the_recipe_loads():
+    recipe = load_recipe("tiny-zerosearch")
+    card = find_retriever(recipe.env_options["retriever"])
+    assert (card.kind, card.start, card.end, card.base) == ("simulated", 0.0, 0.5, 4)
+
+
+@pytest.mark.slow
+def test_smollm2_writes_pages():
+    """One real run: pages of a language model, marked, and read by an agent."""
+    pytest.importorskip("gguf")
+    card = {"kind": "simulated", "model": "smollm2", "pages": 2, "words": 15}
+    task = load_task(find_env("World-v0"), world={"size": 60}, retriever=card, retriever_deadline=300.0)
+    (hits,) = task.retriever.search_for([task.questions[0].id], ["Where is Paris?"], 3)
+    task.retriever.writer.close()
+    assert 1 <= len(hits) <= 2 and all(len(hit.passage.text.split()) <= 30 for hit in hits)
+    assert all(hit.passage.id.startswith("simulated:useful/") for hit in hits)

@@ -1,0 +1,143 @@
+"""The documentation site: its hooks by hand, and the whole of it, built without network, link by link."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OFFLINE = """
+import socket, sys
+def refused(*_):
+    raise OSError("the site was to be built without network")
+socket.socket.connect = socket.getaddrinfo = refused
+from mkdocs.__main__ import cli
+cli()
+"""
+
+
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_lead_to_pages_or_become_text() -> None:
+    turn = hooks().with_links
+    assert turn("[a](docs/training.md#x)", "") == "[a](training.md#x)"
+    assert turn("[s](../SECURITY.md), [`e`](own_corpus.md)", "docs") == "[s](security.md), [`e`](own_corpus.md)"
+    assert turn("![p](docs/demo.png)", "") == "![p](demo.png)"
+    assert turn('<source srcset="docs/a.png"><img src="docs/b.png">', "") == '<source srcset="a.png"><img src="b.png">'
+    assert turn("see [the Makefile](Makefile)", "") == "see the Makefile"
+    assert turn("[out](https://a.invalid/b), [here](#c)", "docs") == "[out](https://a.invalid/b), [here](#c)"
+    assert turn("[gone](docs/../nowhere.md)", "") == "[gone](docs/../nowhere.md)"  # the strict build then fails
+    assert turn("```\n[a](docs/b.md)\n```", "") == "```\n[a](docs/b.md)\n```"
+    assert turn("with [A](among other artists)", "docs") == "with [A]&#40;among other artists)"
+
+
+def test_a_notebook_is_its_text_and_code_without_the_badge() -> None:
+    text = """{"cells": [
+        {"cell_type": "markdown", "source": ["# One\\n", "[![b](https://x.invalid/b.svg)](https://x.invalid) then"]},
+        {"cell_type": "code", "source": ["print(1)"], "outputs": [{"text": "1"}]}]}"""
+    assert hooks().notebook(text) == "# One\nthen\n\n```python\nprint(1)\n```\n"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", text, re.MULTILINE)
+    site = hooks()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | set(site.ELSEWHERE.values())
+    pages |= {f"reference/{package}.md" for package in site.PACKAGES}
+    assert sorted(named) == sorted(pages)
+    assert all((ROOT / source).exists() for source in site.ELSEWHERE)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    site = hooks()
+    for package in site.PACKAGES:
+        file = ROOT / "searchgym" / Path(*package.split(".")) / "__init__.py"
+        assert "__all__" in file.read_text(encoding="utf-8")
+        page = site.reference(package)
+        module = importlib.import_module(f"searchgym.{package}")
+        assert re.findall(r"^::: (\S+)$", page, re.MULTILINE) == [
+            f"searchgym.{package}.{name}" for name in sorted(module.__all__, key=str.lower)
+        ]
+    assert ast.parse((ROOT / "docs" / "site.py").read_text(encoding="utf-8"))
+
+
+class Page(HTMLParser):
+    """Links, anchors and loaded files of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "link" and given.get("rel") in {"stylesheet", "icon", "preload"}:
+            self.loaded.append(given["href"])
+        if tag in {"script", "img", "source", "iframe"}:
+            self.loaded += [given[name] for name in ("src", "srcset") if given.get(name)]
+
+
+def broken(site: Path) -> list[str]:
+    """Returns one line for each link of a site that leads nowhere, and each file that is loaded from elsewhere."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    found = []
+    for path, page in pages.items():
+        for target in [*page.links, *page.loaded]:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                if target in page.loaded and parts.scheme != "data":
+                    found.append(f"{path.name} loads {target}")
+                continue
+            other = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
+            other = other / "index.html" if other.is_dir() else other
+            if not other.is_file():
+                found.append(f"{path.name}: {target}")
+            elif parts.fragment and other.suffix == ".html":
+                anchors = pages[next(own for own in pages if own.resolve() == other)].anchors
+                if unquote(parts.fragment) not in anchors:
+                    found.append(f"{path.name}: {target}, an anchor that is not there")
+    return found
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<h1 id="x">a</h1><a href="b.html#y"></a><a href="#x"></a><a href="c.html"></a>')
+    (tmp_path / "b.html").write_text('<img src="https://x.invalid/p.png"><a href="a.html#x"></a>')
+    assert sorted(broken(tmp_path)) == [
+        "a.html: b.html#y, an anchor that is not there",
+        "a.html: c.html",
+        "b.html loads https://x.invalid/p.png",
+    ]
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_network_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    found = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert found.returncode == 0, found.stderr
+    assert broken(tmp_path / "site") == []
+    reference = (tmp_path / "site" / "reference" / "envs.html").read_text(encoding="utf-8")
+    assert "Registers a new environment with Gymnasium in one call." in reference
+    assert not (tmp_path / "site" / "site.py").exists()

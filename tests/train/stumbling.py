@@ -1,0 +1,90 @@
+"""Attempts of searchers that stumble: real episodes of scripted models, 25 questions with eight attempts each."""
+
+import dataclasses
+import random
+
+from searchgym.agents.oracle_roles import OracleRoles
+from searchgym.corpora.retrieval.index.distractors import passages_of
+from searchgym.envs.registration import find_env
+from searchgym.envs.task import load_task
+from searchgym.graphs.text import base_title
+from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.tokens import TokenFormat
+from searchgym.train.demonstrations.oracle import quotes_of
+from searchgym.train.demonstrations.play import Demonstration, play
+from searchgym.train.demonstrations.teams import play_team
+
+QUESTIONS, ATTEMPTS = 25, 8
+
+
+def world():
+    """Returns a small world with as many questions, and the token format of the tiny model."""
+    task = load_task(find_env("searchgym/World-v0"), world={"split": "train", "size": 60, "seed": 3}, reward="em")
+    task = dataclasses.replace(task, questions=task.questions[:QUESTIONS])
+    return task, TokenFormat(load_tokenizer("tiny"), task.rules.protocol, chat=True)
+
+
+def monolithic(task, form, agent="search-r1"):
+    """Returns attempts that repeat searches, misspell actions, stop early and guess, with an own chance of each."""
+    played = []
+    for attempt in range(ATTEMPTS):
+        rng = random.Random(f"attempt {attempt}")
+        shown = [Demonstration(q, turns_of(q, rng, agent == "praise"), False) for q in task.questions]
+        played.append(play(task, shown, form, agent))
+    return grouped(played)
+
+
+def turns_of(question, rng, trials):
+    """Returns the turns of one attempt; with trial answers, which are right once all pages were asked for."""
+    left, turns = list(question.gold_titles), []
+
+    def trial():
+        right = not left or rng.random() < 0.2
+        turns.extend([f"<answer>{question.answers[0] if right else 'unknown'}</answer>"] if trials else [])
+
+    trial()
+    for _ in range(4):
+        luck = rng.random()
+        if not left or luck < 0.2:
+            break
+        if luck < 0.3:
+            turns.append("<search>")  # illegal
+            continue
+        name = "Nobody" if luck < 0.45 else base_title(left.pop(0))
+        turns.append(f"<search> {name}</search>")
+        trial()
+    right = not left if rng.random() < 0.8 else bool(left)
+    return (*turns, f"<answer>{question.answers[0] if right else 'unknown'}</answer>")
+
+
+class Clumsy(OracleRoles):
+    """An oracle of M-ASK's roles that now and then writes what no parser takes."""
+
+    def __init__(self, question, quotes, rng):
+        super().__init__(question, quotes, rng, 0.5)
+        self.dice = rng
+
+    def reply(self, role, fields):
+        return "well" if self.dice.random() < 0.08 else super().reply(role, fields)
+
+
+def team(task, form):
+    """Returns attempts of M-ASK's team."""
+    pages = {passage.title: passage for passage in passages_of(task.retriever) or ()}
+    played = []
+    for attempt in range(ATTEMPTS):
+        rng = random.Random(f"attempt {attempt}")
+        oracles = {q.id: Clumsy(q, quotes_of(q, pages), rng) for q in task.questions}
+        played.append(play_team("m-ask", task, oracles, form))
+    return grouped(played)
+
+
+def grouped(played):
+    """Returns groups of attempts, given the episodes of all questions by attempt."""
+    groups = []
+    for attempts in zip(*played, strict=True):
+        for number, episode in enumerate(attempts):
+            episode.attempt, episode.group_uid = number, f"0/{episode.question_id}"
+            episode.id = f"{episode.question_id}#{number}@0"
+        groups.append(list(attempts))
+    return groups

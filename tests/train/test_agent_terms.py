@@ -1,0 +1,169 @@
+"""Credit terms of single kinds of agents, each number worked by hand from the papers' rules."""
+
+import dataclasses
+
+import pytest
+from test_credit import team
+
+from searchgym.errors import CardError, DataError
+from searchgym.records import Answer, Hit, Passage, Question, Searched
+from searchgym.train.credit.agent_terms import AGENT_TERMS, order_penalty
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import Credit
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import CreditOptions
+
+
+def search(turn, query="x", pages="", source=""):
+    return Searched(turn, query, tuple(Hit(Passage(p, p, ""), 1.0) for p in pages), source)
+
+
+def rows(name, *episodes, kind=None, score=lambda episode, text: float(text or 0), **options):
+    made = CreditOptions(terms=[name], **options)
+    context = CreditContext(made, {}, score, lambda episode: Question("q", "Q?", ("a",), kind=kind))
+    return Credit(made, context).allocate(list(episodes))
+
+
+ONE = [{"role": "searcher"}]
+
+
+@pytest.mark.parametrize(
+    ("searches", "share"),
+    [
+        ([], 0),
+        ([search(1, "a", "pq")], 1),
+        ([search(1, "a", "pq"), search(2, " A ", "r")], 1 / 2),  # asked before
+        ([search(1, "a", "pq"), search(2, "b", "qp")], 1 / 2),  # nothing new
+        ([search(1, "a"), search(2, "b", "p"), search(3, "c", "pq"), search(4, "c", "r")], 2 / 4),
+    ],
+)
+def test_process_is_the_share_of_searches_that_were_of_use(searches, share):
+    assert rows("process", team(ONE, searches=searches)) == [[share]]
+    planner = [{"role": "planner"}, {"role": "planner"}, {"role": "generator"}]
+    assert rows("process", team(planner, searches=searches)) == [[share] * 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "turns", "value"),
+    [
+        ("comparison", [1, 1], 0.45), ("comparison", [1, 1, 1, 2], 0.45), ("comparison", [1, 2, 2], 0.0),
+        ("comparison", [], 0.0), ("bridge", [1, 1], 0.0), ("bridge", [1, 2, 2], 0.15), ("bridge", [], 0.15),
+        (None, [2], 0.15), (None, [3, 3], 0.0),
+    ],
+)  # fmt: skip
+def test_decomposition_looks_at_the_first_search(kind, turns, value):
+    assert rows("decomposition", team(ONE, searches=[search(t) for t in turns]), kind=kind) == [[value]]
+
+
+def released_count(prompt_and_own, comparison):
+    """ParallelSearch's count reward as its code states it, of the tag's occurrences in prompt and response."""
+    n = prompt_and_own
+    return 0.35 - 0.35 * abs(n - 3) if comparison else 0.35 - 0.35 * abs(min(n, 4) - 4)
+
+
+@pytest.mark.parametrize("kind", ["comparison", "bridge"])
+@pytest.mark.parametrize("actions", range(6))
+def test_search_count_is_the_released_one(kind, actions):
+    searches = [search(turn) for turn in range(1, actions + 1) for _ in range(2)]
+    ((value,),) = rows("search_count", team(ONE, searches=searches), kind=kind)
+    assert value == pytest.approx(released_count(actions + 2, kind == "comparison"))
+    assert (value == pytest.approx(0.35)) == (actions == 1 if kind == "comparison" else actions >= 2)
+
+
+def test_a_reward_of_an_episode_goes_to_the_last_call_of_each_sequence():
+    episode = team([{"role": "a"}, {"role": "b", "prefix": True}, {"role": "c"}], searches=[search(1, "a", "p")])
+    for name in ("process", "decomposition"):
+        ((first, trial, last),) = rows(name, episode)
+        assert first == last > 0 and trial == 0
+
+
+@pytest.mark.parametrize(
+    ("sources", "penalty"),
+    [
+        ("", 0), ("lll", 0), ("w", -1), ("lw", -1), ("llw", -1), ("lllw", -0.2), ("llllw", -0.15), ("lllllw", -0.1),
+        ("llllllw", -0.045), ("lllllllw", -0.03), ("llllllllw", -0.01), ("l" * 30 + "w", -0.01), ("lllww", -0.2),
+    ],
+)  # fmt: skip
+def test_the_order_of_sources_costs_what_hiersearch_says(sources, penalty):
+    assert order_penalty(["" if source == "l" else "web" for source in sources]) == pytest.approx(penalty)
+
+
+def level(reward, tools, searches=(), legal=True, answer="x"):
+    calls = [{"role": "planner", "legal": legal}, {"role": "web"}, {"role": "planner"}]
+    return team(
+        calls, reward=reward, searches=list(searches), notes={"tools": tools}, stop_reason="answer",
+        answer=None if answer is None else Answer(answer),
+    )  # fmt: skip
+
+
+def test_hiersearch_by_hand():
+    web, own = search(1, source="web"), search(1)
+    assert rows("hiersearch", level(0.4, 1.0)) == [[0.4] * 3]
+    assert rows("hiersearch", level(0.0, 2 / 3)) == [pytest.approx([0.1 * 2 / 3] * 3)]
+    assert rows("hiersearch", level(0.0, 0.0)) == [[0.0] * 3]
+    assert rows("hiersearch", level(0.4, 1.0, legal=False)) == [[0.0, 0.4, 0.0]]  # of the planner alone
+    assert rows("hiersearch", level(0.4, 1.0, answer=None)) == [[0.0] * 3]
+    assert rows("hiersearch", level(0.4, 0.5, [own, web]), local_first=True) == [pytest.approx([0.05] * 3)]
+    assert rows("hiersearch", level(0.4, 0.5, [own] * 3 + [web]), local_first=True) == [pytest.approx([0.2] * 3)]
+    assert rows("hiersearch", level(0.4, 0.5, [own, web])) == [[0.4] * 3]
+
+
+@pytest.mark.parametrize(
+    ("em", "actions", "legal", "reward"),
+    [
+        (1, 0, True, 1.6), (1, 1, True, 1.4), (1, 2, True, 1.2), (1, 3, True, 1.0), (1, 9, True, 1.0),
+        (0, 0, True, 0.0), (0, 1, True, 0.05), (0, 4, True, 0.05), (1, 0, False, -1.0), (0, 2, False, -1.0),
+    ],
+)  # fmt: skip
+def test_ikea_by_hand(em, actions, legal, reward):
+    calls = [{"role": "knower", "prefix": True, "legal": False}, {"role": "searcher", "legal": legal}]
+    searches = [search(turn) for turn in range(1, actions + 1) for _ in range(2)]
+    episode = team(calls, scores={"em": float(em)}, searches=searches)
+    assert rows("ikea", episode) == [[0.0, pytest.approx(reward)]]
+
+
+def decided(answer, searches):
+    calls = [{"role": "knower", "prefix": True, "answer": answer}, {"role": "decider"}, {"role": "searcher"}]
+    return team(calls, searches=[search(1)] * searches)
+
+
+def test_a_decision_is_right_if_what_is_known_is_not_searched_for():
+    """Three of four trial answers are right: the question is known, and not to search is right."""
+    group = [decided("1", 0), decided("1", 2), decided("0", 0), decided("1", 1)]
+    assert rows("decision", *group) == [[1, 1, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]
+    unknown = [decided("0", 0), decided("0", 1), decided("1", 1), decided("0", 0)]
+    assert rows("decision", *unknown) == [[0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]]
+    assert rows("decision", *unknown, known_share=0.25)[1] == [0, 0, 0]
+    assert Credit(CreditOptions(terms=["decision"])).trains_prefixes
+
+
+def test_a_decision_needs_a_trial_answer():
+    with pytest.raises(DataError, match="agent adasearch"):
+        rows("decision", team(ONE))
+
+
+@pytest.mark.parametrize("name", sorted(AGENT_TERMS))
+def test_no_term_falls_over_an_episode_of_which_little_is_known(name):
+    """An episode without calls, one without searches and one cut off: the row fits, or the term says what it needs."""
+    for episode in (team([]), team(ONE), dataclasses.replace(team(ONE), stop_reason="context", error="full")):
+        if name == "decision":
+            with pytest.raises(DataError):
+                rows(name, episode)
+        else:
+            assert [len(row) for row in rows(name, episode)] == [len(episode.calls)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["credit.terms=[decision]"], "set it to role or role-turn"),
+        (["credit.terms=[outcome, ikea]"], "takes the place of outcome"),
+        (["credit.terms=[process]", "advantage.chain=episode", "advantage.normalise=role"], "process gives many"),
+        (["credit.terms=[decision]", "credit.known_share=0", "advantage.normalise=role"], "above 0 and at most 1"),
+        (["credit.known_share=0.4"], "no term of .* reads it"),
+        (["credit.terms=[proces]"], "did you mean 'process'"),
+    ],
+)
+def test_terms_that_do_not_fit_are_refused(overrides, said):
+    with pytest.raises(CardError, match=said):
+        load_recipe("tiny-grpo", overrides)

@@ -1,0 +1,325 @@
+"""Every credit term, and every estimator that gives credit of its own, changes what is learnt from recorded episodes.
+
+A term bites if it changes the advantage of at least 5 % of the calls of 200 episodes, towards what it is there for. The
+check is itself checked: with the term at zero, or turned round, it fails.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pytest
+import stumbling
+import torch
+
+from searchgym.agents import load_agent
+from searchgym.graphs.text import norm
+from searchgym.practice import controls
+from searchgym.train.algorithms import estimators, tree
+from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.losses import policy_sums, token_weights
+from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.algorithms.tree import assign_tree
+from searchgym.train.credit.credit import BUILT_IN, Credit
+from searchgym.train.credit.terms import TERMS
+from searchgym.train.recipe.options import AdvantageOptions, CreditOptions, LossOptions
+
+LEAST = 0.05
+"""Share of the calls whose advantage a term must change."""
+
+
+def right(question, text):
+    """Tells whether a text is a gold answer."""
+    return float(norm(text or "") in {norm(gold) for gold in question.golds})
+
+
+def found(question, episode):
+    """Returns the share of the gold pages that an episode found."""
+    titles = {hit.passage.title for search in episode.searches for hit in search.hits}
+    return len(titles & set(question.gold_titles)) / len(question.gold_titles)
+
+
+def before(episode, index):
+    """Returns the searches that an episode had made before a call."""
+    return [search.query for search in episode.searches if search.turn < episode.calls[index].turn]
+
+
+def finds(question, episode, index):
+    """Tells whether a call's own search has a gold page among its hits that no earlier search had."""
+    turn = episode.calls[index].turn
+    hits = {True: set(), False: set()}
+    for search in episode.searches:
+        if search.turn <= turn:
+            hits[search.turn == turn] |= {hit.passage.title for hit in search.hits}
+    return float(bool((hits[True] - hits[False]) & set(question.gold_titles)))
+
+
+def ends(episode, index):
+    """Tells whether a call is the last of its episode."""
+    return index == len(episode.calls) - 1
+
+
+# What each term is there for, said without it: a number for each call that should rise with its advantage, None where
+# the term says nothing of the call.
+
+
+def of_outcome(question, episode, index, group):
+    return right(question, episode.answer.text)
+
+
+def of_waypoint(question, episode, index, group):
+    return None if of_outcome(question, episode, index, group) else found(question, episode)
+
+
+def of_evidence(question, episode, index, group):
+    return found(question, episode) if of_outcome(question, episode, index, group) else None
+
+
+def of_search(question, episode, index, group):
+    return None if ends(episode, index) else finds(question, episode, index)
+
+
+def of_oracle(question, episode, index, group):
+    if not ends(episode, index):
+        return finds(question, episode, index)
+    return of_outcome(question, episode, index, group) * (found(question, episode) == 1)
+
+
+def of_proposal(question, episode, index, group):
+    return None if episode.calls[index].answer is None else right(question, episode.calls[index].answer)
+
+
+def of_trial(question, episode, index, group):
+    call = episode.calls[index]
+    return right(question, call.answer) if call.prefix else None
+
+
+def of_form(question, episode, index, group):
+    return float(episode.calls[index].legal)
+
+
+def of_brevity(question, episode, index, group):
+    return -float(sum(call.end - call.start for call in episode.calls))
+
+
+def of_thrift(question, episode, index, group):
+    return -float(min(len(episode.searches), 3))
+
+
+def of_stratum(question, episode, index, group):
+    same = [other.reward for other in group if len(other.searches) == len(episode.searches)]
+    return -float(np.mean(same)) if len(same) > 1 else None
+
+
+def of_branch(question, episode, index, group):
+    if ends(episode, index):
+        return episode.reward
+    begun = [call.text for call in episode.calls[: index + 1]]
+    return float(np.mean([o.reward for o in group if [c.text for c in o.calls[: index + 1]] == begun]))
+
+
+NOTHING = {"costs": 1.0}
+"""Terms that reward nothing: what the only term of a mixture is compared with."""
+ROLES = AdvantageOptions(normalise="role", drop_zero_variance=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A term beside others: what it is added to, and what should rise with the advantages that it changes."""
+
+    term: str
+    wanted: Callable
+    agent: str = "search-r1"
+    beside: Mapping[str, float] = field(default_factory=lambda: {"outcome": 1.0})
+    credit: Mapping[str, object] = field(default_factory=dict)
+    options: AdvantageOptions = field(default_factory=lambda: AdvantageOptions(drop_zero_variance=False))
+    without: AdvantageOptions | None = None
+    """Options of the advantages that are compared with; None: the same."""
+    name: str = ""
+
+    def __str__(self):
+        return self.name or self.term
+
+
+def options(**given):
+    return AdvantageOptions(drop_zero_variance=False, **given)
+
+
+TURNS = options(normalise="role-turn", chain="none")
+CASES = [
+    Case("outcome", of_outcome, beside=NOTHING),
+    Case("waypoint", of_waypoint, options=options(std="none")),
+    Case("evidence", of_evidence),
+    Case("evidence", of_evidence, name="evidence by entities", credit={"evidence_of": "entities"}),
+    Case("evidence", of_waypoint, name="evidence of wrong answers", options=options(std="none"),
+         credit={"evidence_of": "supported", "evidence_where": "wrong"}),
+    Case("vpr", of_search, options=TURNS),
+    Case("difference", of_proposal, "m-ask", NOTHING, options=ROLES),
+    Case("gain", of_outcome, "m-ask", {"format": 1.0}, options=options(normalise="role", chain="episode")),
+    Case("praise", of_trial, "praise", options=ROLES),
+    Case("format", of_form, "m-ask", options=ROLES),
+    Case("overlong", of_brevity, credit={"length_limit": 60, "length_cache": 50}, options=ROLES),
+    Case("costs", of_thrift, credit={"search_cost": 0.5}, options=options(std="none")),
+    Case("rubric", of_outcome, beside=NOTHING),
+    Case("gated", of_outcome, beside=NOTHING),
+    Case("tournament", of_outcome, beside=NOTHING),
+    Case("candidates", of_outcome, beside=NOTHING),
+    Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
+    Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
+    Case("searchgym.practice.controls:oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
+]  # fmt: skip
+ESTIMATORS = ("stratified", "tree")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """The world of the episodes, and a function that returns an agent's groups of attempts."""
+    task, form = stumbling.world()
+    made = {}
+
+    def groups(agent):
+        if agent not in made:
+            made[agent] = stumbling.team(task, form) if agent == "m-ask" else stumbling.monolithic(task, form, agent)
+        return made[agent]
+
+    return task, groups
+
+
+def advantages(groups, task, agent, terms, credit, options):
+    """Returns the advantage of each call by its id."""
+    made = Credit.of(CreditOptions(terms=terms, **credit), load_agent(agent).roles, lambda: task)
+    episodes = [episode for group in groups for episode in group]
+    samples = [
+        sample
+        for episode, given in zip(episodes, made.rewards(episodes), strict=True)
+        for sample in samples_from(episode, rewards=given.total, kept=given.kept)
+    ]
+    assigned, _ = (assign_tree if options.estimator == "tree" else assign_advantages)(samples, options)
+    return {
+        name: float(sample.advantage[call.start])
+        for sample in assigned
+        for call, name in zip(sample.calls, sample.call_ids, strict=True)
+    }
+
+
+def check(case, recorded):
+    """Raises an AssertionError unless a term bites."""
+    task, by_agent = recorded
+    groups = by_agent(case.agent)
+    assert sum(map(len, groups)) == 200
+    terms = {"outcome": 1.0} if case.term in ESTIMATORS else {**case.beside, case.term: 1.0}
+    count = partial(advantages, groups, task, case.agent)
+    after = count(terms, case.credit, case.options)
+    if case.term == "tree":
+        without = dict.fromkeys(after, 0.0)  # it replaces the comparison as a whole
+    else:
+        beside = terms if case.term in ESTIMATORS else case.beside
+        own = {} if case.term not in beside and "costs" in beside else case.credit
+        own = {key: value for key, value in own.items() if case.term in ("evidence", "waypoint")}
+        without = count(beside, own, case.without or case.options)
+    change = {name: after[name] - without[name] for name in after}
+    share = np.mean([abs(value) > 1e-6 for value in change.values()])
+    assert share >= LEAST, f"{case} changes {share:.3f} of the advantages"
+    moved, wanted = [], []
+    for group in groups:
+        said = {
+            f"{episode.id}/{index}": value
+            for episode in group
+            for index in range(len(episode.calls))
+            if (value := case.wanted(task.find(episode.question_id), episode, index, group)) is not None
+        }
+        mean = np.mean(list(said.values())) if said else 0.0
+        moved += [change[name] for name in said]
+        wanted += [value - mean for value in said.values()]
+    together = np.corrcoef(moved, wanted)[0, 1]
+    assert together > 0.1, f"{case} moves the advantages the other way: correlation {together:.3f}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_term_bites(case, recorded):
+    check(case, recorded)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0], ids=["zeroed", "negated"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_check_fails_without_the_term_and_with_its_opposite(case, factor, recorded, monkeypatch):
+    cut(case.term, factor, monkeypatch)
+    with pytest.raises(AssertionError, match="changes 0.000" if factor == 0 else "the other way"):
+        check(case, recorded)
+
+
+def cut(term, factor, monkeypatch):
+    """Multiplies what a term or an estimator gives by a factor."""
+    if term == "tree":
+        real = tree.branch_rewards
+        monkeypatch.setattr(tree, "branch_rewards", lambda *given: [[factor * v for v in row] for row in real(*given)])
+    elif term == "stratified":
+        real = estimators.stratified
+
+        def scaled(returns, searches, options, rewards=None):
+            plain = estimators.grpo(returns, options)
+            return plain + factor * (real(returns, searches, options, rewards) - plain)
+
+        monkeypatch.setattr(estimators, "stratified", scaled)
+    elif term in TERMS:
+        real = BUILT_IN[term]
+        monkeypatch.setitem(BUILT_IN, term, partial(times, factor, real))
+    else:
+        name = term.rpartition(":")[2]
+        monkeypatch.setattr(controls, name, partial(times, factor, getattr(controls, name)))
+
+
+def times(factor, term, group, context):
+    return [[factor * value for value in row] for row in term(group, context)]
+
+
+def test_no_term_is_left_out():
+    assert {case.term for case in CASES if ":" not in case.term} == TERMS.keys() | set(ESTIMATORS)
+
+
+# -- LLDS, a term of the loss --------------------------------------------------------------------------------------
+
+
+def llds_gradients(recorded, coef):
+    """Returns the gradient of each token's log-prob without LLDS and with it, and which likelihoods have fallen.
+
+    Log-ratios are as after some minibatches: drawn, with a standard deviation of 0.1.
+    """
+    task, groups = recorded
+    made = Credit.of(CreditOptions(), load_agent("search-r1").roles, lambda: task)
+    episodes = [episode for group in groups("search-r1") for episode in group]
+    samples = [
+        s for e, r in zip(episodes, made.rewards(episodes), strict=True) for s in samples_from(e, rewards=r.total)
+    ]
+    assigned, _ = assign_advantages(samples, options())
+    weights, _ = token_weights(assigned)
+    advantage = torch.from_numpy(np.concatenate([s.advantage[s.mask] for s in assigned]))
+    runs = [call.end - call.start for s in assigned for call in s.calls]
+    logp = 0.1 * torch.randn(len(advantage), generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for own in (0.0, coef):
+        leaf = logp.clone().requires_grad_()
+        zeros, weight = torch.zeros(len(leaf)), torch.from_numpy(np.concatenate(weights))
+        loss = LossOptions(llds_coef=own)
+        policy_sums(leaf, zeros, zeros, advantage, weight, None, loss, runs=runs, rows=runs).loss.backward()
+        gradients.append(leaf.grad.numpy())
+    return (*gradients, (logp < 0).numpy())
+
+
+def check_llds(recorded, coef):
+    plain, with_llds, fallen = llds_gradients(recorded, coef)
+    changed = np.abs(with_llds - plain) > 1e-6
+    assert changed.mean() >= LEAST, f"LLDS changes {changed.mean():.3f} of the gradients"
+    assert (with_llds[changed] < plain[changed]).all(), "LLDS moves likelihoods the other way"
+    assert fallen[changed].all()
+
+
+def test_llds_bites(recorded):
+    check_llds(recorded, 0.2)
+
+
+@pytest.mark.parametrize(("coef", "said"), [(0.0, "changes 0.000"), (-0.2, "the other way")])
+def test_the_check_of_llds_fails_without_it_and_with_its_opposite(coef, said, recorded):
+    with pytest.raises(AssertionError, match=said):
+        check_llds(recorded, coef)

@@ -1,0 +1,150 @@
+"""Credit terms that ask a judge: numbers by hand, episodes without a verdict, and a training by tournaments."""
+
+import numpy as np
+import pytest
+from toy_training import QUESTIONS, toy_recipe, toy_trainer
+
+from searchgym.errors import CardError, NoVerdictError
+from searchgym.judging.judge import Checked
+from searchgym.judging.rubric import weightings
+from searchgym.judging.rules import RuleJudge
+from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import JUDGED, Credit
+from searchgym.train.credit.judged import UnjudgedError
+from searchgym.train.credit.terms import TERMS
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import CreditOptions
+
+ROWS = [
+    {"text": "It names Zor.", "says": [["Zor"]]},
+    {"text": "It names Kim.", "says": [["Kim"]], "weight": 3.0},
+    {"text": "It is signed.", "says": [["signed"]], "bottom": True},
+]
+QUESTION = Question("q", "Who?", ("Zor",), metadata={"rubric": ROWS})
+
+
+def attempt(answer, number=0, calls=2, legal=True):
+    contexts = [Context(None, 0, [Span("prompt", np.array([1], np.int32))])]
+    made = []
+    for turn in range(calls):
+        contexts[0].spans.append(Span("model", np.array([3, 4], np.int32), np.full(2, -1, np.float32)))
+        made.append(Call(0, 1 + 2 * turn, 3 + 2 * turn, "searcher", "policy", turn + 1, legal=legal or turn == 0))
+    given = None if answer is None else Answer(answer)
+    return Episode(f"q#{number}", "q", "a", "e", contexts=contexts, calls=made, group_uid="g", answer=given)
+
+
+class Silent(RuleJudge):
+    """Rules, but silent on answers that hold a word."""
+
+    def meets(self, question, answer, criteria):
+        if "silence" in answer:
+            raise NoVerdictError("the judge is silent")
+        return super().meets(question, answer, criteria)
+
+    def better(self, question, answers, criteria):
+        self.meets(question, " ".join(answers), criteria)
+        return super().better(question, answers, criteria)
+
+
+def credit(term, judge=None, **options):
+    made = CreditOptions(terms=[term], **options)
+    return Credit(made, CreditContext(made, question=lambda episode: QUESTION, judge=Checked(judge or RuleJudge())))
+
+
+def rewards(term, answers, **options):
+    group = [attempt(answer, n) for n, answer in enumerate(answers)]
+    return [row[-1] for row in credit(term, **options).allocate(group)]
+
+
+def test_every_judged_term_is_built_in():
+    assert TERMS.keys() > JUDGED
+
+
+def test_rubric_rewards_the_last_call():
+    rows = credit("rubric").allocate([attempt("Zor, signed."), attempt(None), attempt("Kim. Zor.", calls=3)])
+    assert rows == [[0, 0.4], [0, 0], [0, 0, 0.8]]
+
+
+def test_gated_needs_the_bottom_line_and_the_form():
+    """Bottom lines are the signature and the share of legal calls; the rest weighs 1 and 3."""
+    assert rewards("gated", ["Kim. Zor. Signed.", "Kim. Signed.", "signed"]) == pytest.approx([1, 0.75, 0])
+    open_gate = np.sqrt(0.05 * 1.05) - 0.05
+    assert rewards("gated", ["Kim. Zor."]) == pytest.approx([open_gate])
+    ((_, half),) = credit("gated").allocate([attempt("Kim. Zor. Signed.", legal=False)])
+    assert half == pytest.approx(np.sqrt(1.05 * 0.55) - 0.05)
+    smooth = np.sqrt(0.2 * 1.2) - 0.2
+    assert rewards("gated", ["Kim. Zor."], gate_delta=0.2) == pytest.approx([smooth])
+
+
+def test_tournament_compares_within_the_group():
+    assert rewards("tournament", ["Zor", "Kim. Zor. Signed.", None, "nobody"])[1:3] == [1, 0]
+    assert rewards("tournament", ["Zor", "Zor here", "Zor there"]) == [0.5, 0.5, 0.5]
+    answers = ["Zor", "Kim", "Kim. Zor.", "none"]
+    assert rewards("tournament", answers) == rewards("tournament", answers), "seeded by the group"
+
+
+def test_candidates_cover_the_rubric():
+    """Each candidate meets one criterion: the best of a set is worth the largest weight among those that it covers."""
+    weights = weightings("q", 3, 64)
+    both, one, all_three = rewards("candidates", ["Zor; Kim", "Zor", "Zor; Kim; signed"])
+    assert both == pytest.approx(weights[:, :2].max(axis=1).mean())
+    assert one == pytest.approx(weights[:, 0].mean()) and all_three == pytest.approx(weights.max(axis=1).mean())
+    assert one < both < all_three < 1
+    assert rewards("candidates", ["Zor; Kim; x; y; Zor", None], candidates=4) == [0, 0], "too many, and none"
+    assert rewards("candidates", ["Zor, Kim, signed"]) == [1], "one candidate may meet all"
+
+
+@pytest.mark.parametrize("term", ["rubric", "gated", "candidates"])
+def test_an_episode_without_a_verdict_gets_no_reward(term):
+    judged = credit(term, Silent())
+    group = [attempt("Zor", 0), attempt("silence", 1), attempt("Kim. Zor. Signed.", 2)]
+    with pytest.raises(UnjudgedError, match="episode q#1: the judge is silent") as caught:
+        judged.allocate(group)
+    assert caught.value.places == (1,)
+    found = judged.rewards(group)
+    assert found[1] is None and found[0] is not None and found[2] is not None
+    assert found[2].total[-1] > found[0].total[-1] > 0
+    counts = judged.judged()
+    assert counts["failed"] >= 1 and counts["unjudged"] == 1
+    assert judged.judged() == dict.fromkeys(("asked", "failed", "swayed", "unjudged"), 0.0)
+
+
+def test_a_group_without_any_verdict_leaves_the_training():
+    judged = credit("tournament", Silent())
+    assert judged.rewards([attempt("silence", 0), attempt("silence too", 1)]) == [None, None]
+    assert credit("outcome").judged() == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["credit.judge=smollm2"], "credit.judge is smollm2: no term of"),
+        (["credit.terms=[tournamnt]"], "did you mean 'tournament'"),
+        (["credit.terms=[gated]", "credit.gate_delta=0"], "credit.gate_delta is 0"),
+        (["credit.terms=[rubric]", "credit.tournament_rounds=2"], "no term of"),
+        (["credit.terms=[rubric]", "credit.judge=own", "models={own: {}}"], "must not learn from its verdicts"),
+        (["models={a: {}, b: {roles: [], frozen: true}}"], "models.b: no role asks it"),
+    ],
+)
+def test_recipes_that_cannot_work_are_refused(overrides, says):
+    with pytest.raises(CardError, match=says):
+        load_recipe("tiny-grpo", overrides)
+
+
+def test_a_frozen_key_without_roles_is_a_judge():
+    recipe = load_recipe(
+        "tiny-tournament", ["models={policy: {}, judge: {roles: [], frozen: true}}", "credit.judge=judge"]
+    )
+    assert recipe.models["judge"].roles == []
+
+
+def test_the_bandit_learns_from_tournaments(tmp_path):
+    """Its answers are numbers of which one is right: by comparisons alone the policy finds it."""
+    options = CreditOptions(terms=["tournament"], tournament_rounds=2)
+    by_id = {question.id: question for question in QUESTIONS}
+    judged = Credit(options, CreditContext(options, question=lambda episode: by_id[episode.question_id]))
+    recipe = toy_recipe(steps=12, credit={"terms": ["tournament"], "tournament_rounds": 2}, validation={"every": 12})
+    rows = toy_trainer(tmp_path / "run", recipe, credit=judged).run().rows
+    assert rows[-1]["validation/em"] > rows[0]["validation/em"] + 0.3
+    assert rows[1]["judge/asked"] > 0 and rows[1]["judge/failed"] == rows[1]["judge/unjudged"] == 0
