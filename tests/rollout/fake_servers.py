@@ -77,7 +77,9 @@ class FakeVllm:
         if self.sampler is not None and path == "/inference/v1/generate":
             return 200, self.sampled(asked)
         if self.sampler is not None and asked.get("method") == "reload_weights" and not self.ignores_weights:
-            self.sampler.update(load_file(f"{asked['kwargs']['weights_path']}/model.safetensors"), 0)
+            weights = load_file(f"{asked['kwargs']['weights_path']}/model.safetensors")
+            weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])  # the model's own files lack it
+            self.sampler.update(weights, 0)
         own = self.answers.get(path, [(404, "nothing here")])
         return own.pop(0) if len(own) > 1 else own[0]
 
