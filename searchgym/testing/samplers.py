@@ -25,7 +25,7 @@ class SamplerTests:
 
     vocabulary: int = 0
     """Size of the vocabulary: prompts consist of token ids below this number."""
-    tolerance: float = 2e-5
+    tolerance: float = 1e-5
     """Maximum difference of a log-prob between batches, to allow for rounding."""
     max_tokens: int = 12
     """Maximum number of tokens of most responses."""
