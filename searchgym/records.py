@@ -332,6 +332,9 @@ class Call:
     """Answer to the question that the response proposes, as the workflow parsed it; None if it proposes none."""
     prefix: bool = False
     """True if the response is a trial answer that training asked for mid-episode; the episode went on without it."""
+    ranked: tuple[int, ...] | None = None
+    """0-based places, among the hits of the turn before, of those that the response had shown, in its order; None if it
+    ranks none."""
 
 
 @dataclass(slots=True)

@@ -43,6 +43,10 @@ QUICK = {  # arguments, and rows at least
     "gpu.py": (["--shapes", "mini", "--row-tokens", "64", "--step-tokens", "256", "--runs", "2"], 1),
     "memory.py": (["--width", "64", "--layers", "2", "--vocabulary", "500", "--tokens", "512"], 2),
     "contexts.py": (["--passages", "searchgym/demo/corpus.jsonl", "--questions", "searchgym/demo/questions.json"], 2),
+    "cosearch.py": (
+        ["compare", "World", "--reasoner", "tiny-teams", "--ranker", "untrained=tiny-teams", "--questions", "3"],
+        3,
+    ),
     "train.py": (["--groups", "2", "--attempts", "2", "--trl-batch", "2", "--runs", "1"], 2),
 }
 
@@ -222,6 +226,15 @@ SMALL += [
     "log.tensorboard=false",
     "log.curve=false",
 ]
+
+
+@pytest.mark.slow
+def test_a_ranker_is_shown_its_role(tmp_path):
+    found = script("cosearch.py", "show", "--out", str(tmp_path), "--n", "12", "--set", "steps=1", "supervised.batch=4")
+    assert found.returncode == 0, found.stderr
+    assert load_recipe(str(tmp_path / "shown" / "recipe.yaml")).agent == "cosearch"
+    assert (tmp_path / "shown" / "checkpoints" / "last").exists()
+    assert (tmp_path / "demonstrations" / "episodes.jsonl").read_text().count('"ranked"') > 6
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ class Monolithic:
             reply.call.legal = not isinstance(action, Invalid)
             if isinstance(action, Answer):
                 reply.call.answer = action.text
-            observation = await self.act(action, chat, io)
+            observation = await self.act(action, chat, io, question)
             if observation.done:
                 return
             chat.observe(observation.text)
@@ -43,7 +43,7 @@ class Monolithic:
         """Returns the action that a response means."""
         return io.protocol.parse(text)
 
-    async def act(self, action: Action, chat: Chat, io: EpisodeIO) -> Observation:
+    async def act(self, action: Action, chat: Chat, io: EpisodeIO, question: Question) -> Observation:
         """Takes an action in the environment; agents that act in another way replace it."""
         return await io.step(action)
 

@@ -16,6 +16,7 @@ from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, DataMissingError, ScoringError
 from searchgym.eval.evidence import gold_passages
 from searchgym.records import Passage, Question
+from searchgym.scoring.ranking import ndcg
 
 Qrels = dict[str, dict[str, int]]
 """Relevance judgements: query id to passage id to relevance (above 0 is relevant)."""
@@ -194,12 +195,3 @@ def recall(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
 def reciprocal_rank(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
     """Computes the reciprocal rank of the first relevant hit among the first k, 0 if there is none."""
     return next((1 / rank for rank, gain in enumerate(gains[:k], start=1) if gain > 0), 0.0)
-
-
-def ndcg(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
-    """Computes nDCG: discounted cumulative gain (linear gain, log2(rank + 1) discount) over that of the ideal order."""
-
-    def dcg(values: Sequence[int]) -> float:
-        return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(values[:k], start=1))
-
-    return dcg(gains) / dcg(sorted(relevant, reverse=True))

@@ -86,6 +86,9 @@ class EpisodeWriter:
         for search in row["searches"]:  # nor was there more than one retriever
             if not search["source"]:
                 del search["source"]
+        for call in row["calls"]:  # nor a role that ranks
+            if call["ranked"] is None:
+                del call["ranked"]
         if self._tokens is not None:
             self._tokens.flush()
         self._lines.write(dump_line(row))
@@ -165,7 +168,7 @@ def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
             raise TypeError(f"{name} are numbers by name, got {row[name]!r:.80}")
     nested = {
         "contexts": [_context(context, tokens) for context in row["contexts"]],
-        "calls": [_record(Call, call) for call in row["calls"]],
+        "calls": [_call(call) for call in row["calls"]],
         "searches": [_searched(search) for search in row["searches"]],
         "opens": [_record(Opened, opened) for opened in row.get("opens", [])],
         "answer": None if row["answer"] is None else _answer(row["answer"]),
@@ -200,6 +203,14 @@ def _arms(hint: Any) -> tuple[type[Any], ...]:
 def _context(row: dict[str, Any], tokens: Tokens) -> Context:
     """Builds a node of the token tree from its JSON form."""
     return _record(Context, row | {"spans": [_span(span, tokens) for span in row["spans"]]})
+
+
+def _call(row: dict[str, Any]) -> Call:
+    """Builds a call from its JSON form."""
+    ranked = row.get("ranked")
+    if ranked is not None and not all(isinstance(place, int) for place in ranked):
+        raise TypeError(f"ranked is {ranked!r:.80}")
+    return _record(Call, row | {"ranked": None if ranked is None else tuple(ranked)})
 
 
 def _searched(row: dict[str, Any]) -> Searched:

@@ -45,6 +45,7 @@ from searchgym.scoring.answers import (
     span_recall,
 )
 from searchgym.scoring.evidence import EntityAliases
+from searchgym.scoring.ranking import alike, mean_hit, ndcg
 from searchgym.scoring.scorers import SCORERS, UNANSWERABLE_SUFFIX, Scorer, Scores, score_question
 from searchgym.scoring.totals import aggregate, check_ids, mean_scores, score_predictions
 
@@ -56,13 +57,16 @@ __all__ = [
     "Scorer",
     "Scores",
     "aggregate",
+    "alike",
     "answer_overlap",
     "check_ids",
     "cover_match",
     "exact_match",
     "f1_score",
+    "mean_hit",
     "mean_scores",
     "musique_f1_score",
+    "ndcg",
     "normalise_answer",
     "plain_f1_score",
     "score_predictions",

@@ -8,7 +8,7 @@ from typing import Final
 
 from searchgym.agents.base import Chat, EpisodeIO, Observation
 from searchgym.agents.monolithic import Monolithic
-from searchgym.records import Action, Episode, Search
+from searchgym.records import Action, Episode, Question, Search
 from searchgym.train.algorithms.samples import sequences_of
 from searchgym.train.credit.context import CreditContext, Rows
 
@@ -34,7 +34,7 @@ class SelfSearch(Monolithic):
     back in the environment's tags, so that real pages can take their place in evaluation (agent ``search-r1``).
     """
 
-    async def act(self, action: Action, chat: Chat, io: EpisodeIO) -> Observation:
+    async def act(self, action: Action, chat: Chat, io: EpisodeIO, question: Question) -> Observation:
         """Takes an action in the environment, a search with pages of the model's own."""
         if not isinstance(action, Search) or io.turns_left <= 1:
             return await io.step(action)

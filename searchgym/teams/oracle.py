@@ -10,6 +10,8 @@ from searchgym.agents.jade import NONE
 from searchgym.agents.mask import UNKNOWN
 from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
 from searchgym.agents.parsing import words
+from searchgym.records import title_key
+from searchgym.teams.cosearch import KEPT
 from searchgym.teams.hierarchy import LOCAL, WEB
 from searchgym.teams.knowing import KNOW, SEARCH
 from searchgym.teams.mmoa import MOST_QUERIES
@@ -89,6 +91,23 @@ class ParallelOracle(SearcherOracle):
         if titles and self.question.kind not in COMPARISONS:
             return super().rounds()
         return [[s for s, own in zip(self.steps, depths, strict=True) if own == depth] for depth in sorted(set(depths))]
+
+
+class CoSearchOracle(SearcherOracle):
+    """Oracle of CoSearch: the reasoner follows the hops, the ranker names the gold pages that were fetched.
+
+    Without a gold page it names the first one, and now and then with flaws, too.
+    """
+
+    def _own_roles(self) -> Roles:
+        return {"reasoner": super()._own_roles()["searcher"], "ranker": self._order}
+
+    def _order(self, fields: Mapping[str, str]) -> str:
+        titles = {title_key(title) for title in self.question.gold_titles or ()}
+        pages = re.findall(r"^Document(\d+)\(Title: (.*?)\) ", fields["documents"], re.MULTILINE)
+        gold = [number for number, title in pages if title_key(title) in titles][:KEPT]
+        chosen = gold if gold and not self._flawed() else ["0"]
+        return f"<id>{','.join(f'Document{number}' for number in chosen)}</id>"
 
 
 class HorizonOracle(OracleRoles):
@@ -190,6 +209,7 @@ ORACLES: Final[Mapping[str, type[OracleRoles]]] = {
     "ai-searchplanner": PlannerOracle,
     "parallel-search": ParallelOracle,
     "mmoa-rag": MmoaOracle,
+    "cosearch": CoSearchOracle,
     "asearcher": HorizonOracle,
     "hiersearch": HierOracle,
     "ikea": KnowingOracle,

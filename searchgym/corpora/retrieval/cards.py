@@ -135,6 +135,8 @@ class NoiseCard(_Card):
     """Step at which the probability reaches `end`. Default: the number of training steps."""
     seed: int = 0
     """Seed of the random draws."""
+    mixed_in: int = 0
+    """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +394,7 @@ _RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
     (NoiseCard, "start", 0, 1),
     (NoiseCard, "end", 0, 1),
     (NoiseCard, "steps", 1, 1e9),
+    (NoiseCard, "mixed_in", 0, 1e9),
     (CacheCard, "size", 1, 1e9),
     (HttpCard, "connections", 1, 4096),
     (HttpCard, "deadline", 0, 1e6),

@@ -16,7 +16,11 @@ hold for all estimators:
   and must have a single reward. Where each call has a reward, calls are compared with calls of the same role
   (``normalise: role``), or of the same role and turn (``role-turn``): a call's return is its own reward plus those of
   later calls in its sequence, never of other sequences. A call with fewer than `min_group` calls to compare with in
-  its turn is compared with all calls of its role in the group; if these too are fewer, its advantage is 0.
+  its turn is compared with all calls of its role in the group; if these too are fewer, its advantage is 0. With
+  ``normalise: query`` calls that ranked a search's hits are compared with those of their role in the group whose
+  queries are alike (`searchgym.scoring.ranking.alike`), whatever the attempt or turn; with fewer than `min_group` of
+  these their advantage is 0. Other calls are compared as with ``role``. Source: CoSearch, arXiv 2604.17555 (overlap
+  0.8, groups of at least 3). Deviation: it also keeps queries whose candidates hold the answer apart from the others.
 * *How far rewards go back.* With ``chain: episode``, a call's return is its own reward plus those of all later calls of
   the episode, of whatever sequence, role or model key, but for the parts that stay with their call (`Sample.kept`) and
   for trial answers. With the credit term ``gain`` that is ``s_T - s_before + own penalty``, s_before being the score of
@@ -35,6 +39,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from searchgym.errors import DataError
+from searchgym.scoring.ranking import alike
 from searchgym.train.algorithms.estimators import Floats, GroupCounts, group_advantages, group_fates, members_of, whiten
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.options import AdvantageOptions
@@ -249,11 +254,15 @@ def _whole(
 
 
 def _cells(samples: Sequence[Sample], options: AdvantageOptions, groups: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns two keys per call: fine (group, role and, with ``role-turn``, turn) and coarse (without the turn)."""
+    """Returns two keys per call: fine (group, role and, as `normalise` says, turn or query) and coarse (without)."""
     calls = [(group, call) for sample, group in zip(samples, groups, strict=True) for call in sample.calls]
     coarse = [f"{group} {call.role}" for group, call in calls]
-    turns = [f" {call.turn}" if options.normalise == "role-turn" else "" for _, call in calls]
-    return [(role + turn, role) for role, turn in zip(coarse, turns, strict=True)]
+    fine = [f" {call.turn}" if options.normalise == "role-turn" else "" for _, call in calls]
+    for members in members_of(coarse).values() if options.normalise == "query" else ():
+        queries = {i: query for i in members if (query := calls[i][1].query) is not None}
+        for i, number in zip(queries, alike(list(queries.values()), options.query_overlap), strict=True):
+            fine[i] = f" query {number}"
+    return [(role + own, role) for role, own in zip(coarse, fine, strict=True)]
 
 
 def _call_tokens(sample: Sample) -> list[tuple[int, int]]:

@@ -38,6 +38,8 @@ class SampleCall:
     """Turn of the episode in which the call was made."""
     prefix: bool = False
     """True for a trial answer that only training asks for; see `Call.prefix`."""
+    query: str | None = None
+    """Query whose hits the call ranked; None if it ranked none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +244,9 @@ def _sample(
         reward=reward,
         advantage=np.zeros(len(ids), np.float32),
         sampler_logp=_logp(spans, mask, where) if kind == "policy" else np.zeros(len(ids), np.float32),
-        calls=tuple(SampleCall(i, c.start, c.end, c.role, c.turn, c.prefix) for i, c in mine),
+        calls=tuple(
+            SampleCall(i, c.start, c.end, c.role, c.turn, c.prefix, _ranked_query(episode, c)) for i, c in mine
+        ),
         model_key=keys.pop(),
         episode_id=episode.id,
         question_id=episode.question_id,
@@ -254,6 +258,13 @@ def _sample(
         kept=None if kept is None else _on_last_tokens(kept, mine, len(ids)),
         kind=kind,
     )
+
+
+def _ranked_query(episode: Episode, call: Call) -> str | None:
+    """Returns the query, or the queries of one action, whose hits a call ranked; None if it ranked none."""
+    if call.ranked is None:
+        return None
+    return " / ".join(search.query for search in episode.searches if search.turn == call.turn - 1)
 
 
 def _on_last_tokens(

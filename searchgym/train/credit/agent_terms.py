@@ -1,4 +1,4 @@
-"""Credit terms that papers made for one kind of agent: planners, parallel queries, two levels, knowing when to search.
+"""Credit terms that papers made for one kind of agent: planners, parallel queries, two levels, knowledge, rankers.
 
 Each is a function like those of `searchgym.train.credit.terms`. Where a paper gives one number for a whole episode,
 the last call of each of its sequences gets it, as with ``outcome``.
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from searchgym.errors import DataError
-from searchgym.records import Episode
+from searchgym.records import Call, Episode, Question
+from searchgym.scoring.ranking import mean_hit, ndcg
 from searchgym.train.algorithms.samples import is_overlong, sequences_of
 from searchgym.train.credit.context import CreditContext, Rows, Term
+from searchgym.train.credit.evidence import fetched_gains
 
 COMPARISON: Final = "comparison"
 """`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
@@ -163,6 +165,46 @@ def decision(group: Sequence[Episode], context: CreditContext) -> Rows:
     return rows
 
 
+def ranking(group: Sequence[Episode], context: CreditContext) -> Rows:
+    """Rewards a ranker's call by the quality q of its order and by the episode's reward r; other calls get 0.
+
+    With a relevant page among the fetched ones: q if q is at most `CreditOptions.ranking_gate`, else q + r. Without
+    one: r. An illegal output: 0, so that only ``format`` speaks. q is the nDCG of the pages shown, or the mean of
+    Hit@1, Hit@3 and Hit@5 (`ranking_of`), against the gold pages that the search fetched (`fetched_gains`).
+
+    Source: CoSearch, arXiv 2604.17555, whose q is the mean of hits of the gold answer, with nDCG as an ablation, and
+    whose gate is 0.5 (0.8, of a binarised r, in its released script). That gold pages are what is relevant is ours.
+    Deviation: rankers of an episode with an illegal reasoner learn, too.
+    """
+    return [[_ranking(episode, call, context) for call in episode.calls] for episode in group]
+
+
+def _ranking(episode: Episode, call: Call, context: CreditContext) -> float:
+    if call.ranked is None or not call.legal:
+        return 0.0
+    question, options = context.question(episode), context.options
+    quality = ranking_quality(question, episode, call, options.ranking_of)
+    if quality is None:
+        return episode.reward
+    return quality + (episode.reward if quality > options.ranking_gate else 0.0)
+
+
+def ranking_quality(question: Question, episode: Episode, call: Call, measure: str = "ndcg") -> float | None:
+    """Returns the quality of a ranker's order; None if no relevant page was fetched, and none could be shown.
+
+    Args:
+        question: Question of the episode.
+        episode: The episode.
+        call: A call that ranked.
+        measure: ``ndcg``, at as many ranks as were shown, or ``hits`` (`mean_hit`).
+    """
+    gains, order = fetched_gains(question, episode, call), call.ranked or ()
+    if not any(gains):
+        return None
+    shown = [gains[place] for place in order]
+    return mean_hit(shown) if measure == "hits" else ndcg(shown, [gain for gain in gains if gain], len(order))
+
+
 def _useful(episode: Episode) -> float:
     """Returns the share of an episode's queries that were new and found a new page."""
     asked, seen, useful = set[str](), set[str](), 0
@@ -189,5 +231,6 @@ AGENT_TERMS: dict[str, Term] = {
     "hiersearch": hiersearch,
     "ikea": ikea,
     "decision": decision,
+    "ranking": ranking,
 }
 """Terms of this module by name."""

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from searchgym.graphs.text import holds, norm
-from searchgym.records import Episode, Passage, Question, Triple, title_key
+from searchgym.records import Call, Episode, Passage, Question, Triple, title_key
+from searchgym.teams.cosearch import fetched_for
 
 
 def new_pages(episode: Episode, question: Question) -> dict[int, int]:
@@ -26,6 +27,19 @@ def new_pages(episode: Episode, question: Question) -> dict[int, int]:
         found[turn] = len(missing & seen[turn])
         missing -= seen[turn]
     return found
+
+
+def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]:
+    """Returns the relevance, 1 or 0, of each hit that a ranker's call put in order, in the retriever's order.
+
+    A hit is relevant if its page is a gold page of the question, or, where the question names none, if it holds a gold
+    answer.
+    """
+    gold = {title_key(title) for title in question.gold_titles or ()}
+    passages = [hit.passage for hit in fetched_for(call, episode.searches)]
+    if gold:
+        return [int(title_key(passage.title) in gold) for passage in passages]
+    return [int(any(holds(f"{p.title} {p.text}", answer) for answer in question.golds)) for p in passages]
 
 
 def acting_calls(episode: Episode) -> dict[int, int]:

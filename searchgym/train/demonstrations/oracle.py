@@ -23,6 +23,7 @@ from searchgym.graphs.text import base_title, holds, sentences
 from searchgym.masking.spans import SEPARATOR
 from searchgym.records import Episode, Opened, Passage, Question, title_key
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.teams.oracle import ORACLES
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
 from searchgym.train.demonstrations.teams import TEAMS, play_team
 
@@ -55,7 +56,7 @@ def demonstrate_search(
         task: Questions that name their gold pages, and a retriever over a corpus that has them.
         form: Token format of the model that will learn from the episodes.
         count: Number of demonstrations; fewer if the questions give no more.
-        agent: ``search-r1``, or a team for which the oracle speaks.
+        agent: ``search-r1``, or a team for which an oracle speaks.
         early: Probability that a question of several hops is answered after its first search.
         seed: Seed of the order of questions and of the early answers.
         max_tokens: Longest context that is kept, in tokens; longer ones are counted and left out.
@@ -63,8 +64,8 @@ def demonstrate_search(
     Raises:
         UsageError: The agent is another one, or no question gives a demonstration.
     """
-    if agent != AGENT and agent not in TEAMS:
-        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join(TEAMS)}")
+    if agent != AGENT and agent not in (*TEAMS, *ORACLES):
+        raise UsageError(f"agent {agent}: the oracle speaks for {', '.join((AGENT, *TEAMS, *ORACLES))}")
     rng = random.Random(f"{seed} {agent} {early}")
     shown, seen, asked = Shown(), set[str](), list[Question]()
     for question in _by_turns(rng.sample(task.questions, len(task.questions))):
@@ -82,7 +83,8 @@ def demonstrate_search(
         if agent == AGENT:
             episodes = play(task, [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch], form)
         else:
-            oracles = {q.id: OracleRoles(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
+            oracle = ORACLES.get(agent, OracleRoles)
+            oracles = {q.id: oracle(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
             episodes = play_team(agent, task, oracles, form)
         for question, episode in zip(batch, episodes, strict=True):
             if len(shown.episodes) == count:

@@ -38,6 +38,7 @@ CREDIT: dict[str, set[str]] = {
     "hiersearch": {"local_first"},
     "ikea": set(),
     "decision": {"known_share", "train_prefixes"},
+    "ranking": {"ranking_of", "ranking_gate"},
     "rubric": {"judge", "judge_seconds"},
     "gated": {"judge", "judge_seconds", "gate_delta"},
     "tournament": {"judge", "judge_seconds", "tournament_rounds"},
@@ -346,6 +347,18 @@ def _agent_term_problems(recipe: Recipe) -> list[str]:
     if "decision" in credit.terms and advantage.normalise == "all" and advantage.estimator != "gae":
         why = f"{advantage.estimator} compares episodes as wholes, and decision rewards one call of each"
         found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    if "ranking" in credit.terms and advantage.normalise == "all" and advantage.estimator != "gae":
+        why = f"{advantage.estimator} compares episodes as wholes, and ranking rewards single calls"
+        found.append(f"advantage.normalise is all: {why}; set it to query")
+    if "ranking" in credit.terms and not 0 <= credit.ranking_gate <= 1:
+        found.append(f"credit.ranking_gate is {credit.ranking_gate}: expected from 0 to 1")
+    if advantage.normalise == "query" and advantage.estimator not in ("grpo", "rloo", "stratified"):
+        why = "it compares calls within groups of attempts"
+        found.append(f"advantage.normalise query: {why}; use it with grpo, rloo or stratified")
+    if "query_overlap" in changed(advantage) and advantage.normalise != "query":
+        found.append("advantage.query_overlap is set: only advantage.normalise query reads it")
+    if not 0 < advantage.query_overlap <= 1:
+        found.append(f"advantage.query_overlap is {advantage.query_overlap}: expected above 0 and at most 1")
     whole = {"process", "decomposition", "search_count", "hiersearch", "ikea"} & set(credit.terms)
     for name in sorted(whole) if advantage.chain == "episode" else ():
         found.append(f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again")

@@ -161,8 +161,8 @@ class CreditOptions:
     terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
     """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,
     ``praise``, ``format``, ``overlong``, ``costs``, ``process``, ``decomposition``, ``search_count``, ``hiersearch``,
-    ``ikea``, ``decision``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``. Either names,
-    or names with weights or `TermOptions`."""
+    ``ikea``, ``decision``, ``ranking``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``.
+    Either names, or names with weights or `TermOptions`."""
     judge: str = "rules"
     """Judge of ``rubric``, ``gated``, ``tournament`` and ``candidates``: ``rules``, a frozen model key, a model, or
     ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``, which returns a judge."""
@@ -212,6 +212,10 @@ class CreditOptions:
     """``hiersearch``: if true, early searches of a further retriever are penalised."""
     known_share: float = 0.5
     """``decision``: mean score of trial answers from which on a question counts as known; above 0 and at most 1."""
+    ranking_of: Literal["ndcg", "hits"] = "ndcg"
+    """``ranking``: quality of an order: nDCG of the pages shown, or the mean of Hit@1, Hit@3 and Hit@5 (CoSearch)."""
+    ranking_gate: float = 0.5
+    """``ranking``: quality above which the episode's reward is added; from 0 to 1."""
 
     def by_name(self) -> dict[str, TermOptions]:
         """Returns the options of each term by its name, in the recipe's order."""
@@ -228,10 +232,13 @@ class AdvantageOptions:
 
     estimator: Estimator = "grpo"
     """Advantage estimator: which episodes are compared with each other, and by which formula."""
-    normalise: Literal["all", "role", "role-turn"] = "all"
+    normalise: Literal["all", "role", "role-turn", "query"] = "all"
     """What is compared or whitened together. ``all``: whole episodes (gae and reinforce++: all tokens of the step);
     ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
-    those are fewer than `min_group`."""
+    those are fewer than `min_group`; ``query``: calls that ranked the hits of queries that are alike, and other calls
+    as with ``role``."""
+    query_overlap: float = 0.8
+    """``normalise: query``: token F1 from which on two queries are alike (CoSearch's)."""
     chain: Literal["none", "call", "episode"] = "call"
     """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
     its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to

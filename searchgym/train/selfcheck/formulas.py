@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.scoring import normalise_answer
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.recipe.options import AdvantageOptions, LossOptions
 
@@ -72,6 +73,7 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
     """Returns what is compared with each other; all questions form one group for ``reinforce++``."""
     units: list[_Unit] = []
     whole: dict[tuple[str, str], _Unit] = {}
+    leaders: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for i, sample in enumerate(samples):
         group = "" if options.estimator == "reinforce++" else str(sample.group_uid)
         if options.normalise == "all":
@@ -86,6 +88,8 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
         for call in sample.calls:
             first, end = int(sample.mask[: call.start].sum()), int(sample.mask[: call.end].sum())
             turn = (str(call.turn),) if options.normalise == "role-turn" else ()
+            if options.normalise == "query" and call.query is not None:
+                turn = (_leader(call.query, leaders[group, call.role], options.query_overlap),)
             reward = float(sample.reward[call.start :].astype(np.float64).sum())
             if options.chain != "call":
                 reward = float(sample.reward[call.end - 1])
@@ -96,6 +100,22 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
                 _Unit((*wide, *turn), wide, reward, float(k1[i][first:].sum()), sample.searches, [(i, first, end)])
             )
     return units
+
+
+def _leader(query: str, leaders: list[str], overlap: float) -> str:
+    """Returns the first earlier query of the same words, or near enough in words; otherwise the query joins them."""
+    words = normalise_answer(query).split()
+    for leader in leaders:
+        other = leader.split()
+        common, rest = 0, list(other)
+        for word in words:
+            if word in rest:
+                rest.remove(word)
+                common += 1
+        if sorted(other) == sorted(words) or (common and 2 * common / (len(words) + len(other)) >= overlap):
+            return leader
+    leaders.append(" ".join(words))
+    return leaders[-1]
 
 
 def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float:

@@ -17,7 +17,7 @@ from searchgym.train.recipe.options import CreditOptions
 Floats = npt.NDArray[np.float64]
 Score = Callable[[Episode, str], float]
 """Function from an episode and an answer text to the environment's reward for that answer."""
-READS_EVIDENCE = {"waypoint", "evidence", "vpr"}
+READS_EVIDENCE = {"waypoint", "evidence", "vpr", "ranking"}
 """Built-in terms that are not written a second time here: they need the question's evidence."""
 
 

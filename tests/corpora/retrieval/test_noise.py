@@ -184,3 +184,19 @@ def test_what_cannot_be_is_refused(bm25):
     for wrong in ({"start": -0.1}, {"end": 1.1}, {"base": 0}, {"base": math.inf}, {"steps": 0}, {"end": math.nan}):
         with pytest.raises(UsageError, match="start and end are from 0 to 1"):
             NoiseRetriever(bm25, **wrong)
+
+
+def test_passages_mixed_in_stand_among_the_hits_in_evaluation_too(bm25):
+    mixed = NoiseRetriever(bm25, start=0.0, end=0.0, mixed_in=3)
+    ranks = Counter()
+    for n in range(200):
+        query = f"word3 word4 word5 q{n}"
+        (clean,), (hits,) = bm25.search([query], 2), mixed.search([query], 5)
+        ids = [hit.passage.id for hit in hits]
+        own = [hit.passage.id for hit in clean]
+        assert len(set(ids)) == len(ids) == 5 and [id for id in ids if id in own] == own
+        assert [hit.score for hit in hits] == [5, 4, 3, 2, 1]
+        ranks[ids.index(own[0])] += 1
+    assert set(ranks) == {0, 1, 2, 3} and mixed.search(["unknown"], 5) == [[]]
+    assert mixed.search([query], 5) == [hits]
+    assert "mixed_in" in mixed.identity() and "mixed_in" not in NoiseRetriever(bm25).identity()

@@ -52,6 +52,7 @@ def compose(card: RetrieverCard, part: Callable[[PartCard], CorpusRetriever]) ->
             base=card.base,
             steps=card.steps,
             seed=card.seed,
+            mixed_in=card.mixed_in,
         )
     if isinstance(card, CacheCard):
         from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever

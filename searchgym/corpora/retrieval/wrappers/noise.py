@@ -31,6 +31,9 @@ class NoiseRetriever(Wrapper):
     batch, on threads or on the order of episodes. So within one step equal queries get equal hits, and the next step
     draws again.
 
+    With `mixed_in`, that many random passages also stand at random ranks among the hits of every query, in evaluations
+    too, so that there is something to rank (ours). They take the place of the last hits.
+
     Args:
         inner: Wrapped retriever, whose corpus is on this machine.
         start: Probability at step 0. Outside of training, in evaluations say, it is always 0.
@@ -39,6 +42,7 @@ class NoiseRetriever(Wrapper):
         steps: Step at which the probability reaches `end`. Default: the number of training steps, which is one more
             than the number of the last step, counted from 0.
         seed: Seed of the random draws.
+        mixed_in: Number of random passages among the hits of every query. Default: none.
 
     Raises:
         UsageError: `inner` has no corpus on this machine, or a number is out of range.
@@ -53,6 +57,7 @@ class NoiseRetriever(Wrapper):
         base: float = 4.0,
         steps: int | None = None,
         seed: int = 0,
+        mixed_in: int = 0,
     ) -> None:
         super().__init__(inner)
         if not hasattr(self, "passage"):
@@ -63,6 +68,9 @@ class NoiseRetriever(Wrapper):
                 f"start={start!r}, end={end!r}, base={base!r}, steps={steps!r}"
             )
         self.start, self.end, self.base, self.steps, self.seed = start, end, base, steps, seed
+        if mixed_in < 0:
+            raise UsageError(f"mixed_in is {mixed_in}: expected a number of passages, from 0 on")
+        self.mixed_in = mixed_in
         self.changes_by_step = True
         self.asked = 0
         """Number of queries so far."""
@@ -92,13 +100,14 @@ class NoiseRetriever(Wrapper):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query: those of `inner`, or noise instead of them."""
         step, p = self._now
-        lists = self.inner[0].search(queries, k)
+        lists = self.inner[0].search(queries, max(k - self.mixed_in, 1))
         results, noisy = [], 0
         for query, hits in zip(queries, lists, strict=True):
             numbers = random_numbers(self.seed, step, query)
             replace = p > 0 and next(numbers) < p * _WORDS  # exact: p * 2**64 only moves the binary point
             noisy += replace
-            results.append(self._noise(hits, numbers) if replace else self._kept(query, hits))
+            own = self._noise(hits, numbers) if replace else self._kept(query, hits)
+            results.append(self._mixed(query, own, k) if self.mixed_in else own)
         with self._lock:
             self.asked += len(results)
             self.noisy += noisy
@@ -107,6 +116,7 @@ class NoiseRetriever(Wrapper):
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the hits depend on, besides the corpus and the step."""
         settings = {name: getattr(self, name) for name in ("start", "end", "base", "steps", "seed")}
+        settings |= {"mixed_in": self.mixed_in} if self.mixed_in else {}
         return {"kind": "noise"} | settings | super().identity()
 
     def _noise(self, hits: Sequence[Hit], numbers: Iterator[int]) -> list[Hit]:
@@ -117,6 +127,14 @@ class NoiseRetriever(Wrapper):
     def _kept(self, query: str, hits: list[Hit]) -> list[Hit]:
         """Returns the hits of a query that are not replaced by noise."""
         return hits
+
+    def _mixed(self, query: str, hits: Sequence[Hit], k: int) -> list[Hit]:
+        """Returns hits among which random passages stand at random ranks; scores fall with the rank."""
+        numbers = random_numbers(self.seed, self._now[0], f"mixed in {query}")
+        passages = [hit.passage for hit in hits]
+        for other in self._others(hits, min(self.mixed_in, k - len(hits)), numbers) if hits else ():
+            passages.insert(next(numbers) % (len(passages) + 1), other)
+        return [Hit(passage, float(len(passages) - rank)) for rank, passage in enumerate(passages)]
 
     def _others(self, hits: Sequence[Hit], most: int, numbers: Iterator[int]) -> list[Passage]:
         """Returns random passages that are distinct and none of the hits; fewer than `most` if there are no more."""

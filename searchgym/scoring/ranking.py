@@ -1,0 +1,66 @@
+"""Quality of a ranking, and which queries count as the same."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from searchgym.scoring.answers import normalise_answer
+
+CUTS: Final = (1, 3, 5)
+"""Ranks up to which `mean_hit` looks for a relevant passage."""
+
+
+def ndcg(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:
+    """Computes nDCG: discounted cumulative gain (linear gain, log2(rank + 1) discount) over that of the ideal order.
+
+    Args:
+        gains: Relevance of each passage in the order to judge.
+        relevant: Relevance of the relevant passages, at least one.
+        k: Number of ranks that count.
+    """
+
+    def dcg(values: Sequence[int]) -> float:
+        return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(values[:k], start=1))
+
+    return dcg(gains) / dcg(sorted(relevant, reverse=True))
+
+
+def mean_hit(gains: Sequence[int]) -> float:
+    """Computes the mean of Hit@1, Hit@3 and Hit@5, each 1 if one of that many first passages is relevant, else 0.
+
+    Source: CoSearch, arXiv 2604.17555, its relevance reward.
+    """
+    return sum(any(gains[:cut]) for cut in CUTS) / len(CUTS)
+
+
+def alike(queries: Sequence[str], overlap: float) -> list[int]:
+    """Groups queries that say the same; returns the number of each one's group.
+
+    In their order, each query joins the first group whose first query has a token F1 of at least `overlap` with it
+    (SQuAD's normalisation); otherwise it begins a group.
+
+    Source: CoSearch, arXiv 2604.17555: greedy clusters around a representative, overlap 0.8. Which of several groups
+    that are near enough a query joins is ours: the first.
+
+    Args:
+        queries: The queries.
+        overlap: Smallest token F1, above 0 and at most 1.
+    """
+    first: list[Counter[str]] = []
+    groups = []
+    for query in queries:
+        words = Counter(normalise_answer(query).split())
+        group = next((i for i, other in enumerate(first) if _f1(words, other) >= overlap), len(first))
+        if group == len(first):
+            first.append(words)
+        groups.append(group)
+    return groups
+
+
+def _f1(words: Counter[str], others: Counter[str]) -> float:
+    """Returns the F1 of two multisets of words as one quotient, so that 4 of 5 words reach 0.8; 1 if both are empty."""
+    total = words.total() + others.total()
+    return 2 * (words & others).total() / total if total else 1.0
