@@ -1,18 +1,24 @@
 """Tokens, seconds and memory of each turn in an episode of many turns: `asearcher` beside the monolithic agent.
 
-    python benchmarks/long_horizon.py --turns 60 --model tiny-teams --out docs/long-horizon.png
+    python benchmarks/long_horizon.py --turns 60 --model tiny-teams --out docs/long_horizon.png
 
 The question follows a chain of pages, one search for each, so that an episode of 60 turns has 59 searches. What both
 agents write is dictated by an oracle; the model reads every prompt and writes as many tokens as asked for, which are
 thrown away. A turn's tokens are those of its longest prompt, its memory is what the process needed beyond what it held
-before the turn's calls. Linux only: memory is read in /proc.
+before the turn's calls (memory that is free goes back to the system first). Neither memory nor seconds are measured
+where a prompt leaves no room in the model's window. Linux only: memory is read in /proc.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import dataclasses
+import gc
 import itertools
 import json
+import math
 import re
 import sys
 import time
@@ -81,8 +87,9 @@ class Cost:
     tokens: int
     """Tokens of the prompt."""
     seconds: float
+    """Wall-clock seconds; NaN where the model had no room for the prompt, or there is none."""
     mebibytes: float
-    """Memory of the process at its peak during the call, beyond what it held before."""
+    """Memory of the process at its peak during the call, beyond what it held before; NaN as for the seconds."""
 
 
 class Measured(QueuedSampler):
@@ -101,14 +108,25 @@ class Measured(QueuedSampler):
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Sampled]:
         """Returns the dictated replies; measures the model on the same prompts."""
-        for request in requests:
-            before, began = _memory("VmRSS"), time.perf_counter()
-            if self._model is not None:
-                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-                self._model.sample([SampleRequest(request.ids, Sampling(self._written, 1.0), request.seed)])
-            seconds, most = time.perf_counter() - began, _memory("VmHWM")
-            self.costs.append(Cost(len(request.ids), seconds, max(0.0, most - before)))
+        self.costs += [self._cost(request) for request in requests]
         return super().sample(requests)
+
+    def _cost(self, request: SampleRequest) -> Cost:
+        """Has the model read a prompt and returns what that cost."""
+        if self._model is None or len(request.ids) >= self._model.max_context:
+            return Cost(len(request.ids), math.nan, math.nan)
+        _give_back()
+        before, began = _memory("VmRSS"), time.perf_counter()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        self._model.sample([SampleRequest(request.ids, Sampling(self._written, 1.0), request.seed)])
+        seconds, most = time.perf_counter() - began, _memory("VmHWM")
+        return Cost(len(request.ids), seconds, max(0.0, most - before))
+
+
+def _give_back() -> None:
+    """Gives memory that is free back to the system, so that the next call's need is seen."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _memory(name: str) -> float:
@@ -170,32 +188,54 @@ def draw(found: dict[str, list[Cost]], path: Path) -> None:
     plt.close(figure)
 
 
+def shown(found: dict[str, list[Cost]]) -> str:
+    """Returns the costs of some turns as a table.
+
+    Args:
+        found: Agent to the costs of its turns.
+    """
+    turns = len(next(iter(found.values())))
+    lines = [
+        f"{'turn':>5}" + "".join(f"  {agent:>28}" for agent in found),
+        "     " + f"  {'tokens':>8} {'MiB':>9} {'seconds':>9}" * len(found),
+    ]
+    for turn in sorted({1, 2, *range(10, turns, 10), turns}):
+        row = (costs[turn - 1] for costs in found.values())
+        lines.append(f"{turn:>5}" + "".join(f"  {c.tokens:>8} {c.mebibytes:>9.1f} {c.seconds:>9.2f}" for c in row))
+    return "\n".join(lines).replace("nan", "  -") + "\n"
+
+
 def main() -> None:
     """Measures both agents, prints a table and draws the figure."""
     parser = argparse.ArgumentParser(description="Tokens, seconds and memory by turn of a long episode.")
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--model", default="tiny-teams")
     parser.add_argument("--out", type=Path, help="image file of the figure")
-    parser.add_argument("--json", type=Path, help="file of all figures")
+    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.turns < 2:
         parser.error("--turns must be at least 2")
-    tokenizer, found = load_sampler(given.model)[1], dict[str, list[Cost]]()
-    for agent in AGENTS:
-        em, found[agent] = run(agent, given.turns, given.model, tokenizer)
-        sys.stdout.write(f"{agent}: {len(found[agent])} turns, exact match {em:g}\n")
-    shown = sorted({1, 2, *range(10, given.turns, 10), given.turns})
-    sys.stdout.write(f"{'turn':>5}" + "".join(f"  {agent:>28}" for agent in AGENTS) + "\n")
-    sys.stdout.write("     " + f"  {'tokens':>8} {'MiB':>9} {'seconds':>9}" * len(AGENTS) + "\n")
-    for turn in shown:
-        row = (found[agent][turn - 1] for agent in AGENTS)
-        cells = (f"  {cost.tokens:>8} {cost.mebibytes:>9.1f} {cost.seconds:>9.2f}" for cost in row)
-        sys.stdout.write(f"{turn:>5}" + "".join(cells) + "\n")
-    if given.json is not None:
-        rows = {agent: [[c.tokens, c.mebibytes, c.seconds] for c in costs] for agent, costs in found.items()}
-        given.json.write_text(json.dumps(rows) + "\n", encoding="utf-8")
+    rows, found = list[dict[str, Any]](), dict[str, list[Cost]]()
+    with contextlib.redirect_stdout(sys.stderr):
+        tokenizer = load_sampler(given.model)[1]
+        for agent in AGENTS:
+            sys.stderr.write(f"{agent} ...\n")
+            em, costs = run(agent, given.turns, given.model, tokenizer)
+            found[agent] = costs
+            rows.append({"agent": agent, "em": em, "turns": [_row(cost) for cost in costs]})
     if given.out is not None:
         draw(found, given.out)
+    if given.json:
+        sys.stdout.write(json.dumps({"results": rows}) + "\n")
+        return
+    for row in rows:
+        sys.stdout.write(f"{row['agent']}: {len(row['turns'])} turns, exact match {row['em']:g}\n")
+    sys.stdout.write(shown(found))
+
+
+def _row(cost: Cost) -> dict[str, float | None]:
+    """Returns a cost as plain data; None where nothing was measured."""
+    return {name: None if math.isnan(value) else value for name, value in dataclasses.asdict(cost).items()}
 
 
 if __name__ == "__main__":

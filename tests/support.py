@@ -76,8 +76,15 @@ class Said:
         return next(self._left[role])
 
 
-def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5, reward: str = "em"):
+def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5, reward: str = "em", **options):
     """Runs a shipped team on the first demonstration question, its roles saying what they are given.
+
+    Args:
+        name: Name of the team.
+        replies: Role to its outputs, in order.
+        max_turns: Turn budget.
+        reward: Reward function.
+        **options: Other options of the environment.
 
     Returns:
         (episode, the prompt of each call as text).
@@ -88,7 +95,7 @@ def run_team(name: str, replies: dict[str, list[str]], max_turns: int = 5, rewar
     from searchgym.rollout.tokens import TokenFormat
     from searchgym.train.demonstrations.teams import play_team
 
-    task = load_task(find_env("searchgym/Demo-v0"), max_turns=max_turns, reward=reward)
+    task = load_task(find_env("searchgym/Demo-v0"), max_turns=max_turns, reward=reward, **options)
     tokenizer = load_tokenizer("tiny")
     form = TokenFormat(tokenizer, task.rules.protocol, chat=True)
     (episode,) = play_team(name, task, {task.questions[0].id: Said(replies)}, form)

@@ -47,6 +47,7 @@ QUICK = {  # arguments, and rows at least
         ["compare", "World", "--reasoner", "tiny-teams", "--ranker", "untrained=tiny-teams", "--questions", "3"],
         3,
     ),
+    "long_horizon.py": (["--turns", "6"], 2),
     "train.py": (["--groups", "2", "--attempts", "2", "--trl-batch", "2", "--runs", "1"], 2),
 }
 

@@ -112,6 +112,25 @@ def test_every_budget_is_an_option_and_is_recorded(cli):
     assert cli("eval", "Demo", "--agent", "oracle", "--max-observation-words", 0)[0] == 2
 
 
+def test_further_retrievers_are_an_option_and_are_recorded(cli):
+    typed = ("eval", "Demo", "--agent", "single-search", "--out")
+    status, _, err = cli(*typed, "run", "--retrievers", "{web: {corpus: demo}, notes: bm25}")
+    assert status == 0, err
+    run = json.loads(Path("run", "run.json").read_text())
+    assert list(run["sources"]) == ["web", "notes"] and run["sources"]["web"] == run["sources"]["notes"]
+    assert cli(*typed, "plain")[0] == 0
+    assert json.loads(Path("plain", "run.json").read_text())["sources"] == {}
+    for given, said in (
+        ("web", "retrievers= is a mapping such as {'web': 'bm25'}, got str"),
+        ("{Web: bm25}", "retrievers= has the name 'Web'"),
+        ("{web: }", "retrievers.web is empty"),
+        ("{web: bm26}", "did you mean 'bm25'"),
+        ("{web", "--retrievers: cannot be read as YAML"),
+    ):
+        status, _, err = cli(*typed, "refused", "--retrievers", given)
+        assert (status in (1, 2), said in err, Path("refused").exists()) == (True, True, False), err
+
+
 def test_max_tokens_limits_every_role_and_is_recorded():
     agent = load_agent("jade")
     limited = with_max_tokens(agent, 5)

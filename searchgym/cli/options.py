@@ -34,6 +34,9 @@ class Source:
 class TaskChoice(Source):
     """Command-line options of an environment, and the number of questions to ask."""
 
+    retrievers: Annotated[
+        str | None, typer.Option(help="Further retrievers by name, as YAML: '{web: bm25}' or '{web: {corpus: PATH}}'.")
+    ] = None
     aliases: Annotated[Path | None, typer.Option(help="2WikiMultihopQA's id_aliases.json.")] = None
     reward: Annotated[str | None, typer.Option(help="em, f1 or module:function.")] = None
     protocol: Annotated[str | None, typer.Option(help="tags or tool_calls.")] = None

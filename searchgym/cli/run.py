@@ -27,6 +27,7 @@ from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TaskChoice, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
+from searchgym.yaml_reader import parse_yaml
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task, TaskOptions
@@ -48,6 +49,8 @@ def task_options(given: Source) -> TaskOptions:
 
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
     chosen = {name: value for name, value in fields.items() if value is not None and value is not False}
+    if "retrievers" in chosen:
+        chosen["retrievers"] = parse_yaml(chosen["retrievers"], "--retrievers")
     return cast("TaskOptions", {name: chosen[name] for name in TaskOptions.__annotations__ if name in chosen})
 
 

@@ -159,11 +159,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     card = _override(card, options)
     given = options.get("retriever")
     if isinstance(given, (str, dict)):
-        retriever_card = find_retriever(given)
-        is_url = isinstance(given, str) and given.startswith(("http://", "https://"))
-        if is_url and isinstance(retriever_card, HttpCard):  # a bare URL sets no deadline: the environment's applies
-            retriever_card = dataclasses.replace(retriever_card, deadline=card.retriever_deadline)
-        options["retriever"] = retriever_card
+        options["retriever"] = _find_card(card, given)
     reward = get_reward(options.get("reward", card.reward))
     if "corpus" in options and not options.get("distractors"):
         find_corpus(_path(card, options["corpus"]))  # refused before large files are read
@@ -375,6 +371,14 @@ def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[
     )
 
 
+def _find_card(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
+    """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
+    found = find_retriever(given)
+    if isinstance(found, HttpCard) and isinstance(given, str) and given.startswith(("http://", "https://")):
+        return dataclasses.replace(found, deadline=card.retriever_deadline)
+    return found
+
+
 def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> AnyRetriever:
     """Returns the user's retriever, the distractor retriever, or BM25 over the corpus.
 
@@ -419,18 +423,24 @@ def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOpti
     found: dict[str, AnyRetriever] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not SOURCE.fullmatch(name):
-            raise UsageError(f"{card.id}: retrievers= has the name {name!r}: expected small letters, digits and _")
+            raise UsageError(
+                f"{card.id}: retrievers= has the name {name!r:.60}: "
+                "expected a small letter and at most 30 more, digits or _"
+            )
+        if value is None or (isinstance(value, (str, Mapping)) and not value):
+            raise UsageError(f"{card.id}: retrievers.{name} is empty: give a retriever, its card or a corpus")
         own: dict[str, Any] = {"retriever": value}
         if isinstance(value, Mapping) and "corpus" in value:
             if unknown := sorted(map(str, value.keys() - {"corpus", "retriever"})):
                 raise UsageError(f"{card.id}: retrievers.{name} has {', '.join(unknown)}: expected corpus, retriever")
             own = dict(value)
         if isinstance(own.get("retriever"), (str, dict)):
-            own["retriever"] = find_retriever(own["retriever"])
-        if own.get("retriever") is None and "corpus" not in own:
-            raise UsageError(f"{card.id}: retrievers.{name} is empty: give a retriever, its card or a corpus")
+            own["retriever"] = _find_card(card, own["retriever"])
         merged: Any = {key: options[key] for key in ("corpus",) if key in options} | own
-        found[name] = load_retriever(card, questions, merged)
+        try:
+            found[name] = load_retriever(card, questions, merged)
+        except UsageError as error:
+            raise UsageError(f"{card.id}: retrievers.{name}: {str(error).removeprefix(f'{card.id}: ')}") from None
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from searchgym.agents.base import EpisodeIO, documents
@@ -22,6 +23,8 @@ TOOLS: Final = {
 """Tag of a tool of the planner, to the roles that it asks."""
 ANSWER: Final = "answer"
 """Tag that ends the episode."""
+TAGS: Final = re.compile(rf"</?(?:{'|'.join((*TOOLS, ANSWER))})>")
+"""Opening or closing tag of a step."""
 MOST_WORDS: Final = 100
 """Maximum number of words of a sub-question or an answer."""
 
@@ -30,12 +33,12 @@ def read_step(text: str) -> Parsed[tuple[str, str]]:
     """Parses a planner's step; the value is the tag and its content.
 
     Legal: exactly one of ``<local_search_agent>``, ``<web_search_agent>``, ``<all_search_agent>`` or ``<answer>`` with
-    1 to 100 words, and nothing else. Fallback: the first line as the answer.
+    1 to 100 words, and nothing else, none of these tags within it either. Fallback: the first line as the answer.
     """
     text = said(text)
     for tag in (*TOOLS, ANSWER):
         body = only_tag(text, tag)
-        if body and words(body) <= MOST_WORDS:
+        if body and words(body) <= MOST_WORDS and not TAGS.search(body):
             return Parsed((tag, body), True)
     return Parsed((ANSWER, first_line(text)), False)
 
@@ -78,6 +81,8 @@ class HierSearch:
             used.add(tag)
             for role in TOOLS[tag]:
                 history.append(await self._ask(role, text, io))
+                if not io.turns_left:  # a retriever failed
+                    return
         io.note("tools", len(used) / len(TOOLS))
         await io.step(Answer(answer))
 
@@ -92,6 +97,8 @@ class HierSearch:
             if query is None:
                 break
             seen = await io.step(Search((query,), source))
+            if seen.done:
+                return ""
             known.queries.append(query)
             known.take(len(known.slots) + 1, query, documents(seen.hits, self.passage_words) or NONE)
             for hit in seen.hits:

@@ -12,7 +12,7 @@ from searchgym.agents.oracle_roles import COMPARISONS, OracleRoles, Roles, Step
 from searchgym.agents.parsing import words
 from searchgym.records import title_key
 from searchgym.teams.cosearch import KEPT
-from searchgym.teams.hierarchy import LOCAL, WEB
+from searchgym.teams.hierarchy import LOCAL, TOOLS, WEB
 from searchgym.teams.knowing import KNOW, SEARCH
 from searchgym.teams.mmoa import MOST_QUERIES
 from searchgym.teams.parallel import SEPARATOR
@@ -149,7 +149,8 @@ class HorizonOracle(OracleRoles):
 class HierOracle(OracleRoles):
     """Oracle of HierSearch: the planner puts each hop to the local agent, and to the web if that found nothing.
 
-    What was found it reads in the history alone. With flaws it answers after the first hop.
+    What was found it reads in the history alone. With flaws it asks any of the three tools, so that each is shown, and
+    answers after the first hop.
     """
 
     def _own_roles(self) -> Roles:
@@ -167,6 +168,9 @@ class HierOracle(OracleRoles):
         known = self._known(history)
         if len(known) < len(self.steps) and not (self.early and known):
             asked = self.steps[len(known)].filled
+            if self.early:
+                tag = self._rng.choice(tuple(TOOLS))
+                return f"<{tag}> {asked}</{tag}>"
             for role in (LOCAL, WEB):
                 if f"{role} Q: {asked} | " not in history:
                     return f"<{role}_search_agent> {asked}</{role}_search_agent>"

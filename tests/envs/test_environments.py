@@ -29,6 +29,8 @@ ENVIRONMENTS = {
     "bm25": SMALL | {"retriever": INDEX, "protocol": "tags"},
     "bm25, tool_calls": SMALL | {"retriever": INDEX, "protocol": "tool_calls", "max_queries": 3},
     "browse": SMALL | {"retriever": INDEX, "protocol": "tags", "browse": True, "snippet_words": 3},
+    "two retrievers": SMALL | {"protocol": "tags", "retrievers": {"web": INDEX}},
+    "two retrievers, tool_calls": SMALL | {"protocol": "tool_calls", "max_queries": 3, "retrievers": {"web": INDEX}},
     "browse, tool_calls": SMALL | {"retriever": INDEX, "protocol": "tool_calls", "browse": True},
 }
 

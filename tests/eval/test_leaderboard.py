@@ -671,3 +671,18 @@ def test_pages_that_a_model_wrote_make_no_row(made, sub, tmp_path):
     refused(made, sub, "retriever", "pages that a model wrote")
     edit_manifest(sub, retriever={"kind": "simulated", "model": "m"})
     refused(made, sub, "retriever", "searches the corpus of the track")
+
+
+def test_searches_of_a_further_retriever_make_no_row(made, sub, tmp_path):
+    """Neither of a run whose record names one, nor of a submission in which one was asked."""
+    run = tmp_path / "run"
+    shutil.copytree(made[0], run)
+    record = json.loads((run / "run.json").read_text())
+    assert record["sources"] == {}
+    (run / "run.json").write_text(json.dumps(record | {"sources": {"web": {"kind": "bm25"}}}))
+    with pytest.raises(DataError, match="sources web: the leaderboard has no track with further retrievers"):
+        submit(run, made[1], tmp_path / "row")
+    rows = read_rows(sub)
+    next(searched for row in rows for searched in row["searches"])["source"] = "web"
+    write_rows(sub, rows)
+    refused(made, sub, "retriever", "a search of a further retriever")

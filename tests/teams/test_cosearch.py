@@ -23,10 +23,10 @@ from searchgym.scoring.ranking import alike, mean_hit, ndcg
 from searchgym.teams.cosearch import KEPT, fetched, fetched_for, read_order
 from searchgym.teams.oracle import CoSearchOracle
 from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.samples import Sample, SampleCall, samples_from
 from searchgym.train.credit.agent_terms import ranking_quality
 from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
-from searchgym.train.algorithms.samples import Sample, SampleCall, samples_from
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.teams import play_team
 from searchgym.train.recipe.load import load_recipe

@@ -103,6 +103,7 @@ def test_hiersearch_by_hand():
     assert rows("hiersearch", level(0.0, 0.0)) == [[0.0] * 3]
     assert rows("hiersearch", level(0.4, 1.0, legal=False)) == [[0.0, 0.4, 0.0]]  # of the planner alone
     assert rows("hiersearch", level(0.4, 1.0, answer=None)) == [[0.0] * 3]
+    assert rows("hiersearch", level(0.0, 1.0, answer="")) == [[0.0] * 3]  # who never answers earns nothing by tools
     assert rows("hiersearch", level(0.4, 0.5, [own, web]), local_first=True) == [pytest.approx([0.05] * 3)]
     assert rows("hiersearch", level(0.4, 0.5, [own] * 3 + [web]), local_first=True) == [pytest.approx([0.2] * 3)]
     assert rows("hiersearch", level(0.4, 0.5, [own, web])) == [[0.4] * 3]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from support import command_line
 
+from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.questions import read_questions, write_questions
@@ -25,6 +26,7 @@ from searchgym.records import Passage, Question, SupportingFact, title_key
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.teams.oracle import ORACLES
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.held_out import without_held_out
 from searchgym.train.demonstrations.oracle import demonstrate_search, queries_of, quotes_of
@@ -161,6 +163,18 @@ def test_teams_are_shown_too(form, agent):
     assert all(episode.scores["em"] == 1 for episode in shown.episodes)
 
 
+@pytest.mark.parametrize("agent", ORACLES)
+@pytest.mark.parametrize("early", [0.0, 1.0])
+def test_further_teams_are_shown_too(form, agent, early):
+    """Their oracles search for every page and are right; with flaws the first page is the last."""
+    task = task_of(OWN[:3], max_turns=12, max_queries=4)
+    shown = demonstrate_search(task, form, 3, agent=agent, early=early)
+    assert shown.counts["kept"] == 3
+    assert {call.role for e in shown.episodes for call in e.calls} <= set(load_agent(agent).roles)
+    assert all(call.legal for episode in shown.episodes for call in episode.calls)
+    assert early or all(episode.scores["em"] == 1 for episode in shown.episodes)
+
+
 def test_quotes_are_the_supporting_sentences():
     question = dataclasses.replace(
         OWN[0], supporting_facts=(SupportingFact("Bellowick (film)", 1), SupportingFact("Ivo Plint", None))
@@ -238,6 +252,9 @@ def test_what_is_held_out_is_in_no_search_and_no_question(tmp_path, form):
     with pytest.raises(UsageError, match="each of the 1 questions is about a page that is held out"):
         without_held_out(task_of(OWN[1:2]), [tmp_path / "kept.jsonl"])
     assert without_held_out(task_of(), [])[1] == 0
+    further = task_of(retrievers={"web": build_in_memory(PAGES)})
+    with pytest.raises(UsageError, match="retrievers would find the pages that are held out"):
+        without_held_out(further, [tmp_path / "kept.jsonl"])
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

@@ -153,6 +153,8 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
             yield field, f"episode {episode.id!r:.60} has {got!r:.60}, expected {expected!r:.60}"
     if simulated_share(episode.searches):
         yield "retriever", "pages that a model wrote; rows of a leaderboard search the corpus of their track"
+    if any(searched.source for searched in episode.searches):
+        yield "retriever", "a search of a further retriever; rows of a leaderboard have the one of their track"
     if episode.answer is not None and len(episode.answer.text) > LONGEST:
         yield EPISODES, f"an answer of {len(episode.answer.text):,} characters, at most {LONGEST:,}"
     if (episode.stop_reason == "answer") != (episode.answer is not None):

@@ -124,6 +124,9 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
     record = _record(run)
     if record.get("browse"):
         raise DataError("browse: the leaderboard has no track in which pages are opened; evaluate without browse", run)
+    if record.get("sources"):
+        reason = "the leaderboard has no track with further retrievers; evaluate without retrievers"
+        raise DataError(f"sources {', '.join(record['sources'])}: {reason}", run)
     task = (tasks or Tasks()).of_run(suite, part, record)
     if record["env"] != task.card.id or record["questions_sha256"] != questions_sha256(task.questions):
         reason = f"the run asked {record['questions']} questions of {record['env']}, suite {suite} asks "

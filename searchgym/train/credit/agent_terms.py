@@ -77,8 +77,8 @@ def hiersearch(group: Sequence[Episode], context: CreditContext) -> Rows:
     """Gives the reward of an episode, or, where that is 0, up to 0.1 for the share of tools that the planner used.
 
     The share is the workflow's note ``tools``. A role that wrote something illegal gets 0 for all its calls, and so
-    does every call of an episode that was cut off or has no answer. With `CreditOptions.local_first` the penalty of
-    `order_penalty` is added to the reward first. It takes the place of ``outcome``.
+    does every call of an episode that was cut off or has no answer, or an empty one. With `CreditOptions.local_first`
+    the penalty of `order_penalty` is added to the reward first. It takes the place of ``outcome``.
 
     Source: the released reward of HierSearch (plageon/HierSearch), whose levels are trained one after the other, each
     on its own text; here a role stands for a level.
@@ -88,7 +88,7 @@ def hiersearch(group: Sequence[Episode], context: CreditContext) -> Rows:
 
 def _by_level(episode: Episode, local_first: bool) -> list[float]:
     rewards = [0.0] * len(episode.calls)
-    if is_overlong(episode) or episode.answer is None:
+    if is_overlong(episode) or episode.answer is None or not episode.answer.text:
         return rewards
     score = episode.reward + (order_penalty([s.source for s in episode.searches]) if local_first else 0.0)
     value = score if score > 0 else TOOLS * episode.notes.get("tools", 0.0)

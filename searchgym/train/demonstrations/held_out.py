@@ -27,10 +27,12 @@ def without_held_out(task: Task, files: Sequence[Path]) -> tuple[Task, int]:
         files: Files of evaluation questions; without any, the task is returned as it is.
 
     Raises:
-        UsageError: The corpus is not at hand, or no question is left.
+        UsageError: The corpus is not at hand, no question is left, or there are further retrievers.
     """
     if not files:
         return task, 0
+    if task.retrievers:
+        raise UsageError("--hold-out: retrievers would find the pages that are held out: leave them out")
     passages = list(passages_of(task.retriever) or ())
     held_out = held_out_by(passages, files)
     if not passages or held_out is None:

@@ -64,8 +64,9 @@ def demonstrate_search(
     Raises:
         UsageError: The agent is another one, or no question gives a demonstration.
     """
-    if agent != AGENT and agent not in (*TEAMS, *ORACLES):
-        raise UsageError(f"agent {agent}: the oracle speaks for {', '.join((AGENT, *TEAMS, *ORACLES))}")
+    if agent not in (AGENT, *TEAMS, *ORACLES):
+        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join((*TEAMS, *ORACLES))}")
+    speaker = ORACLES.get(agent, OracleRoles)
     rng = random.Random(f"{seed} {agent} {early}")
     shown, seen, asked = Shown(), set[str](), list[Question]()
     for question in _by_turns(rng.sample(task.questions, len(task.questions))):
@@ -83,8 +84,7 @@ def demonstrate_search(
         if agent == AGENT:
             episodes = play(task, [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch], form)
         else:
-            oracle = ORACLES.get(agent, OracleRoles)
-            oracles = {q.id: oracle(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
+            oracles = {q.id: speaker(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
             episodes = play_team(agent, task, oracles, form)
         for question, episode in zip(batch, episodes, strict=True):
             if len(shown.episodes) == count:
