@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_summary_is_what_the_episodes_say(folder):
     summary = json.loads((folder / "summary.json").read_text())
     em = {
@@ -56,6 +57,7 @@ def test_the_summary_is_what_the_episodes_say(folder):
     assert summary["steps"] == 1
 
 
+@pytest.mark.slow
 def test_it_says_where_curve_episodes_and_checkpoint_are(folder):
     summary = json.loads((folder / "summary.json").read_text())
     for name in ("curve", "episodes", "checkpoint"):
@@ -64,6 +66,7 @@ def test_it_says_where_curve_episodes_and_checkpoint_are(folder):
     assert summary["episodes"].endswith("episodes.jsonl")
 
 
+@pytest.mark.slow
 def test_its_report_has_every_part(folder):
     page = Path(json.loads((folder / "summary.json").read_text())["report"]).read_text()
     for name in ("before", "after", "closed-book", "single-search", "evidence-oracle", "train"):
@@ -91,6 +94,7 @@ def test_scores_by_hops_split_where_some_questions_compare():
     assert found["all"]["some"] == 1.0 and found["4"]["some"] is None
 
 
+@pytest.mark.slow
 def test_the_end_shows_scores_ceilings_time_and_commands(folder, capsys, monkeypatch):
     summary = json.loads((folder / "summary.json").read_text())
     scores = dict.fromkeys(("single-search", "before", "gold pages", "evidence-oracle"), 1.0)

@@ -20,6 +20,7 @@ from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import load_tasks, train
 
 ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
 def python_blocks(page):
@@ -169,7 +170,13 @@ def test_the_team_of_the_docs_trains(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")  # the notebook client warns about its own sockets and loops
-@pytest.mark.parametrize("notebook", sorted(p.name for p in (ROOT / "notebooks").glob("*.ipynb")))
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        "01_step_an_environment.ipynb",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in NOTEBOOKS if not name.startswith("01")),
+    ],
+)
 def test_notebooks_run(notebook):
     page = nbformat.read(ROOT / "notebooks" / notebook, as_version=4)
     NotebookClient(page, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
@@ -184,7 +191,7 @@ def test_the_page_about_opening_pages(capsys):
     assert "Page(Title: Orrin Vale, part 1 of 2)" in opened and "part 2 of 2) Works, which" in more
 
 
-@pytest.mark.parametrize("notebook", sorted(p.name for p in (ROOT / "notebooks").glob("*.ipynb")))
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
 def test_notebooks_open_in_colab_and_install(notebook):
     badge, install, *_ = nbformat.read(ROOT / "notebooks" / notebook, as_version=4).cells
     assert "](https://colab.research.google.com/github/" in badge.source and f"`notebooks/{notebook}`" in badge.source

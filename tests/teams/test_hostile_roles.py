@@ -25,6 +25,8 @@ LEGAL = {
     ("mmoa-rag", "rewriter"): set(),
     ("mmoa-rag", "selector"): set(),
     ("mmoa-rag", "generator"): ANSWERS,
+    ("cosearch", "reasoner"): SEARCHES | ANSWERS | {NESTED},
+    ("cosearch", "ranker"): set(),
     ("asearcher", "searcher"): SEARCHES | ANSWERS,
     ("asearcher", "summariser"): set(),
     ("hiersearch", "planner"): {"<answer>Gamma</answer>"},
@@ -45,6 +47,7 @@ GOOD = {
     "generator": "<answer>Gamma</answer>", "rewriter": "<q1>Beta</q1>", "selector": "<id>Document0</id>",
     "searcher": "<search>Beta</search>", "summariser": "<memory>Gamma.</memory>",
     "decider": "<decision>search</decision>", "knower": "<answer>Gamma</answer>",
+    "reasoner": "<search>Beta</search>", "ranker": "<id>Document0</id>",
 }  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def test_quotes_are_the_supporting_sentences():
     ("questions", "agent", "said"),
     [
         (OWN[4:], "search-r1", "2 questions give no demonstration .*no gold pages named: 1"),
-        (OWN, "closed-book", "agent closed-book: the oracle speaks for search-r1, m-ask"),
+        (OWN, "closed-book", "agent closed-book: the oracle speaks for search-r1 and m-ask"),
     ],
 )
 def test_what_gives_no_demonstration(form, questions, agent, said):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from searchgym.corpora.retrieval.retriever import Retriever
+from searchgym.corpora.retrieval.retriever import Retriever, check_request
 from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
@@ -99,6 +99,7 @@ class NoiseRetriever(Wrapper):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query: those of `inner`, or noise instead of them."""
+        check_request(queries, k)
         step, p = self._now
         lists = self.inner[0].search(queries, max(k - self.mixed_in, 1))
         results, noisy = [], 0
