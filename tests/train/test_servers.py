@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -97,6 +98,8 @@ class VllmServer:
         folder.mkdir()
         self.address = f"http://127.0.0.1:{free_port()}"
         self.open = contextlib.ExitStack()
+        # vLLM's sockets in it need a short path
+        self.temporary = self.open.enter_context(tempfile.TemporaryDirectory(prefix="sg"))
 
     def start(self):
         options = VllmOptions(cache_gib=1, max_context=1024, eager=True)
@@ -107,7 +110,7 @@ class VllmServer:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=os.environ | extra | {"TMPDIR": str(self.folder)},
+                env=os.environ | extra | {"TMPDIR": self.temporary},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
