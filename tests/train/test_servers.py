@@ -57,7 +57,8 @@ def recipe_on(servers, shared, steps, stall, *more):
             "log.curve=false",
             "optimizer.lr=1e-4",
             "optimizer.warmup_steps=0",
-            "env_options={world: {split: train, size: 200, seed: 1}, reward: 'fake_servers:numbered'}",  # an update in every step, so that there is a probe
+            # an update in every step, so that there is a probe
+            "env_options={world: {split: train, size: 200, seed: 1}, reward: 'fake_servers:numbered'}",
             *more,
         ],
     )
