@@ -348,7 +348,7 @@ def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_warm_starts_and_no_more_after_they_are_made(tmp_path):
+def test_two_warm_starts_that_are_not_repeated(tmp_path):
     given = ["--seeds", "1", "--reader", "9000", "--tokens", "16000", "--steps", "1", "--questions", "4"]
     kept = ["--recorded", str(tmp_path / "rows.jsonl"), "--json"]
     found = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), *kept)
@@ -357,8 +357,6 @@ def test_two_warm_starts_and_no_more_after_they_are_made(tmp_path):
     assert [row["arm"] for row in result["arms"]] == ["masked", "plain"]
     assert all(row["tokens"] >= 16000 and row["generated_tokens"] > 0 for row in result["arms"])
     assert [row["after"] for row in result["contrasts"]] == ["warm", "trained"]
-    again = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), "--json")
-    assert again.returncode == 0 and json.loads(again.stdout) == result
     recorded = script("masked_warm_start.py", *given, "--out", str(tmp_path / "elsewhere"), *kept)
     assert recorded.returncode == 0 and json.loads(recorded.stdout) == result
     assert not (tmp_path / "elsewhere" / "reader").exists()

@@ -95,6 +95,7 @@ CALLED = [
 
 
 @pytest.mark.engine
+@pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
 def test_the_parser_reads_what_the_grammar_reads():
     """In vLLM's own registry, by its own interface; importing vLLM takes seconds."""
     from types import SimpleNamespace

@@ -366,6 +366,20 @@ def test_a_stranger_can_change_nothing(fake, address):
     sampler.close()
 
 
+def test_other_agents_may_ask_while_no_run_does_and_change_nothing(fake):
+    fake.answers["/v1/chat/completions"] = [(200, {"choices": []})]
+    with gated(fake) as address:
+        client = server.Client(address, {})
+        assert client.call("/v1/chat/completions", {"messages": []}, timeout=5.0) == {"choices": []}
+        for path in ("/collective_rpc", "/v1/load_lora_adapter", GENERATE):
+            with pytest.raises(EngineLostError, match="was started again, or given back"):
+                client.call(path, {"method": "reload_weights"}, timeout=5.0)
+        sampler = sampler_on(address)
+        with pytest.raises(UsageError, match="samples for another run"):
+            client.call("/v1/chat/completions", {"messages": []}, timeout=5.0)
+        sampler.close()
+
+
 # -- servers that die or stand still -------------------------------------------------------------------------------
 
 

@@ -33,6 +33,8 @@ WEIGHTS: Final = "X-SearchGym-Weights"
 """Header that names the weights that a request is for; empty for the model's original weights."""
 GENERATE: Final = "/inference/v1/generate"
 """vLLM's path for requests with token ids."""
+CHATS: Final = {"/v1/chat/completions", "/v1/completions"}
+"""Paths of OpenAI's interface, which other agents may ask while no training uses the server (``engine --tools``)."""
 LEASE: Final = 30.0
 """Seconds without a sign of life after which another training may use the server."""
 
@@ -109,7 +111,7 @@ class Gate:
 
     def _check(self, path: str, method: str | None, headers: Mapping[str, str]) -> None:
         """Refuses a call of vLLM's own that changes or samples by anyone but the training, or for other weights."""
-        if method != "POST":
+        if method != "POST" or (path in CHATS and self._claim is None):
             return
         self._check_run(headers)
         if path == GENERATE and (wanted := headers.get(WEIGHTS.lower(), "")) != self._weights:

@@ -47,6 +47,8 @@ class _Parser(ToolParser):
     """Parser of one grammar; subclasses name it."""
 
     protocol: Protocol
+    engine_based_streaming = True
+    """Makes vLLM reply with the content that `extract_tool_calls` returns, the bare answer, where no tool is called."""
 
     def adjust_request(self, request: Any) -> Any:
         """Ends responses where the model's actions end, and keeps tags that are tokens."""
