@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+import urllib.request
+from contextlib import ExitStack, closing
 
 import pytest
-from toy_training import toy_recipe
 
 from searchgym.cli import main
+from searchgym.corpora.retrieval import HttpRetriever
 from searchgym.errors import CardError, TrainingError, UsageError
 from searchgym.train.launch import cluster
 from searchgym.train.launch.actors import ServerActor
@@ -26,7 +27,8 @@ SERVERS = ["rollout.sampler=vllm", "rollout.vllm.replicas=2"]
 
 def test_programs_are_ranks_servers_and_retrieval():
     recipe = load_recipe(
-        "tiny-grpo", ["launch=ray", *RANKS, *SERVERS, "rollout.vllm.tensor_parallel=4", "ray.retrieval=demo", "ray.rank_cpus=3"]
+        "tiny-grpo",
+        ["launch=ray", *RANKS, *SERVERS, "rollout.vllm.tensor_parallel=4", "ray.retrieval=demo", "ray.rank_cpus=3"],
     )
     assert programs_of(recipe, gpus=True) == [
         Program("rank", 0, 3, 1),
@@ -38,7 +40,9 @@ def test_programs_are_ranks_servers_and_retrieval():
     assert [program.gpus for program in programs_of(recipe, gpus=False)] == [0] * 5
     on_cpu = dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, device="cpu"))
     assert [program.gpus for program in programs_of(on_cpu, gpus=True)] == [0, 0, 4, 4, 0]
-    assert [p.name for p in programs_of(load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"]), True)] == ["retrieval 0"]
+    assert [p.name for p in programs_of(load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"]), True)] == [
+        "retrieval 0"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,13 @@ SMALL = [
     "optimizer.warmup_steps=0",
     "advantage.drop_zero_variance=false",
 ]
-SAMPLED = ["rollout.sampler=vllm", "rollout.vllm.replicas=2", "rollout.vllm.cache_gib=1", "rollout.vllm.max_context=1024"]
+SAMPLED = [
+    "rollout.sampler=vllm",
+    "rollout.vllm.replicas=2",
+    "rollout.vllm.cache_gib=1",
+    "rollout.vllm.max_context=1024",
+]
+TOKEN = "a token of the tests, long enough"
 
 
 @pytest.fixture
@@ -147,7 +157,7 @@ def nodes(monkeypatch):
     ray = pytest.importorskip("ray", reason="extra ray")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token of the tests, long enough")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     args = {"num_cpus": 2, "object_store_memory": cluster.STORE, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=args)
@@ -215,11 +225,34 @@ def test_a_node_that_is_taken_away_is_named_and_the_run_goes_on_with_another(nod
 
 @pytest.mark.engine
 @pytest.mark.filterwarnings("default")
+def test_a_cluster_of_its_own_serves_a_corpus_and_ends(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="extra ray")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)  # read once in a process
+    recipe = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"])
+    with launched(recipe, tmp_path) as placed:
+        url = placed.env_options["retriever"]
+        with closing(HttpRetriever(url)) as retriever:
+            ((hit, *_),) = retriever.search(["Sarn Islands"], 3)
+        assert "Sarn" in hit.passage.text and placed.launch == "here"
+    assert not ray.is_initialized()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{url}/healthz", timeout=5)
+    lost = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=nowhere"])
+    with pytest.raises(TrainingError, match=r"retrieval 0 on \S+ ended: exit code 2 \(error: .*nowhere"):
+        with launched(lost, tmp_path):
+            pass
+    assert not ray.is_initialized()
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("default")
 def test_what_a_cluster_lacks_is_said(nodes, tmp_path):
     made, _ = nodes
     there = ["launch=ray", f"ray.address={made.address}", "ray.rank_cpus=64", "ray.seconds=1"]
     recipe = load_recipe("tiny-grpo", [*SMALL, *there])
-    with pytest.raises(UsageError, match=r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"):
+    with pytest.raises(
+        UsageError, match=r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"
+    ):
         with launched(recipe, tmp_path):
             pass
     wrong = os.environ | {"RAY_AUTH_TOKEN": "another token, of somebody else"}  # read once in a process

@@ -7,8 +7,9 @@ import secrets
 import socket
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -121,7 +122,9 @@ def _reserved(ray: Any, programs: Sequence[Program], recipe: Recipe) -> Any:
         for name, amount in bundle.items():
             asked[name] = asked.get(name, 0) + amount
     there, free = ray.cluster_resources(), ray.available_resources()
-    has = ", ".join(f"{free.get(n, 0):g} of {there.get(n, 0):g} {n} free, {amount:g} asked" for n, amount in asked.items())
+    has = ", ".join(
+        f"{free.get(n, 0):g} of {there.get(n, 0):g} {n} free, {amount:g} asked" for n, amount in asked.items()
+    )
     raise UsageError(
         f"launch ray: no place for {len(programs)} programs within {recipe.ray.seconds:g} s ({has}): "
         "add nodes, or lower learner.ranks, rollout.vllm.replicas, ray.rank_cpus or ray.server_cpus"
@@ -183,9 +186,8 @@ class _Cluster:
             command += ["--host", one.address, "--port", str(one.port)]
             self._run(one, command, {TOKEN: keys[TOKEN]})
             options["retriever"] = f"http://{one.address}:{one.port}"
-        return replace(
-            recipe, learner=learner, rollout=replace(recipe.rollout, vllm=vllm), env_options=options
-        )
+            self._ready(one, f"{options['retriever']}/readyz", recipe.ray.seconds)
+        return replace(recipe, learner=learner, rollout=replace(recipe.rollout, vllm=vllm), env_options=options)
 
     def _place(self, place: int, program: Program, seconds: float) -> None:
         """Starts the actor of a program in its bundle."""
@@ -222,6 +224,17 @@ class _Cluster:
     def _run(self, one: _Started, command: list[str], environment: dict[str, str]) -> None:
         log = self._folder / f"{one.program.name.replace(' ', '')}.log"
         self._ray.get(one.actor.start.remote(command, environment, str(log)))
+
+    def _ready(self, one: _Started, url: str, seconds: float) -> None:
+        """Waits until a server says that it is ready."""
+        end = time.monotonic() + seconds
+        while (said := self._ray.get(one.actor.ended.remote())) is None and time.monotonic() < end:
+            with suppress(OSError):  # not there yet, or loading
+                urllib.request.urlopen(url, timeout=5).close()
+                return
+            time.sleep(0.2)
+        said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (ray.seconds)"
+        raise TrainingError(f"launch ray: {one.program.name} on {one.address} {said}")
 
     def faults(self) -> list[str]:
         """Returns what has ended: nodes with their programs, and programs on nodes that are alive."""

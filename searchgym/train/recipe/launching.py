@@ -41,7 +41,9 @@ def launch_problems(recipe: Recipe) -> list[str]:
         return ["ray: its options act with launch ray only"] if ray != RayOptions() else []
     ranks, servers = recipe.learner.backend == "deepspeed", recipe.rollout.sampler == "vllm"
     if not (ranks or servers or ray.retrieval):
-        found.append("launch ray starts ranks, servers or retrieval: set learner.backend deepspeed, rollout.sampler vllm or ray.retrieval")
+        found.append(
+            "launch ray starts ranks, servers or retrieval: set learner.backend deepspeed, rollout.sampler vllm or ray.retrieval"
+        )
     if vllm.servers is not None or recipe.learner.listen is not None:
         found.append("launch ray starts servers and ranks itself: leave rollout.vllm.servers and learner.listen out")
     if vllm.gpus is not None or recipe.learner.gpus is not None:
