@@ -40,9 +40,8 @@ def test_programs_are_ranks_servers_and_retrieval():
     assert [program.gpus for program in programs_of(recipe, gpus=False)] == [0] * 5
     on_cpu = dataclasses.replace(recipe, learner=dataclasses.replace(recipe.learner, device="cpu"))
     assert [program.gpus for program in programs_of(on_cpu, gpus=True)] == [0, 0, 4, 4, 0]
-    assert [p.name for p in programs_of(load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"]), True)] == [
-        "retrieval 0"
-    ]
+    alone = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"])
+    assert [program.name for program in programs_of(alone, gpus=True)] == ["retrieval 0"]
 
 
 @pytest.mark.parametrize(
@@ -142,12 +141,7 @@ SMALL = [
     "optimizer.warmup_steps=0",
     "advantage.drop_zero_variance=false",
 ]
-SAMPLED = [
-    "rollout.sampler=vllm",
-    "rollout.vllm.replicas=2",
-    "rollout.vllm.cache_gib=1",
-    "rollout.vllm.max_context=1024",
-]
+SAMPLED = [*SERVERS, "rollout.vllm.cache_gib=1", "rollout.vllm.max_context=1024"]
 TOKEN = "a token of the tests, long enough"
 
 
@@ -238,9 +232,9 @@ def test_a_cluster_of_its_own_serves_a_corpus_and_ends(tmp_path, monkeypatch):
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/healthz", timeout=5)
     lost = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=nowhere"])
-    with pytest.raises(TrainingError, match=r"retrieval 0 on \S+ ended: exit code 2 \(error: .*nowhere"):
-        with launched(lost, tmp_path):
-            pass
+    said = r"retrieval 0 on \S+ ended: exit code 2 \(error: .*nowhere"
+    with pytest.raises(TrainingError, match=said), launched(lost, tmp_path):
+        pass
     assert not ray.is_initialized()
 
 
@@ -250,11 +244,9 @@ def test_what_a_cluster_lacks_is_said(nodes, tmp_path):
     made, _ = nodes
     there = ["launch=ray", f"ray.address={made.address}", "ray.rank_cpus=64", "ray.seconds=1"]
     recipe = load_recipe("tiny-grpo", [*SMALL, *there])
-    with pytest.raises(
-        UsageError, match=r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"
-    ):
-        with launched(recipe, tmp_path):
-            pass
+    said = r"no place for 2 programs within 1 s \(2 of 2 CPU free, 128 asked\): add nodes"
+    with pytest.raises(UsageError, match=said), launched(recipe, tmp_path):
+        pass
     wrong = os.environ | {"RAY_AUTH_TOKEN": "another token, of somebody else"}  # read once in a process
     words = ["launch", "tiny-grpo", *SMALL, *there[1:], "--plan"]
     found = subprocess.run([sys.executable, "-m", "searchgym", *words], env=wrong, capture_output=True, text=True)

@@ -22,7 +22,7 @@ def launch(
     """Print what a training with launch=ray would start, and on which node of ray.address."""
     if not plan:
         raise UsageError(
-            f"searchgym train {recipe} launch=ray starts it; searchgym launch --plan prints what and where"
+            f"searchgym train {recipe} launch=ray starts it; with --plan this command prints what and where"
         )
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.launch.cluster import connected, where

@@ -42,7 +42,8 @@ def launch_problems(recipe: Recipe) -> list[str]:
     ranks, servers = recipe.learner.backend == "deepspeed", recipe.rollout.sampler == "vllm"
     if not (ranks or servers or ray.retrieval):
         found.append(
-            "launch ray starts ranks, servers or retrieval: set learner.backend deepspeed, rollout.sampler vllm or ray.retrieval"
+            "launch ray starts ranks, servers or retrieval: set learner.backend deepspeed, rollout.sampler vllm or "
+            "ray.retrieval"
         )
     if vllm.servers is not None or recipe.learner.listen is not None:
         found.append("launch ray starts servers and ranks itself: leave rollout.vllm.servers and learner.listen out")
