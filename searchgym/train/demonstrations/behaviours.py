@@ -1,9 +1,9 @@
 """Behaviours of a good searcher, written into the oracle's demonstrations before reinforcement learning.
 
-Source: Behavior Priming (repository cxcscmu/Behavior_Priming_For_Agentic_Search; known by a summary alone): trajectories
-that show four behaviours are learnt whatever their final answer, then ordinary reinforcement learning follows.
-Deviation: its trajectories come from a large model that reasons freely and are chosen by a judge; here the oracle writes
-each behaviour by a fixed sentence and a real search, so that it works on any corpus and a small model can learn it.
+Source: Behavior Priming (repository cxcscmu/Behavior_Priming_For_Agentic_Search; known by a summary): trajectories that
+show four behaviours are learnt whatever their final answer, then ordinary reinforcement learning follows.
+Deviation: its trajectories come from a large model that reasons freely and are chosen by a judge; here the oracle
+writes each behaviour by a fixed sentence and a real search, so that any corpus will do and a small model can learn it.
 """
 
 from __future__ import annotations
