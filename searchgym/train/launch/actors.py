@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from searchgym.train.distributed import worker
 
@@ -28,7 +29,8 @@ class Node:
         """Returns the id of its node, the node's address, and a port that is free there."""
         import ray
 
-        address = ray.util.get_node_ip_address()
+        util: Any = ray.util
+        address: str = util.get_node_ip_address()
         with socket.socket() as probe:
             probe.bind((address, 0))
             return ray.get_runtime_context().get_node_id(), address, int(probe.getsockname()[1])

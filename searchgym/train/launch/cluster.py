@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -89,9 +90,9 @@ def connected(recipe: Recipe) -> Iterator[Any]:
         os.environ.setdefault(RAY_TOKEN, secrets.token_hex(32))
     elif os.environ[MODE] == "token" and not _has_token():
         raise UsageError(f"ray.address {address}: set {RAY_TOKEN} or {TOKEN_FILE} to the token of the cluster")
-    own = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
+    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level="error", **own)
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:  # of many kinds: no answer, another version of Ray or Python, another token
         raise UsageError(f"ray.address {address}: {_first(error)}") from error
     try:
