@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import pytest
 
@@ -191,7 +191,7 @@ def test_two_nodes_train_as_one_machine_does(nodes, tmp_path, monkeypatch, capsy
     train(load_recipe("tiny-grpo", [*values, *there]), tmp_path / "ray")
     train(load_recipe("tiny-grpo", values), tmp_path / "here")
     same(rows_of(tmp_path / "ray"), rows_of(tmp_path / "here"))
-    assert {path.name for path in (tmp_path / "ray" / "ray").iterdir()} == {"engine.yaml", "server0.log", "server1.log"}
+    assert {path.name for path in (tmp_path / "ray.ray").iterdir()} == {"engine.yaml", "server0.log", "server1.log"}
 
 
 @pytest.mark.engine
@@ -225,8 +225,7 @@ def test_a_cluster_of_its_own_serves_a_corpus_and_ends(tmp_path, monkeypatch):
     recipe = load_recipe("tiny-grpo", ["launch=ray", "ray.retrieval=demo"])
     with launched(recipe, tmp_path) as placed:
         url = placed.env_options["retriever"]
-        with closing(HttpRetriever(url)) as retriever:
-            ((hit, *_),) = retriever.search(["Sarn Islands"], 3)
+        ((hit, *_),) = HttpRetriever(url).search(["Sarn Islands"], 3)
         assert "Sarn" in hit.passage.text and placed.launch == "here"
     assert not ray.is_initialized()
     with pytest.raises(urllib.error.URLError):
@@ -250,5 +249,5 @@ def test_what_a_cluster_lacks_is_said(nodes, tmp_path):
     wrong = os.environ | {"RAY_AUTH_TOKEN": "another token, of somebody else"}  # read once in a process
     words = ["launch", "tiny-grpo", *SMALL, *there[1:], "--plan"]
     found = subprocess.run([sys.executable, "-m", "searchgym", *words], env=wrong, capture_output=True, text=True)
-    assert found.returncode == 2 and f"ray.address {made.address}: " in found.stderr and "oken" in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1, found.stderr
+    *_, said = found.stderr.strip().splitlines()  # before it, what Ray's own code says
+    assert found.returncode == 2 and said.startswith(f"error: ray.address {made.address}: ") and "oken" in said

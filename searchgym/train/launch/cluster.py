@@ -8,9 +8,10 @@ import secrets
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY
 from searchgym.train.launch.actors import RankActor, ServerActor
 from searchgym.train.launch.plan import Program, programs_of
+from searchgym.train.recipe.launching import RayOptions
 from searchgym.train.recipe.recipe import Recipe, dump_recipe
 
 TOKEN: Final = "SEARCHGYM_TOKEN"
@@ -42,7 +44,8 @@ def launched(recipe: Recipe, out: Path) -> Iterator[Recipe]:
 
     Args:
         recipe: The recipe.
-        out: The run folder, which all nodes must mount under the same path; logs of servers go to ``ray`` in it.
+        out: The run folder, which all nodes must mount under the same path; logs of servers go to a folder beside it,
+            whose name ends in ``.ray``.
 
     Raises:
         UsageError: Ray is missing, or the cluster cannot be reached, has another version or another token, or has too
@@ -57,7 +60,7 @@ def launched(recipe: Recipe, out: Path) -> Iterator[Recipe]:
         programs = programs_of(recipe, bool(ray.cluster_resources().get("GPU")))
         group = _reserved(ray, programs, recipe)
         opened.callback(ray.util.remove_placement_group, group)
-        cluster = _Cluster(ray, programs, group, out.resolve() / "ray")
+        cluster = _Cluster(ray, programs, group, out.resolve().with_name(f"{out.name}.ray"))
         opened.callback(cluster.close)
         keys = {name: os.environ.get(name) or secrets.token_hex(16) for name in (LEARNER_KEY, ENGINE_KEY, TOKEN)}
         opened.enter_context(_set(keys))
@@ -94,7 +97,8 @@ def connected(recipe: Recipe) -> Iterator[Any]:
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:  # of many kinds: no answer, another version of Ray or Python, another token
-        raise UsageError(f"ray.address {address}: {_first(error)}") from error
+        hint = f"it must run Ray {ray.__version__} and have the token that is known here" if address else "own cluster"
+        raise UsageError(f"ray.address {address}: {_first(error)} ({hint})") from error
     try:
         yield ray
     finally:
@@ -158,6 +162,11 @@ class _Started:
     result: Any = None
     """Ray's reference to the end of a rank."""
 
+    @property
+    def url(self) -> str:
+        """Address of a server."""
+        return f"http://{self.address}:{self.port}"
+
 
 class _Cluster:
     """The programs of one training on a cluster."""
@@ -172,22 +181,25 @@ class _Cluster:
             self._place(place, program, recipe.ray.seconds)
         kinds = ("rank", "server", "retrieval")
         ranks, servers, retrieval = ([s for s in self._started if s.program.kind == kind] for kind in kinds)
-        host = recipe.ray.host or str(self._ray.util.get_node_ip_address())
-        recipe = replace(recipe, launch="here", model=_absolute(recipe.model))
-        learner, vllm = recipe.learner, recipe.rollout.vllm
+        asked, host = recipe.ray, recipe.ray.host or str(self._ray.util.get_node_ip_address())
+        vllm, learner = replace(recipe.rollout.vllm, replicas=1), recipe.learner
+        recipe = replace(recipe, launch="here", ray=RayOptions(), model=_absolute(recipe.model))
+        waited: list[tuple[_Started, str]] = []
         if ranks:
             learner = replace(learner, listen=f"{host}:{_free_port()}")
             self._join(ranks, str(learner.listen), keys[LEARNER_KEY])
         if servers:
-            self._serve(servers, recipe, keys[ENGINE_KEY])
-            vllm = replace(vllm, servers=[f"http://{s.address}:{s.port}" for s in servers], replicas=1)
+            alone = replace(recipe, rollout=replace(recipe.rollout, vllm=replace(vllm, shared=None)))
+            waited += [(s, f"{s.url}/health") for s in self._serve(servers, alone, keys[ENGINE_KEY])]
+            vllm = replace(vllm, servers=[s.url for s in servers])
         options = dict(recipe.env_options)
         for one in retrieval:
-            command = ["-m", "searchgym", "serve", _absolute(str(recipe.ray.retrieval))]
-            command += ["--host", one.address, "--port", str(one.port)]
-            self._run(one, command, {TOKEN: keys[TOKEN]})
-            options["retriever"] = f"http://{one.address}:{one.port}"
-            self._ready(one, f"{options['retriever']}/readyz", recipe.ray.seconds)
+            command = ["-m", "searchgym", "serve", _absolute(str(asked.retrieval))]
+            self._run(one, [*command, "--host", one.address, "--port", str(one.port)], {TOKEN: keys[TOKEN]})
+            waited.append((one, f"{one.url}/readyz"))
+            options["retriever"] = one.url
+        for one, url in waited:
+            self._ready(one, url, asked.seconds)
         return replace(recipe, learner=learner, rollout=replace(recipe.rollout, vllm=vllm), env_options=options)
 
     def _place(self, place: int, program: Program, seconds: float) -> None:
@@ -213,14 +225,14 @@ class _Cluster:
             own = shared | {"RANK": str(one.program.number), "LOCAL_RANK": "0"}
             one.result = one.actor.run.remote(training, one.program.number, own)
 
-    def _serve(self, servers: Sequence[_Started], recipe: Recipe, key: str) -> None:
-        """Starts the sampling servers; the training waits for them when it asks."""
+    def _serve(self, servers: Sequence[_Started], recipe: Recipe, key: str) -> Sequence[_Started]:
+        """Starts the sampling servers and returns them."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / "engine.yaml"
         file.write_text(dump_recipe(recipe), encoding="utf-8")
         for one in servers:
-            at = f"http://{one.address}:{one.port}"
-            self._run(one, ["-m", "searchgym", "engine", str(file), "--at", at], {ENGINE_KEY: key})
+            self._run(one, ["-m", "searchgym", "engine", str(file), "--at", one.url], {ENGINE_KEY: key})
+        return servers
 
     def _run(self, one: _Started, command: list[str], environment: dict[str, str]) -> None:
         log = self._folder / f"{one.program.name.replace(' ', '')}.log"
@@ -230,9 +242,14 @@ class _Cluster:
         """Waits until a server says that it is ready."""
         end = time.monotonic() + seconds
         while (said := self._ray.get(one.actor.ended.remote())) is None and time.monotonic() < end:
-            with suppress(OSError):  # not there yet, or loading
+            try:
                 urllib.request.urlopen(url, timeout=5).close()
                 return
+            except urllib.error.HTTPError as error:
+                if error.code == 401:  # it answers those who have the key
+                    return
+            except OSError:
+                pass  # not there yet
             time.sleep(0.2)
         said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (ray.seconds)"
         raise TrainingError(f"launch ray: {one.program.name} on {one.address} {said}")
