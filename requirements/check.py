@@ -30,6 +30,7 @@ MODULES: Final = {
     "core": "searchgym.eval.runner searchgym.cli.evaluation.evaluate",
     "train": "deepspeed peft datasets tensorboard matplotlib scipy searchgym.train.run.assembly",
     "vllm-cpu": "vllm searchgym.rollout.vllm.engine",
+    "ray": "ray searchgym.train.launch.actors",
     "serve": "prometheus_client uvicorn searchgym.serving.app",
     "mcp": "mcp searchgym.serving.mcp_tools",
     "openenv": "openenv searchgym.adapters.openenv_server",

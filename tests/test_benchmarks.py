@@ -1,10 +1,13 @@
 """Every script under benchmarks/ prints a table, or exactly one JSON object with --json; progress goes to stderr."""
 
 import importlib.util
+import io
 import json
 import os
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from searchgym.cards import WorldSpec
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.worlds import build_world
-from searchgym.errors import UsageError
+from searchgym.errors import SearchGymError, UsageError
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import load_tasks, train
@@ -56,6 +59,24 @@ def script(name, *args):
     env = {name: value for name, value in os.environ.items() if name != "SEARCHGYM_DATA"}
     command = [sys.executable, str(ROOT / "benchmarks" / name), *args]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env | {"PYTHONPATH": str(ROOT)})
+
+
+def here(name, *args):
+    """Runs a script in this process, which has the heavy libraries; returns what `script` does."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(ROOT)
+        patch.delenv("SEARCHGYM_DATA", raising=False)
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        patch.setattr(sys, "argv", [name, *args])
+        try:
+            runpy.run_path(str(ROOT / "benchmarks" / name), run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code or 0
+        except SearchGymError as error:
+            code = 1
+            print(error, file=err)
+    return subprocess.CompletedProcess([name, *args], code, out.getvalue(), err.getvalue())
 
 
 def test_every_script_has_json():
@@ -231,7 +252,7 @@ SMALL += [
 
 @pytest.mark.slow
 def test_a_ranker_is_shown_its_role(tmp_path):
-    found = script("cosearch.py", "show", "--out", str(tmp_path), "--n", "12", "--set", "steps=1", "supervised.batch=4")
+    found = here("cosearch.py", "show", "--out", str(tmp_path), "--n", "12", "--set", "steps=1", "supervised.batch=4")
     assert found.returncode == 0, found.stderr
     assert load_recipe(str(tmp_path / "shown" / "recipe.yaml")).agent == "cosearch"
     assert (tmp_path / "shown" / "checkpoints" / "last").exists()
@@ -241,7 +262,7 @@ def test_a_ranker_is_shown_its_role(tmp_path):
 @pytest.mark.slow
 def test_a_ladder_of_two_rungs(practised):
     given = ["recipe", "lr 2e-5", "--home", str(practised), "--out", str(practised / "ladder"), "--json"]
-    found = script("ladder.py", *given, "--set", "model=tiny", *SMALL)
+    found = here("ladder.py", *given, "--set", "model=tiny", *SMALL)
     assert found.returncode == 0, found.stderr
     rows = json.loads(found.stdout)["results"]
     assert [row["rung"] for row in rows] == ["recipe", "lr 2e-5"]
@@ -261,7 +282,7 @@ def test_a_study_of_five_arms(practised):
     given = ["warm", "grpo", "demonstrations", "permuted", "worlds", "--seeds", "0", "--home", str(practised)]
     given += ["--corpus", str(practised / "corpus.jsonl"), "--model", "tiny", "--out", str(out), "--json"]
     given += ["--set", *SMALL, "--shown", "learner.frozen_layers=0"]
-    found = script("real_training.py", *given)
+    found = here("real_training.py", *given)
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     assert {(row["arm"], row["set"]) for row in result["results"]} == {
@@ -278,7 +299,7 @@ def test_a_study_of_five_arms(practised):
     em = [[records[f"{arm}-0"]["scores"]["generated search-r1"]["em"][id] for id in sorted(
         records["warm-0"]["scores"]["generated search-r1"]["em"])] for arm in ("grpo", "warm")]  # fmt: skip
     assert contrast["em"] == pytest.approx(sum(em[0]) / 6 - sum(em[1]) / 6)
-    again = script("real_training.py", *given)
+    again = here("real_training.py", *given)
     assert again.returncode == 0 and json.loads(again.stdout) == result and "scored" not in again.stderr
 
 
@@ -286,7 +307,7 @@ def test_a_study_of_five_arms(practised):
 def test_documents_of_linked_pages(practised):
     given = ["--corpus", str(practised / "corpus.jsonl"), "--pages", "4"]
     given += ["--questions", str(practised / "practice" / "questions.jsonl"), "--out", str(practised / "documents")]
-    found = script("own_corpus.py", *given, "--json")
+    found = here("own_corpus.py", *given, "--json")
     assert found.returncode == 0, found.stderr
     texts = [path.read_text() for path in sorted((practised / "documents").glob("*.md"))]
     assert json.loads(found.stdout)["documents"] == len(texts) and 2 <= len(texts) <= 4
@@ -296,7 +317,7 @@ def test_documents_of_linked_pages(practised):
 @pytest.mark.slow
 def test_self_play_in_figures(tmp_path):
     """A tiny recorded training: signal with waypoints is at least that without, and half of a step is chosen."""
-    found = script("selfplay.py", "--size", "200", "--proposals", "400", "--json")
+    found = here("selfplay.py", "--size", "200", "--proposals", "400", "--json")
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     valid = {(row["proposer"], row["hops"]): row["valid"] for row in result["validity"]}
@@ -304,7 +325,7 @@ def test_self_play_in_figures(tmp_path):
     options = ["steps=6", "rollout.questions=4", "rollout.attempts=3", "validation.every=0"]
     run = tmp_path / "run"
     train(load_recipe("tiny-grpo", options), run)
-    found = script("selfplay.py", str(run), "--json")
+    found = here("selfplay.py", str(run), "--json")
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     assert {(row["arms by"], row["run"], row["steps"]) for row in result["replay"]} == {
@@ -351,23 +372,23 @@ def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
 def test_two_warm_starts_that_are_not_repeated(tmp_path):
     given = ["--seeds", "1", "--reader", "9000", "--tokens", "16000", "--steps", "1", "--questions", "4"]
     kept = ["--recorded", str(tmp_path / "rows.jsonl"), "--json"]
-    found = script("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), *kept)
+    found = here("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), *kept)
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     assert [row["arm"] for row in result["arms"]] == ["masked", "plain"]
     assert all(row["tokens"] >= 16000 and row["generated_tokens"] > 0 for row in result["arms"])
     assert [row["after"] for row in result["contrasts"]] == ["warm", "trained"]
-    recorded = script("masked_warm_start.py", *given, "--out", str(tmp_path / "elsewhere"), *kept)
+    recorded = here("masked_warm_start.py", *given, "--out", str(tmp_path / "elsewhere"), *kept)
     assert recorded.returncode == 0 and json.loads(recorded.stdout) == result
     assert not (tmp_path / "elsewhere" / "reader").exists()
-    other = script("masked_warm_start.py", *given[:-1], "5", "--out", str(tmp_path / "runs"))
+    other = here("masked_warm_start.py", *given[:-1], "5", "--out", str(tmp_path / "runs"))
     assert other.returncode == 2 and "another --out" in other.stderr
 
 
 @pytest.mark.slow
 def test_masked_spans_are_counted_and_printed(tmp_path):
     write_corpus(tmp_path / "corpus.jsonl", linked_pages(12))
-    found = script("masked_spans.py", str(tmp_path / "corpus.jsonl"), "--n", "40", "--shown", "3", "--json")
+    found = here("masked_spans.py", str(tmp_path / "corpus.jsonl"), "--n", "40", "--shown", "3", "--json")
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     for source, with_source in (("kept", True), ("hidden", False)):

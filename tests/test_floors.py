@@ -57,7 +57,7 @@ FLOORS = [
     {"simulated"},
     {"train.learner"},
     {"train.distributed"},
-    {"train.demonstrations"},
+    {"train.demonstrations", "train.launch"},
     {"train.run", "train.tiny"},
     {"train.inspect", "train.selfcheck"},
     {"practice", "viewing"},

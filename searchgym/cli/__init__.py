@@ -18,6 +18,7 @@ from searchgym.cli.evaluation.view import view
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
+from searchgym.cli.training.launch import launch
 from searchgym.cli.training.show import show_episode
 from searchgym.errors import SearchGymError, UsageError
 from searchgym.version import __version__
@@ -41,6 +42,7 @@ app.command("train")(train.train)
 app.command("selfplay")(selfplay)
 app.command("selfcheck")(train.selfcheck)
 app.command("engine")(models.engine)
+app.command("launch")(launch)
 app.command("export")(models.export)
 app.add_typer(models.model, name="model")
 app.command("show")(show_episode)

@@ -61,7 +61,7 @@ def failed(tmp_path, *overrides, recipe="tiny-grpo"):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tiny-grpo", "tiny-rejection", "tiny-ppo", "tiny-praise", "tiny-mask"])
 def test_shipped_recipes_pass(recipe, tmp_path):
-    assert failed(tmp_path, recipe=recipe) == []
+    assert failed(tmp_path, "rollout.attempts=4", recipe=recipe) == []
 
 
 @pytest.mark.engine

@@ -28,6 +28,10 @@ def demonstrate(
     early: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of questions of several hops answered after one search.")
     ] = 0.0,
+    behaviour: Annotated[
+        list[str] | None,
+        typer.Option(help="Behaviour to show: verification, authority, adaptation or recovery; repeatable."),
+    ] = None,
     seed: Seed = 0,
     hold_out: Annotated[
         list[Path] | None,
@@ -46,6 +50,8 @@ def demonstrate(
     check_free(out)
     if reading and early:
         raise UsageError("--early is about searches: leave it out with --reading")
+    if reading and behaviour:
+        raise UsageError("--behaviour is about searches: leave it out with --reading")
     task = chosen_task(env, choice)
     task, held_out = without_held_out(task, hold_out or ())
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
@@ -60,7 +66,10 @@ def demonstrate(
         if reading:
             shown = demonstrate_reading(task, form, n, seed, max_context)
         else:
-            shown = demonstrate_search(task, form, n, agent=agent, early=early, seed=seed, max_tokens=max_context)
+            behaviours = tuple(behaviour or ())
+            shown = demonstrate_search(
+                task, form, n, agent=agent, early=early, behaviours=behaviours, seed=seed, max_tokens=max_context
+            )
     made = {
         "kind": "reading" if reading else agent,
         "model": model,
@@ -68,6 +77,7 @@ def demonstrate(
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "held_out_pages": held_out,
         "early": early,
+        "behaviours": behaviour or [],
         "seed": seed,
         "top_k": task.rules.top_k,
         "max_observation_words": task.rules.max_observation_words,

@@ -18,12 +18,13 @@ from searchgym.browsing.pages import part_of, parts_of
 from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.core import Rules
 from searchgym.envs.task import Task
-from searchgym.errors import UsageError
+from searchgym.errors import UnknownNameError, UsageError
 from searchgym.graphs.text import base_title, holds, sentences
 from searchgym.masking.spans import SEPARATOR
 from searchgym.records import Episode, Opened, Passage, Question, title_key
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.teams.oracle import ORACLES
+from searchgym.train.demonstrations.behaviours import WRITERS, Path, primed
 from searchgym.train.demonstrations.play import AGENT, Demonstration, play
 from searchgym.train.demonstrations.teams import TEAMS, play_team
 
@@ -47,6 +48,7 @@ def demonstrate_search(
     *,
     agent: str = AGENT,
     early: float = 0.0,
+    behaviours: Sequence[str] = (),
     seed: int = 0,
     max_tokens: int = 2048,
 ) -> Shown:
@@ -58,31 +60,28 @@ def demonstrate_search(
         count: Number of demonstrations; fewer if the questions give no more.
         agent: ``search-r1``, or a team for which an oracle speaks.
         early: Probability that a question of several hops is answered after its first search.
+        behaviours: Names in `searchgym.train.demonstrations.behaviours.WRITERS`; each demonstration shows one of them
+            for which its question gives occasion. Only with ``search-r1``.
         seed: Seed of the order of questions and of the early answers.
         max_tokens: Longest context that is kept, in tokens; longer ones are counted and left out.
 
     Raises:
         UsageError: The agent is another one, or no question gives a demonstration.
+        UnknownNameError: A behaviour that does not exist.
     """
-    if agent not in (AGENT, *TEAMS, *ORACLES):
-        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join((*TEAMS, *ORACLES))}")
+    _check(agent, behaviours)
     speaker = ORACLES.get(agent, OracleRoles)
     rng = random.Random(f"{seed} {agent} {early}")
-    shown, seen, asked = Shown(), set[str](), list[Question]()
-    for question in _by_turns(rng.sample(task.questions, len(task.questions))):
-        if not question.gold_titles:
-            shown.counts["no gold pages named"] += 1
-        elif question.text in seen:
-            shown.counts["the same text"] += 1
-        else:
-            seen.add(question.text)
-            asked.append(question)
+    shown = Shown()
+    asked = _asked(rng.sample(task.questions, len(task.questions)), shown)
     pages = {title_key(passage.title): passage for passage in passages_of(task.retriever) or ()}
     for start in range(0, len(asked), BATCH):
         batch = asked[start : start + BATCH]
         stops = {q.id for q in batch if len(q.gold_titles or ()) > 1 and rng.random() < early and not is_masked(q)}
+        showing: dict[str, str] = {}
         if agent == AGENT:
-            episodes = play(task, [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch], form)
+            plain = [demonstration_of(q, q.id in stops, rng, task.rules) for q in batch]
+            episodes = play(task, [_primed(own, behaviours, rng, showing) for own in plain], form)
         else:
             oracles = {q.id: speaker(q, quotes_of(q, pages), rng, float(q.id in stops)) for q in batch}
             episodes = play_team(agent, task, oracles, form)
@@ -93,11 +92,36 @@ def demonstrate_search(
             shown.counts[reason or "kept"] += 1
             if reason is None:
                 shown.counts["early"] += question.id in stops
+                shown.counts.update([showing[question.id]] if question.id in showing else [])
                 shown.episodes.append(episode)
     if not shown.episodes:
         why = ", ".join(f"{reason}: {number}" for reason, number in shown.counts.most_common())
         raise UsageError(f"{len(task.questions)} questions give no demonstration ({why or 'there is none'})")
     return shown
+
+
+def _check(agent: str, behaviours: Sequence[str]) -> None:
+    """Raises an error for an agent or a behaviour that the oracle does not show."""
+    if unknown := next((name for name in behaviours if name not in WRITERS), None):
+        raise UnknownNameError("behaviour", unknown, WRITERS)
+    if behaviours and agent != AGENT:
+        raise UsageError(f"agent {agent}: behaviours are shown by {AGENT} alone")
+    if agent not in (AGENT, *TEAMS, *ORACLES):
+        raise UsageError(f"agent {agent}: the oracle speaks for {AGENT} and {', '.join((*TEAMS, *ORACLES))}")
+
+
+def _asked(questions: Sequence[Question], shown: Shown) -> list[Question]:
+    """Returns the questions that name pages, each text once, by turns; counts those that are left out."""
+    seen, asked = set[str](), list[Question]()
+    for question in _by_turns(questions):
+        if not question.gold_titles:
+            shown.counts["no gold pages named"] += 1
+        elif question.text in seen:
+            shown.counts["the same text"] += 1
+        else:
+            seen.add(question.text)
+            asked.append(question)
+    return asked
 
 
 def _by_turns(questions: Sequence[Question]) -> Iterator[Question]:
@@ -141,6 +165,22 @@ def demonstration_of(question: Question, early: bool, rng: random.Random, rules:
     for query, title, wanted in zip(queries, titles, [*queries[1:], answer], strict=False):
         turns += [f"<search> {query}</search>", *_reading(title, wanted, rules)]
     return Demonstration(question, (*turns, f"<answer> {answer}</answer>"), early)
+
+
+def _primed(
+    shown: Demonstration, behaviours: Sequence[str], rng: random.Random, showing: dict[str, str]
+) -> Demonstration:
+    """Returns a demonstration that shows one of some behaviours, and notes which; the same one without occasion."""
+    question, choices = shown.question, choices_of(shown.question)
+    steps = steps_of(question)
+    goes_on = len(steps) > 1 and not choices and not shown.early and not is_masked(question)
+    checked = queries_of(question)[0] if choices or is_masked(question) else question.answers[0]
+    path = Path(shown.turns, list(question.gold_titles or ()), steps[0].found if goes_on else None, checked)
+    for name in rng.sample(behaviours, len(behaviours)):
+        if (own := primed(shown, path, name)) is not None:
+            showing[question.id] = name
+            return own
+    return shown
 
 
 def _reading(title: str, wanted: str, rules: Rules) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from searchgym.errors import did_you_mean
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.train.recipe.launching import launch_problems
 from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -63,6 +64,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
         *_key_problems(recipe),
         *_proposer_problems(recipe),
         *_curriculum_problems(recipe),
+        *launch_problems(recipe),
     ]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
@@ -220,7 +222,7 @@ def _engine_problems(recipe: Recipe) -> list[str]:
         found.append(
             "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
         )
-    found += _server_problems(vllm)
+    found += _server_problems(vllm, recipe.launch == "ray")
     if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
         want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
         found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
@@ -234,15 +236,20 @@ def _engine_problems(recipe: Recipe) -> list[str]:
     return found
 
 
-def _server_problems(vllm: VllmOptions) -> list[str]:
-    """Returns problems with the addresses of sampling servers and the folder shared with them."""
+def _server_problems(vllm: VllmOptions, ray: bool) -> list[str]:
+    """Returns problems with the addresses of sampling servers and the folder shared with them.
+
+    Args:
+        vllm: Options of the engines.
+        ray: Whether a launcher starts the servers.
+    """
     servers, found = vllm.servers or [], []
     for address in servers:
         if not re.fullmatch(r"https?://[^/\s]+(:\d{1,5})?/?", address):
             found.append(f"rollout.vllm.servers: {address!r}: expected http://HOST:PORT")
     if len({address.rstrip("/") for address in servers}) < len(servers):
         found.append("rollout.vllm.servers names a server twice")
-    if vllm.shared is not None and not servers:
+    if vllm.shared is not None and not servers and not ray:
         found.append("rollout.vllm.shared is for weights on their way to rollout.vllm.servers, which names none")
     return found
 
@@ -407,8 +414,9 @@ def _key_problems(recipe: Recipe) -> list[str]:
             found.append(f"models.{name}: no role asks it; leave it out, or name it as credit.judge")
         if own.critic_lr is not None and not recipe.has_critic:
             found.append(f"models.{name}.critic_lr: the recipe has no critic")
-    if sum(not own.frozen for own in models.values()) > 1 and recipe.learner.listen is not None:
-        found.append("learner.listen: ranks that are started elsewhere train one model key, not several")
+    elsewhere = recipe.learner.listen is not None or (recipe.launch == "ray" and recipe.learner.backend == "deepspeed")
+    if sum(not own.frozen for own in models.values()) > 1 and elsewhere:
+        found.append("learner.listen, launch ray: ranks that are started elsewhere train one model key, not several")
     return found
 
 

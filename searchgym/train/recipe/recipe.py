@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from searchgym.train.recipe.launching import Launcher, RayOptions
 from searchgym.train.recipe.options import (
     AdvantageOptions,
     CheckpointOptions,
@@ -77,6 +78,9 @@ class Recipe:
     guard: GuardOptions = field(default_factory=GuardOptions)
     deadline: DeadlineOptions = field(default_factory=DeadlineOptions)
     log: LogOptions = field(default_factory=LogOptions)
+    launch: Launcher = "here"
+    """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
+    ray: RayOptions = field(default_factory=RayOptions)
 
     @property
     def has_critic(self) -> bool:

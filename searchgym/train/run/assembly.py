@@ -27,6 +27,7 @@ from searchgym.selfplay.source import QuestionSource
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.distributed.remote import RemoteLearner
+from searchgym.train.launch.cluster import launched
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
@@ -210,8 +211,7 @@ def train(
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
-    assembly = assemble(recipe, out)
-    with closing(assembly):
+    with launched(recipe, out) as placed, closing(assemble(placed, out)) as assembly:
         return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
 
 

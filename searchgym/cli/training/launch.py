@@ -1,0 +1,45 @@
+"""The ``launch`` command: what a training with ``launch: ray`` starts, and on which node."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Annotated
+
+import typer
+
+from searchgym.cli.output import Json, emit_rows
+from searchgym.errors import UsageError
+
+
+def launch(
+    recipe: Annotated[str, typer.Argument(help="Recipe name or YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print which program would start where.")] = False,
+    gpus: Annotated[bool, typer.Option("--gpus", help="Assume nodes with GPUs, where no cluster is named.")] = False,
+    json: Json = False,
+) -> None:
+    """Print what a training with launch=ray would start, and on which node of ray.address."""
+    if not plan:
+        raise UsageError(
+            f"searchgym train {recipe} launch=ray starts it; with --plan this command prints what and where"
+        )
+    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
+        from searchgym.train.launch.cluster import connected, where
+        from searchgym.train.launch.plan import programs_of
+        from searchgym.train.recipe.load import load_recipe
+
+        loaded = load_recipe(recipe, ["launch=ray", *(overrides or [])])
+        if loaded.ray.address is None:
+            programs = programs_of(loaded, gpus)
+            nodes = ["this machine"] * len(programs)
+        else:
+            with connected(loaded) as ray:
+                programs = programs_of(loaded, bool(ray.cluster_resources().get("GPU")))
+                nodes = where(ray, programs, loaded)
+    rows = [
+        {"program": program.name, "CPUs": program.cpus, "GPUs": program.gpus, "node": node}
+        for program, node in zip(programs, nodes, strict=True)
+    ]
+    rows.insert(0, {"program": "training", "CPUs": None, "GPUs": None, "node": "this machine"})
+    emit_rows(rows, json, "programs", loaded.name)

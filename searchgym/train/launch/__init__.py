@@ -1,0 +1,1 @@
+"""Starts the programs of a training on the machines of a cluster."""

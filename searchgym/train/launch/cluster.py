@@ -1,0 +1,315 @@
+"""Starts a training's programs on a Ray cluster (``launch: ray``), and ends them with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from searchgym.errors import EngineLostError, TrainingError, UsageError
+from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
+from searchgym.train.distributed.worker import KEY as LEARNER_KEY
+from searchgym.train.launch.actors import RankActor, ServerActor
+from searchgym.train.launch.plan import Program, programs_of
+from searchgym.train.recipe.launching import RayOptions
+from searchgym.train.recipe.recipe import Recipe, dump_recipe
+
+TOKEN: Final = "SEARCHGYM_TOKEN"
+"""Environment variable with the token of the retrieval server."""
+MODE: Final = "RAY_AUTH_MODE"
+RAY_TOKEN: Final = "RAY_AUTH_TOKEN"
+TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"
+LOOKS: Final = 5.0
+"""Seconds to ask the cluster what has ended, after a training has failed."""
+STORE: Final = 80 * 2**20
+"""Bytes of Ray's object store on a cluster that the training starts: no data goes through it."""
+
+
+@contextmanager
+def launched(recipe: Recipe, out: Path) -> Iterator[Recipe]:
+    """Starts the programs of a recipe where it says, and yields the recipe that uses them.
+
+    With ``launch: here`` that is the recipe itself. With ``launch: ray`` it names the addresses of the programs, which
+    end with the context. A cluster that was there before goes on; nothing else on it is touched.
+
+    Args:
+        recipe: The recipe.
+        out: The run folder, which all nodes must mount under the same path; logs of servers go to a folder beside it,
+            whose name ends in ``.ray``.
+
+    Raises:
+        UsageError: Ray is missing, or the cluster cannot be reached, has another version or another token, or has too
+            little of what the programs ask for.
+        TrainingError: The training fails after a program or its node has ended; the message names them.
+    """
+    if recipe.launch == "here":
+        yield recipe
+        return
+    with ExitStack() as opened:
+        ray = opened.enter_context(connected(recipe))
+        programs = programs_of(recipe, bool(ray.cluster_resources().get("GPU")))
+        group = _reserved(ray, programs, recipe)
+        opened.callback(ray.util.remove_placement_group, group)
+        cluster = _Cluster(ray, programs, group, out.resolve().with_name(f"{out.name}.ray"))
+        opened.callback(cluster.close)
+        keys = {name: os.environ.get(name) or secrets.token_hex(16) for name in (LEARNER_KEY, ENGINE_KEY, TOKEN)}
+        opened.enter_context(_set(keys))
+        placed = cluster.start(recipe, keys)
+        try:
+            yield placed
+        except (TrainingError, EngineLostError) as error:
+            if not (faults := cluster.faults()):
+                raise
+            raise TrainingError(f"{error}. On the cluster, {'; '.join(faults)}. Go on with --resume") from error
+
+
+@contextmanager
+def connected(recipe: Recipe) -> Iterator[Any]:
+    """Connects to the recipe's cluster, or to one that is started for it, and yields the module ``ray``."""
+    if MODE not in os.environ:  # who reaches a cluster runs code on it
+        if sys.modules.get("ray") is not None:
+            raise UsageError(f"launch ray: set {MODE}=token before Ray is imported, which reads it then")
+        os.environ[MODE] = "token"
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("launch ray needs Ray: pip install 'searchgym[ray]'") from error
+    if ray.is_initialized():  # by the user, who ends it
+        yield ray
+        return
+    address = recipe.ray.address
+    if address is None:
+        os.environ.setdefault(RAY_TOKEN, secrets.token_hex(32))
+    elif os.environ[MODE] == "token" and not _has_token():
+        raise UsageError(f"ray.address {address}: set {RAY_TOKEN} or {TOKEN_FILE} to the token of the cluster")
+    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE} if address is None else {}
+    try:
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+    except Exception as error:  # of many kinds: no answer, another version of Ray or Python, another token
+        hint = f"it must run Ray {ray.__version__} and have the token that is known here" if address else "own cluster"
+        raise UsageError(f"ray.address {address}: {_first(error)} ({hint})") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()  # ends a cluster only if this process started it
+
+
+def _has_token() -> bool:
+    there = Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")
+    return bool(os.environ.get(RAY_TOKEN)) or there.is_file()
+
+
+def _first(error: BaseException) -> str:
+    """Returns the first lines of one of Ray's errors, on one line."""
+    return " ".join(str(error).split())[:400] or type(error).__name__
+
+
+def _reserved(ray: Any, programs: Sequence[Program], recipe: Recipe) -> Any:
+    """Returns a placement group with a bundle for each program."""
+    bundles = [program.resources for program in programs]
+    group = ray.util.placement_group(bundles, strategy="SPREAD" if recipe.ray.spread else "PACK")
+    if group.wait(recipe.ray.seconds):
+        return group
+    ray.util.remove_placement_group(group)
+    asked: dict[str, float] = {}
+    for bundle in bundles:
+        for name, amount in bundle.items():
+            asked[name] = asked.get(name, 0) + amount
+    there, free = ray.cluster_resources(), ray.available_resources()
+    has = ", ".join(
+        f"{free.get(n, 0):g} of {there.get(n, 0):g} {n} free, {amount:g} asked" for n, amount in asked.items()
+    )
+    raise UsageError(
+        f"launch ray: no place for {len(programs)} programs within {recipe.ray.seconds:g} s ({has}): "
+        "add nodes, or lower learner.ranks, rollout.vllm.replicas, ray.rank_cpus or ray.server_cpus"
+    )
+
+
+def where(ray: Any, programs: Sequence[Program], recipe: Recipe) -> list[str]:
+    """Returns the address of the node that each program would start on, by reserving and giving back their places."""
+    group = _reserved(ray, programs, recipe)
+    try:
+        nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
+        addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        return [f"{addresses[nodes[place]]} ({nodes[place][:8]})" for place in range(len(programs))]
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+@dataclass(slots=True)
+class _Started:
+    """A program that was started."""
+
+    program: Program
+    actor: Any
+    node: str
+    """Id of its node."""
+    address: str
+    """Address of its node."""
+    port: int
+    """Port that it was given."""
+    result: Any = None
+    """Ray's reference to the end of a rank."""
+
+    @property
+    def url(self) -> str:
+        """Address of a server."""
+        return f"http://{self.address}:{self.port}"
+
+
+class _Cluster:
+    """The programs of one training on a cluster."""
+
+    def __init__(self, ray: Any, programs: Sequence[Program], group: Any, folder: Path) -> None:
+        self._ray, self._programs, self._group, self._folder = ray, programs, group, folder
+        self._started: list[_Started] = []
+
+    def start(self, recipe: Recipe, keys: dict[str, str]) -> Recipe:
+        """Starts all programs; returns the recipe with their addresses."""
+        for place, program in enumerate(self._programs):
+            self._place(place, program, recipe.ray.seconds)
+        kinds = ("rank", "server", "retrieval")
+        ranks, servers, retrieval = ([s for s in self._started if s.program.kind == kind] for kind in kinds)
+        asked, host = recipe.ray, recipe.ray.host or str(self._ray.util.get_node_ip_address())
+        vllm, learner = replace(recipe.rollout.vllm, replicas=1), recipe.learner
+        recipe = replace(recipe, launch="here", ray=RayOptions(), model=_absolute(recipe.model))
+        waited: list[tuple[_Started, str]] = []
+        if ranks:
+            learner = replace(learner, listen=f"{host}:{_free_port()}")
+            self._join(ranks, str(learner.listen), keys[LEARNER_KEY])
+        if servers:
+            alone = replace(recipe, rollout=replace(recipe.rollout, vllm=replace(vllm, shared=None)))
+            waited += [(s, f"{s.url}/health") for s in self._serve(servers, alone, keys[ENGINE_KEY])]
+            vllm = replace(vllm, servers=[s.url for s in servers])
+        options = dict(recipe.env_options)
+        for one in retrieval:
+            command = ["-m", "searchgym", "serve", _absolute(str(asked.retrieval))]
+            self._run(one, [*command, "--host", one.address, "--port", str(one.port)], {TOKEN: keys[TOKEN]})
+            waited.append((one, f"{one.url}/readyz"))
+            options["retriever"] = one.url
+        for one, url in waited:
+            self._ready(one, url, asked.seconds)
+        return replace(recipe, learner=learner, rollout=replace(recipe.rollout, vllm=vllm), env_options=options)
+
+    def _place(self, place: int, program: Program, seconds: float) -> None:
+        """Starts the actor of a program in its bundle."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        body: type[Any] = RankActor if program.kind == "rank" else ServerActor
+        made = self._ray.remote(num_cpus=program.cpus, num_gpus=program.gpus, max_restarts=0)(body)
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place)
+        actor = made.options(scheduling_strategy=strategy).remote()
+        try:
+            node, address, port = self._ray.get(actor.where.remote(), timeout=seconds)
+        except Exception as error:
+            raise TrainingError(f"launch ray: {program.name} did not start: {_first(error)}") from error
+        self._started.append(_Started(program, actor, node, address, port))
+
+    def _join(self, ranks: Sequence[_Started], training: str, key: str) -> None:
+        """Lets the ranks join the training, which need not listen yet."""
+        shared = {LEARNER_KEY: key, "WORLD_SIZE": str(len(ranks))}
+        shared |= {"MASTER_ADDR": ranks[0].address, "MASTER_PORT": str(ranks[0].port)}
+        for one in ranks:
+            # Ray shows each rank its own GPU alone
+            own = shared | {"RANK": str(one.program.number), "LOCAL_RANK": "0"}
+            one.result = one.actor.run.remote(training, one.program.number, own)
+
+    def _serve(self, servers: Sequence[_Started], recipe: Recipe, key: str) -> Sequence[_Started]:
+        """Starts the sampling servers and returns them."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / "engine.yaml"
+        file.write_text(dump_recipe(recipe), encoding="utf-8")
+        for one in servers:
+            self._run(one, ["-m", "searchgym", "engine", str(file), "--at", one.url], {ENGINE_KEY: key})
+        return servers
+
+    def _run(self, one: _Started, command: list[str], environment: dict[str, str]) -> None:
+        log = self._folder / f"{one.program.name.replace(' ', '')}.log"
+        self._ray.get(one.actor.start.remote(command, environment, str(log)))
+
+    def _ready(self, one: _Started, url: str, seconds: float) -> None:
+        """Waits until a server says that it is ready."""
+        end = time.monotonic() + seconds
+        while (said := self._ray.get(one.actor.ended.remote())) is None and time.monotonic() < end:
+            try:
+                urllib.request.urlopen(url, timeout=5).close()
+                return
+            except urllib.error.HTTPError as error:
+                if error.code == 401:  # it answers those who have the key
+                    return
+            except OSError:
+                pass  # not there yet
+            time.sleep(0.2)
+        said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (ray.seconds)"
+        raise TrainingError(f"launch ray: {one.program.name} on {one.address} {said}")
+
+    def faults(self) -> list[str]:
+        """Returns what has ended: nodes with their programs, and programs on nodes that are alive."""
+        end, found = time.monotonic() + LOOKS, dict[str, list[str]]()
+        for one in self._started:
+            left = max(0.1, end - time.monotonic())
+            reference = one.result if one.result is not None else one.actor.ended.remote()
+            done, _ = self._ray.wait([reference], timeout=left)
+            if not done:
+                continue
+            try:
+                said = self._ray.get(reference)
+            except Exception as error:
+                said = _first(error)
+            if said is not None:
+                found.setdefault(one.node, []).append(f"{one.program.name} ended: {said}")
+        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        faults = []
+        for node in dict.fromkeys(one.node for one in self._started):
+            mine = [one for one in self._started if one.node == node]
+            if node not in alive:
+                names = ", ".join(one.program.name for one in mine)
+                faults.append(f"node {mine[0].address} ({node[:8]}) is gone, and with it {names}")
+            else:
+                faults += found.get(node, [])
+        return faults
+
+    def close(self) -> None:
+        """Ends the programs; the ranks have ended with the learner's connection."""
+        stops = [one.actor.stop.remote() for one in self._started if one.result is None]
+        if stops:
+            self._ray.wait(stops, num_returns=len(stops), timeout=30)
+        for one in self._started:
+            self._ray.kill(one.actor)
+
+
+@contextmanager
+def _set(values: dict[str, str]) -> Iterator[None]:
+    """Sets environment variables for the time of the context."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _absolute(name: str) -> str:
+    """Returns a path in full, since programs on nodes start in other folders; any other name as it is."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
