@@ -1,7 +1,8 @@
 """Comparison of two warm starts of the tiny model at equal tokens read: with and without masked spans first.
 
     python benchmarks/masked_warm_start.py [--seeds 1 2 3 4 5] [--reader N] [--tokens N] [--share 0.25] [--steps 12]
-                                           [--questions 500] [--out runs/masked] [--recorded FILE] [--json]
+                                           [--questions 500] [--set KEY=VALUE ...] [--out runs/masked]
+                                           [--recorded FILE] [--json]
 
 One reader is trained for all, on exercises alone (``--reader`` tokens). From it each arm reads as many tokens
 (``--tokens``) of demonstrations in the order of the tiny model's curriculum: ``plain`` as they are, ``masked`` with a
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.25, help="share of these that are masked spans in their arm")
     parser.add_argument("--steps", type=int, default=12, help="steps of tiny-grpo afterwards; 0: none")
     parser.add_argument("--questions", type=int, default=500, help="number of held-out questions")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="values of tiny-grpo to change")
     parser.add_argument("--out", type=Path, default=Path("runs/masked"))
     parser.add_argument("--recorded", type=Path, help="JSONL file with the rows of finished arms, extended")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -60,6 +62,7 @@ def main() -> None:
     task = load_task(find_env(ENV))
     task = task.asking(task.questions[: args.questions])
     plan = {name: getattr(args, name) for name in ("reader", "tokens", "share", "steps", "questions")}
+    plan |= {"set": args.set} if args.set else {}
     args.out.mkdir(parents=True, exist_ok=True)
     known = args.out / "plan.json"
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != plan:
@@ -112,7 +115,7 @@ def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[st
     if args.steps:
         values = [f"model={folder / 'warm'}", f"steps={args.steps}", f"seed={seed}", "validation.every=0"]
         values.append("optimizer.autocast=bfloat16")  # twice as fast where a processor multiplies in bfloat16
-        recipe = load_recipe("tiny-grpo", values)
+        recipe = load_recipe("tiny-grpo", [*values, *args.set])
         result = train(recipe, folder / "train", resume=(folder / "train").exists())
         row["generated_tokens"] = result.progress.generated_tokens
         after = scores(task, str(result.checkpoint), folder / "after-training")

@@ -11,7 +11,7 @@ import pytest
 CPU_SECONDS = 5.0
 """CPU time that a test without a marker may take in CI, children included."""
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when anything imports it
-MARKERS = {"smoke", "slow", "engine", "adapter"}
+MARKERS = {"smoke", "slow", "engine", "adapter", "cluster"}
 SETUP = pytest.StashKey[float]()
 
 

@@ -178,7 +178,7 @@ def same(found, wanted):
     assert sum(row["learner/updates"] for row in found[1:]) >= 2
 
 
-@pytest.mark.engine
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("default")  # Ray, vLLM and their imports raise warnings that we cannot mend
 def test_two_nodes_train_as_one_machine_does(nodes, tmp_path, monkeypatch, capsys):
     made, args = nodes
@@ -194,7 +194,7 @@ def test_two_nodes_train_as_one_machine_does(nodes, tmp_path, monkeypatch, capsy
     assert {path.name for path in (tmp_path / "ray.ray").iterdir()} == {"engine.yaml", "server0.log", "server1.log"}
 
 
-@pytest.mark.engine
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("default")
 def test_a_node_that_is_taken_away_is_named_and_the_run_goes_on_with_another(nodes, tmp_path):
     made, args = nodes

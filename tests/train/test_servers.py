@@ -208,7 +208,7 @@ def test_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypat
     assert [*(tmp_path / "shared").iterdir()] == []
 
 
-@pytest.mark.engine
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
 def test_two_real_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys):
     found = train_through(VllmServer, tmp_path, monkeypatch, steps=10, kill=3, back=4, stop=6, go_on=8, stall=30.0)
