@@ -8,7 +8,7 @@ from typing import Any
 
 from searchgym.errors import did_you_mean
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.train.recipe.launching import launch_problems
+from searchgym.train.recipe.launch_checks import launch_problems
 from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
