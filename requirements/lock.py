@@ -4,8 +4,9 @@
     make lock UPGRADE=--upgrade    # takes the newest ones
 
 It needs uv, and the CPU build of torch in uv's reach (as by UV_FIND_LINKS or UV_INDEX), for which PyPI has none. In
-cpu.txt torch has the hash of that build alone: with PyPI's among them, pip would prefer it to a file on this disk, and it
-does not start without CUDA's libraries. pip must find the CPU build, too (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL). The CUDA lock takes the versions of the CPU lock where the builds allow it.
+cpu.txt torch has the hash of that build alone: with PyPI's among them, pip would prefer it to a file on this disk, and
+it does not start without CUDA's libraries. pip must find the CPU build, too (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).
+The CUDA lock takes the versions of the CPU lock where the builds allow it.
 """
 
 from __future__ import annotations
@@ -65,14 +66,6 @@ def resolved(name: str, excludes: Path, folder: Path, more: list[str]) -> str:
     print(f"{name} ...", file=sys.stderr)
     subprocess.run([*command, str(HERE.parent / "setup.cfg")], check=True)
     return target.read_text(encoding="utf-8")
-
-
-def block_of(lock: str, name: str) -> str:
-    """Returns the lines of one package in a lock: its pin and hashes, without the comment that follows."""
-    found = re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*$", lock, re.MULTILINE)
-    if found is None:
-        raise SystemExit(f"uv locked no {name}")
-    return found[0]
 
 
 def write(name: str, lock: str) -> None:
