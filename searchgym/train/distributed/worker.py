@@ -51,7 +51,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stacks = stacks_file(folder, rank).open("w", encoding="utf-8")
     faulthandler.register(STACKS, file=stacks, all_threads=True)
-    _die_with_parent()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal where torchrun started it: the loop decides
     serve(Connection(int(where)) if where.isdigit() else join(where, rank), rank)
 
@@ -74,10 +74,10 @@ def join(address: str, rank: int) -> Connection:
             return connection
 
 
-def _die_with_parent() -> None:
-    """Makes Linux end this process when the training's process is gone; elsewhere the closed pipe does that."""
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Makes Linux end this process by a signal when its parent is gone; elsewhere a closed pipe does that for a rank."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
 
 
 def serve(connection: Connection, rank: int) -> None:

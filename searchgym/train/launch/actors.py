@@ -6,7 +6,7 @@ Nothing of a training's data travels through Ray: ranks answer the training over
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
 import signal
 import socket
@@ -76,7 +76,7 @@ class ServerActor(Node):
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=functools.partial(worker.end_with_parent, signal.SIGTERM),  # as when a node is taken away
             )
 
     def ended(self) -> str | None:
@@ -96,9 +96,3 @@ class ServerActor(Node):
                 self._process.wait(GRACE)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
-
-
-def _end_with_parent() -> None:
-    """Makes Linux end this process when the actor's process is gone, as when a node is taken away."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(worker.PR_SET_PDEATHSIG, signal.SIGTERM)
