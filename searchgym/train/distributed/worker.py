@@ -75,7 +75,7 @@ def join(address: str, rank: int) -> Connection:
 
 
 def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """Makes Linux end this process by a signal when its parent is gone; elsewhere a closed pipe does that for a rank."""
+    """Makes Linux end this process by a signal when its parent is gone; elsewhere a closed pipe does it for a rank."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
 
