@@ -1,10 +1,12 @@
-"""Screenshots of the viewer and of a page of tokens, for the documentation.
+"""Screenshots of the viewer, of a page of tokens and of the documentation site, for the documentation.
 
     searchgym demo
     python benchmarks/screenshots.py runs/demo --out docs [--json]
+    make site
+    python benchmarks/screenshots.py site --out docs [--json]
 
-Takes the training of a demonstration: its list of episodes, then one episode and its tokens. Needs the extra `view`,
-playwright and headless Chromium (Debian's package ``chromium``).
+Takes the training of a demonstration: its list of episodes, then one episode and its tokens; or two pages of the built
+site. Needs the extra `view`, playwright and headless Chromium (Debian's package ``chromium``).
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ TALL: Final[dict[str, Any]] = {"width": 1100, "height": 1250}
 def main() -> None:
     """Takes the pictures and prints their sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("demo", type=Path, help="folder of a demonstration")
+    parser.add_argument("folder", type=Path, help="folder of a demonstration, or of the built site")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     parser.add_argument("--json", action="store_true", help="print exactly one JSON object")
     args = parser.parse_args()
-    pictures = take(args.demo / "train", args.out)
+    site = (args.folder / "index.html").is_file()
+    pictures = take_site(args.folder, args.out) if site else take(args.folder / "train", args.out)
     rows = [{"picture": str(picture), "kB": round(picture.stat().st_size / 1000)} for picture in pictures]
     if args.json:
         print(json.dumps({"results": rows}))
@@ -86,6 +89,19 @@ def take(run: Path, out: Path) -> list[Path]:
             page.screenshot(path=pictures[1])
             page.goto(page_file.as_uri())
             page.screenshot(path=pictures[2])
+    return pictures
+
+
+def take_site(site: Path, out: Path) -> list[Path]:
+    """Takes pictures of the first page of the built site and of one page of its reference, without a network."""
+    pictures = []
+    print("taking pictures ...", file=sys.stderr)
+    with chromium() as browser:
+        page = browser.new_page(viewport=SIZE)
+        for name, file in (("home", "index.html"), ("reference", "reference/envs.html")):
+            page.goto((site / file).resolve().as_uri())
+            pictures.append(out / f"site-{name}.png")
+            page.screenshot(path=pictures[-1])
     return pictures
 
 

@@ -29,6 +29,7 @@ ELSEWHERE: Final = {
     "notebooks/01_step_an_environment.ipynb": "notebook-1.md",
     "notebooks/02_questions_from_your_documents.ipynb": "notebook-2.md",
     "notebooks/03_read_a_run.ipynb": "notebook-3.md",
+    "notebooks/04_selfplay.ipynb": "notebook-4.md",
 }
 """Files outside docs/ to their pages."""
 PACKAGES: Final = (

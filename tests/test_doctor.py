@@ -285,6 +285,19 @@ def test_an_old_java_is_a_fault_only_beside_pyserini():
     assert faults([java, beside]) == [java]
 
 
+def test_a_range_counts_where_the_rest_of_its_extra_is_installed(install):
+    install("faiss-cpu", "1.12")
+    install("sentence-transformers", "6.1")
+    install("torch", "2.14.1")  # brought by sentence-transformers
+    torch = {p.name: p for p in look_at_packages()}["torch"]
+    assert (torch.status, faults([torch])) == ("outside", [])
+    assert {part.name: part.state for part in look_at_parts(look_at_packages())}["models"] == "missing"
+    for requirement in requirements()["train"]:
+        if requirement.name != "torch":
+            install(requirement.name, "1.0")
+    assert faults([torch]) == [torch]
+
+
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -519,19 +532,21 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     core(install)
     status, out = cli("--json")
     assert (status, json.loads(out)["problems"]) == (0, [])
-    install("transformers", "4.57.0")
+    for name in {requirement.name for requirement in requirements()["view"]} - {"inspect-ai"}:
+        install(name, "9.0")
+    install("inspect-ai", "0.1")
     status, out = cli("--json")
     assert status == 1
     assert json.loads(out)["problems"] == [
         {
-            "name": "transformers",
-            "problem": "4.57.0 is not >=5.16.1,<5.20",
-            "command": 'pip install "transformers>=5.16.1,<5.20"',
+            "name": "inspect-ai",
+            "problem": "0.1 is not >=0.3.285,<0.4",
+            "command": 'pip install "inspect-ai>=0.3.285,<0.4"',
         }
     ]
     status, out = cli()
     assert status == 1
-    assert "4.57.0 is not >=5.16.1,<5.20" in out
+    assert "0.1 is not >=0.3.285,<0.4" in out
     assert 'pip install "searchgym[train]"' in out
     assert all(package.name in out for package in look_at_packages())
     assert all(part.name in out for part in PARTS)

@@ -41,6 +41,7 @@ FLOORS = [
     {"agents"},
     {"teams"},
     {"rollout"},
+    {"rollout.transfer"},
     {"rollout.transformers"},
     {"rollout.vllm"},
     {"rollout.models"},

@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from safetensors.torch import load_file
 
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling
-from searchgym.rollout.vllm.gate import SERVES, Gate
+from searchgym.rollout.transfer.group import Invitation, joined
+from searchgym.rollout.vllm.gate import PROCESSES, SERVES, Gate
 from searchgym.rollout.vllm.identity import as_fields, identity_of
 
 GOOD = {
@@ -63,6 +65,9 @@ class FakeVllm:
         self.open.set()
         self.works.set()
         self.ignores_weights = False
+        self.processes = 1
+        self.received = [{}]
+        """Tensors that each process was sent last."""
 
     def paths(self):
         return [path for path, _ in self.calls]
@@ -89,8 +94,22 @@ class FakeVllm:
             weights = load_file(f"{asked['kwargs']['weights_path']}/model.safetensors")
             weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])  # the model's own files lack it
             self.sampler.update(weights, 0)
+        if asked.get("method") == "receive_weights":
+            self.receive(asked["kwargs"]["invitation"])
         own = self.answers.get(path, [(404, "nothing here")])
         return own.pop(0) if len(own) > 1 else own[0]
+
+    def receive(self, invitation):
+        """Takes tensors in every process, each a thread here."""
+
+        def take(number):
+            with joined(Invitation(**invitation), 1 + number) as tensors:
+                return dict(tensors)
+
+        with ThreadPoolExecutor(self.processes) as pool:
+            self.received = [*pool.map(take, range(self.processes))]
+        if self.received[0] and self.sampler is not None and not self.ignores_weights:
+            self.sampler.update(self.received[0], 0)
 
     def sampled(self, asked):
         given = asked["sampling_params"]
@@ -133,6 +152,7 @@ def gated(fake, serves=SERVED, clock=time.monotonic, port=0):
     """Runs a fake behind the real gate; yields its address."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SERVES, json.dumps(serves))
+        patch.setenv(PROCESSES, str(fake.processes))
         gate = Gate(fake, clock)
 
     async def front(scope, receive, send):

@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
+from searchgym.rollout.transfer import folders as weight_folders
+from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm import start as vllm_start
-from searchgym.rollout.vllm import weight_folders
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible
 from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.server import serve_command
 from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
-from searchgym.rollout.vllm.weight_folders import Folders
 
 WEIGHTS = {"model.embed_tokens.weight": torch.arange(6.0).reshape(3, 2)}
 

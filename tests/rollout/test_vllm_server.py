@@ -50,9 +50,9 @@ def server(tmp_path_factory):
     process.wait()
 
 
-@pytest.fixture(scope="module")
-def served(server):
-    options = VllmOptions(servers=[server[0]])
+@pytest.fixture(scope="module", params=["folder", "gloo"])
+def served(server, request):
+    options = VllmOptions(servers=[server[0]], transfer=request.param)
     own, tokenizer = load_sampler("tiny")
     sampler = VllmSampler(start_engine("tiny", dtype="float32", requests=16, options=options), ends=own.ends)
     yield own, tokenizer, sampler

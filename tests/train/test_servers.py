@@ -47,7 +47,7 @@ def recipe_on(servers, shared, steps, stall, *more):
         [
             "rollout.sampler=vllm",
             f"rollout.vllm.servers={json.dumps(servers)}",
-            f"rollout.vllm.shared={shared}",
+            *([f"rollout.vllm.shared={shared}"] if shared else ["rollout.vllm.transfer=gloo"]),
             f"rollout.vllm.stall={stall}",
             f"rollout.questions={QUESTIONS}",
             f"rollout.attempts={ATTEMPTS}",
@@ -142,7 +142,7 @@ class VllmServer:
         os.killpg(self.process.pid, signal.SIGCONT)
 
 
-def train_through(kind, tmp_path, monkeypatch, *, steps, kill, back, stop, go_on, stall):
+def train_through(kind, tmp_path, monkeypatch, way, *, steps, kill, back, stop, go_on, stall):
     """Trains while the first server is killed in step `kill` and the second stands still in step `stop`.
 
     The first is started again at the end of step `back`, the second goes on at the end of step `go_on`.
@@ -180,7 +180,9 @@ def train_through(kind, tmp_path, monkeypatch, *, steps, kill, back, stop, go_on
             server.start()
         for server in servers:
             server.wait()
-        recipe = recipe_on([server.address for server in servers], tmp_path / "shared", steps, stall)
+        recipe = recipe_on(
+            [server.address for server in servers], way == "folder" and tmp_path / "shared", steps, stall
+        )
         parts = opened.enter_context(contextlib.closing(assemble(recipe, tmp_path / "parts")))
         monkeypatch.setattr(VllmEngine, "ask", noted)
         trainer_of(recipe, parts, tmp_path / "run", report=report).run()
@@ -202,16 +204,18 @@ def check(found, said, steps, stall):
 
 
 @pytest.mark.slow
-def test_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys):
-    found = train_through(FakeServer, tmp_path, monkeypatch, steps=6, kill=2, back=2, stop=4, go_on=4, stall=2.0)
+@pytest.mark.parametrize("way", ["folder", "group"])
+def test_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys, way):
+    found = train_through(FakeServer, tmp_path, monkeypatch, way, steps=6, kill=2, back=2, stop=4, go_on=4, stall=2.0)
     check(found, capsys.readouterr().err, 6, 2.0)
     assert [*(tmp_path / "shared").iterdir()] == []
 
 
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("default")  # vLLM and its imports raise warnings that we cannot mend
-def test_two_real_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys):
-    found = train_through(VllmServer, tmp_path, monkeypatch, steps=10, kill=3, back=4, stop=6, go_on=8, stall=30.0)
+@pytest.mark.parametrize("way", ["folder", "group"])
+def test_two_real_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, monkeypatch, capsys, way):
+    found = train_through(VllmServer, tmp_path, monkeypatch, way, steps=10, kill=3, back=4, stop=6, go_on=8, stall=30.0)
     check(found, capsys.readouterr().err, 10, 30.0)
     assert [*(tmp_path / "shared").iterdir()] == []
 

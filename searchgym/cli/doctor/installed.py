@@ -263,10 +263,28 @@ def _quoted(name: str, asked: str | None = None) -> str:
 
 
 def faults(packages: Sequence[Package]) -> list[Package]:
-    """Returns packages that are broken or outside their range; Java only if pyserini, its only user, is installed."""
+    """Returns packages that are broken, or outside the range of an extra that is installed.
+
+    A package outside a range is no fault where other packages of the same extra are missing: another extra or another
+    project brought it. Java's version matters only if pyserini, its only user, is installed.
+    """
     lucene = any(package.name == "pyserini" and package.version for package in packages)
-    faulty = [package for package in packages if package.status in ("outside", "broken")]
-    return [package for package in faulty if package.name != JAVA or lucene]
+    whole = {CORE, None, *_whole_extras()}
+    return [
+        package
+        for package in packages
+        if package.status == "broken" or (package.status == "outside" and package.extra in whole)
+        if package.name != JAVA or lucene
+    ]
+
+
+def _whole_extras() -> set[str]:
+    """Returns the extras of which every package is installed, in any version."""
+    asked = requirements()
+    there = {
+        r.name for own in asked.values() for r in own if any(map(distribution, (r.name, *ALIASES.get(r.name, ()))))
+    }
+    return {extra for extra, own in asked.items() if all(r.name in there for r in own)}
 
 
 def look_at_parts(packages: Iterable[Package], parts: Sequence[Part] = PARTS) -> list[PartState]:

@@ -70,6 +70,19 @@ class Client:
         except ValueError as error:
             raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
 
+    def own_address(self) -> str:
+        """Returns the address of this machine that the server answers to.
+
+        Raises:
+            EngineLostError: The server does not accept a connection.
+        """
+        try:
+            with self._connection(CONNECT) as connection:
+                address: str = connection.sock.getsockname()[0]
+                return address
+        except OSError as error:
+            raise EngineLostError(f"{self.address} does not answer: {error}") from error
+
     def cut(self) -> None:
         """Ends every call that waits, and refuses later ones, with an EngineLostError."""
         with self._lock:

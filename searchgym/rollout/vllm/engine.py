@@ -22,7 +22,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
-from searchgym.rollout.vllm.weight_folders import Folders
+from searchgym.rollout.transfer.folders import Folders
 
 TESTED: Final = ("0.32.",)
 """Prefixes of the vLLM versions that the tests were run with."""

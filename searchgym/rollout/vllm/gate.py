@@ -27,6 +27,8 @@ KEY: Final = "SEARCHGYM_ENGINE_KEY"
 """Environment variable with the secret that servers and trainings share."""
 SERVES: Final = "SEARCHGYM_ENGINE_SERVES"
 """Environment variable of a server with its `Identity` in JSON."""
+PROCESSES: Final = "SEARCHGYM_ENGINE_PROCESSES"
+"""Environment variable of a server with the number of processes that hold its weights."""
 RUN: Final = "X-SearchGym-Run"
 """Header that names the training."""
 WEIGHTS: Final = "X-SearchGym-Weights"
@@ -80,6 +82,7 @@ class Gate:
         self._app, self._clock = app, clock
         self._key = os.environ.get(KEY, "")
         self._serves = json.loads(os.environ.get(SERVES) or "{}")
+        self._processes = int(os.environ.get(PROCESSES) or 1)
         self._claim: _Claim | None = None
         self._weights: str | None = ""
         """Name of the weights in use; empty for the original ones, None if a load failed half way."""
@@ -135,7 +138,7 @@ class Gate:
     async def _own(self, name: str, scope: Scope, receive: Receive, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Answers the gate's own call `name`."""
         if name == "about":
-            return _said(serves=self._serves, weights=self._weights)
+            return _said(serves=self._serves, weights=self._weights, processes=self._processes)
         body = await _body(receive)
         if name == "claim":
             run = headers.get(RUN.lower(), "")
@@ -154,6 +157,8 @@ class Gate:
         if name == "see":
             await _check_files(body, 409)
             return _said()
+        if name == "meet":
+            return await self._pass_on(scope, "/collective_rpc", _joining(body))
         if name == "load":
             return await self._load(scope, body)
         if name == "adapter":
@@ -163,15 +168,15 @@ class Gate:
         raise RefusalError(404, f"has no {PREFIX}{name}")
 
     async def _load(self, scope: Scope, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Loads weights from a folder, or the original ones if the body names none."""
-        folder = body.get("folder")
-        if folder is None:
-            folder = self._serves["model"]  # without a path, vLLM would take those loaded last
+        """Loads weights from a folder or a group, or the original ones if the body names neither."""
+        if "invitation" in body:
+            call = _joining(body)
         else:
             await _check_files(body)
+            # without a path, vLLM would take those loaded last
+            call = {"method": "reload_weights", "kwargs": {"weights_path": body.get("folder") or self._serves["model"]}}
         self._weights, self._loading = None, True
         try:
-            call = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
             status, content = await self._pass_on(scope, "/collective_rpc", call)
         finally:
             self._loading = False
@@ -211,6 +216,11 @@ class Gate:
         except Exception as error:
             return 500, json.dumps({"detail": f"{type(error).__name__}: {error}"}).encode()
         return status, b"".join(parts)
+
+
+def _joining(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the call by which the workers join a group; see `searchgym.rollout.transfer.group.Receiver`."""
+    return {"method": "receive_weights", "kwargs": {"invitation": body["invitation"]}}
 
 
 async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> None:

@@ -20,8 +20,8 @@ import torch
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for, visible
-from searchgym.rollout.vllm.weight_folders import Folders
 
 GUARD: Final = """
 import os, sys

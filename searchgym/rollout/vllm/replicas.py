@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from searchgym.errors import EngineLostError, SearchGymError
+from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine
-from searchgym.rollout.vllm.weight_folders import Folders
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,8 @@
 """vLLM behind a server (``vllm serve``), on this machine or on another one that shares a folder with it.
 
 `serve_command` configures the server for training: token ids in and out, log-probabilities after the temperature,
-loading of weights, and the `Gate` in front. Weights are passed through a folder that both sides can read.
+loading of weights, and the `Gate` in front. Weights are passed through a folder that both sides can read, or sent to
+the server's processes over the network (`VllmOptions.transfer`).
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.transfer.folders import MODEL, SUMS, Folders
+from searchgym.rollout.transfer.group import send
 from searchgym.rollout.vllm.client import START, Client
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for
-from searchgym.rollout.vllm.gate import GENERATE, KEY, LEASE, RUN, SERVES, WEIGHTS
+from searchgym.rollout.vllm.gate import GENERATE, KEY, LEASE, PROCESSES, RUN, SERVES, WEIGHTS
 from searchgym.rollout.vllm.identity import Identity, as_fields, check_identity, identity_of
-from searchgym.rollout.vllm.weight_folders import SUMS, Folders
 
 PATIENCE: Final = 300.0
 """Seconds to wait for a server, at the start and after it went away."""
@@ -85,6 +88,7 @@ def serve_command(
         "enable-sleep-mode": options.sleep > 0,
         "disable-uvicorn-access-log": True,
         "middleware": "searchgym.rollout.vllm.gate.Gate",
+        "worker-extension-cls": "searchgym.rollout.transfer.group.Receiver",
         "seed": 0,
     }
     if adapters:
@@ -108,6 +112,7 @@ def serve_command(
         "VLLM_CPU_KVCACHE_SPACE": str(options.cache_gib),
         "VLLM_NO_USAGE_STATS": "1",
         SERVES: json.dumps(as_fields(identity_of(folder, dtype, adapters, rank))),
+        PROCESSES: str(options.tensor_parallel),
     }
 
 
@@ -121,7 +126,7 @@ class ServedVllm:
         requests: Maximum number of concurrent requests.
         wanted: What the server must serve.
         run: Name of this run, which the server samples for alone.
-        options: Of the engines; `shared` and `stall` are read.
+        options: Of the engines; `transfer`, `shared` and `stall` are read.
         patience: Seconds to wait for the server, at the start and after it went away. Default: `PATIENCE`.
 
     Raises:
@@ -143,10 +148,14 @@ class ServedVllm:
         self.name = self.address = address.rstrip("/")
         self._wanted, self._run = wanted, run
         self._patience = PATIENCE if patience is None else patience
+        self._group = None if options.transfer == "folder" else options.transfer
+        """Backend of the groups through which weights are sent; None for folders."""
+        self._processes = 1
         self._shared = None if options.shared is None else Path(options.shared).resolve()
-        if self._shared is None and not _near(self.address):
+        if self._group is None and self._shared is None and not _near(self.address):
             raise UsageError(
-                f"{self.address} is on another machine: set rollout.vllm.shared to a folder that it and this one mount"
+                f"{self.address} is on another machine: set rollout.vllm.shared to a folder that it and this one "
+                "mount, or rollout.vllm.transfer to gloo"
             )
         self._stall, self._every = options.stall, min(LEASE, options.stall) / 3
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="vllm-server")
@@ -167,8 +176,8 @@ class ServedVllm:
             raise
 
     def new_folders(self) -> Folders:
-        """Returns an empty set of folders that the server sees."""
-        return Folders(self._shared, summed=True)
+        """Returns an empty set of folders, which the server sees unless weights are sent to it."""
+        return Folders(self._shared, summed=self._group is None)
 
     def restart(self) -> None:
         """Waits until the server answers again, and claims it for this run."""
@@ -179,7 +188,8 @@ class ServedVllm:
         about = self._greet()
         check_identity(self._wanted, about["serves"], self.address)
         self._client.call("/searchgym/claim", {"who": f"{socket.gethostname()}, process {os.getpid()}"}, timeout=HELLO)
-        self._check_shared()
+        self._processes = int(about.get("processes", 1))
+        self._check_way()
         threading.Thread(target=self._beats, args=(self._client, self._stop), name="vllm-beats", daemon=True).start()
         if about["weights"] != "":  # of this run or of an earlier one
             self._call("/searchgym/load", {"name": ""}, timeout=LOADING)
@@ -212,10 +222,17 @@ class ServedVllm:
         return [(name, completion) for _, name, completion in ended]
 
     def load(self, folder: str) -> None:
-        """Has the server load the base model's weights from a folder, whose files it compares by their hash."""
+        """Has the server load the base model's weights from a folder, whose files it compares by their hash.
+
+        With a group, the folder is this machine's own, and its tensors are sent.
+        """
         self._weights = Path(folder).name
-        body = {"name": self._weights, "folder": folder, "files": _sums(folder)}
-        self._call("/searchgym/load", body, timeout=LOADING)
+        if self._group is None:
+            body = {"name": self._weights, "folder": folder, "files": _sums(folder)}
+            self._call("/searchgym/load", body, timeout=LOADING)
+            return
+        with safe_open(Path(folder) / MODEL, framework="pt") as file:  # maps the file, and reads no tensor yet
+            self._send({name: file.get_tensor(name) for name in file.keys()}, "/searchgym/load")  # noqa: SIM118
 
     def take(self, adapter: Adapter) -> None:
         """Has the server load an adapter, unless it has it already."""
@@ -312,14 +329,27 @@ class ServedVllm:
                 told = True
                 threading.Event().wait(0.5)
 
-    def _check_shared(self) -> None:
-        """Raises a UsageError unless the server sees a file in the folder of the weights."""
+    def _check_way(self) -> None:
+        """Raises an error unless weights can reach the server: it sees a file in their folder, or joins a group."""
+        if self._group is not None:
+            self._send({}, "/searchgym/meet")
+            return
         folders = self.new_folders()
         try:
             folder = folders.tensors({}, "seen.safetensors", 0)
             self._client.call("/searchgym/see", {"folder": folder, "files": _sums(folder)}, timeout=HELLO)
         finally:
             folders.clear()
+
+    def _send(self, tensors: Mapping[str, torch.Tensor], path: str) -> None:
+        """Sends tensors to the server's processes, which a call at a path asks to join."""
+        assert self._group is not None
+
+        def invite(invitation: Mapping[str, Any]) -> None:
+            self._call(path, {"name": self._weights, "invitation": dict(invitation)}, timeout=LOADING)
+
+        host = self._client.own_address()
+        send(tensors, invite, backend=self._group, host=host, processes=self._processes)
 
     def _call(
         self, path: str, body: dict[str, Any] | None, timeout: float = SLOW, headers: Mapping[str, str] = {}

@@ -189,7 +189,8 @@ class _Cluster:
             learner = replace(learner, listen=f"{host}:{_free_port()}")
             self._join(ranks, str(learner.listen), keys[LEARNER_KEY])
         if servers:
-            alone = replace(recipe, rollout=replace(recipe.rollout, vllm=replace(vllm, shared=None)))
+            own = replace(vllm, shared=None, transfer="folder")  # which only the training needs
+            alone = replace(recipe, rollout=replace(recipe.rollout, vllm=own))
             waited += [(s, f"{s.url}/health") for s in self._serve(servers, alone, keys[ENGINE_KEY])]
             vllm = replace(vllm, servers=[s.url for s in servers])
         options = dict(recipe.env_options)

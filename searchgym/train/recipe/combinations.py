@@ -222,7 +222,7 @@ def _engine_problems(recipe: Recipe) -> list[str]:
         found.append(
             "rollout.vllm.servers: one address per replica, at least one; their GPUs are named where they start"
         )
-    found += _server_problems(vllm, recipe.launch == "ray")
+    found += _server_problems(vllm, recipe.launch == "ray", recipe.lora.rank > 0)
     if vllm.gpus is not None and len(vllm.gpus) != vllm.replicas * vllm.tensor_parallel:
         want = f"{vllm.replicas} replicas on {vllm.tensor_parallel} each"
         found.append(f"rollout.vllm.gpus names {len(vllm.gpus)} GPUs, for {want}")
@@ -236,12 +236,13 @@ def _engine_problems(recipe: Recipe) -> list[str]:
     return found
 
 
-def _server_problems(vllm: VllmOptions, ray: bool) -> list[str]:
-    """Returns problems with the addresses of sampling servers and the folder shared with them.
+def _server_problems(vllm: VllmOptions, ray: bool, lora: bool) -> list[str]:
+    """Returns problems with the addresses of sampling servers and the way of weights to them.
 
     Args:
         vllm: Options of the engines.
         ray: Whether a launcher starts the servers.
+        lora: Whether adapters are trained.
     """
     servers, found = vllm.servers or [], []
     for address in servers:
@@ -251,6 +252,14 @@ def _server_problems(vllm: VllmOptions, ray: bool) -> list[str]:
         found.append("rollout.vllm.servers names a server twice")
     if vllm.shared is not None and not servers and not ray:
         found.append("rollout.vllm.shared is for weights on their way to rollout.vllm.servers, which names none")
+    if vllm.transfer != "folder":
+        name = f"rollout.vllm.transfer {vllm.transfer}"
+        if not servers and not ray:
+            found.append(f"{name} is for weights on their way to rollout.vllm.servers, which names none")
+        if vllm.shared is not None:
+            found.append(f"{name} needs no folder: leave out rollout.vllm.shared")
+        if lora and vllm.adapters != "merged":
+            found.append(f"{name} sends whole models: set rollout.vllm.adapters to merged")
     return found
 
 

@@ -21,6 +21,8 @@ PREFIX: Final = "searchgym-weights-"
 """Prefix of the names of weight folders, followed by machine and process."""
 MEMORY: Final = Path("/dev/shm")
 """File system in memory, used for weight folders if there is room."""
+MODEL: Final = "model.safetensors"
+"""File of a weight folder with all weights of a model."""
 SUMS: Final = "sha256.json"
 """File with the SHA-256 of each file of a weight folder, by name."""
 
@@ -52,7 +54,7 @@ class Folders:
             "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole
         ):  # tied embeddings: vLLM loads both names
             whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-        return self.tensors(whole, "model.safetensors", version)
+        return self.tensors(whole, MODEL, version)
 
     def tensors(self, state: Mapping[str, Tensor], name: str, version: int, extra: Mapping[str, bytes] = {}) -> str:
         """Writes tensors to a safetensors file in a new folder.

@@ -1,0 +1,170 @@
+"""Weights that are sent to the processes of a server over the network; see fake_servers.py for the servers."""
+
+import threading
+
+import pytest
+import torch
+from fake_servers import FakeVllm, gated
+from test_vllm_servers import ask, sampler_on
+
+from searchgym.errors import CardError, EngineLostError, UsageError
+from searchgym.rollout.sampler import VllmOptions
+from searchgym.rollout.transfer import group
+from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
+from searchgym.rollout.vllm import server
+from searchgym.rollout.vllm.start import start_engine
+from searchgym.train.recipe.load import load_recipe
+
+WEIGHTS = {
+    "half": torch.randn(3, 5).bfloat16(),
+    "turned": torch.arange(6.0).reshape(2, 3).t(),  # its memory is in another order
+    "one": torch.tensor(7),
+    "none": torch.empty(0, 4),
+    "whole": torch.randn(1000, 17),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A dead server is not waited for."""
+    monkeypatch.setattr(server, "PATIENCE", 0.0)
+
+
+def send_to(invite, processes=1, seconds=20.0):
+    send(WEIGHTS, invite, backend="gloo", host="127.0.0.1", processes=processes, seconds=seconds)
+
+
+# -- the group -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_every_process_gets_the_same_bits(processes):
+    fake = FakeVllm()
+    fake.processes = processes
+    send_to(fake.receive, processes)
+    assert len(fake.received) == processes
+    for received in fake.received:
+        assert [*received] == [*WEIGHTS]
+        for name, wanted in WEIGHTS.items():
+            assert (received[name].dtype, received[name].shape) == (wanted.dtype, wanted.shape)
+            assert torch.equal(received[name], wanted)
+
+
+def test_a_worker_loads_what_it_is_sent_and_takes_the_rest_off_the_line():
+    loaded = []
+
+    class Worker(Receiver):
+        rank = 0
+
+        def reload_weights(self, weights_iterator):
+            loaded.append(next(weights_iterator))  # as a model that has no use for the others
+
+    send_to(lambda invitation: Worker().receive_weights(invitation))
+    ((name, tensor),) = loaded
+    assert name == "half"
+    assert torch.equal(tensor, WEIGHTS["half"])
+    send({}, lambda invitation: Worker().receive_weights(invitation), backend="gloo", host="127.0.0.1", processes=1)
+    assert len(loaded) == 1
+
+
+def test_a_server_that_refuses_ends_the_sending_at_once():
+    def refuse(invitation):
+        raise UsageError("samples for another run")
+
+    with pytest.raises(UsageError, match="samples for another run"):
+        send_to(refuse)
+
+
+def test_a_server_that_says_well_and_has_not_joined():
+    with pytest.raises(EngineLostError, match="answered before its processes had joined"):
+        send_to(lambda invitation: None)
+
+
+def test_processes_that_cannot_reach_this_machine():
+    cut = threading.Event()
+    with pytest.raises(EngineLostError, match=r"have not joined at 127.0.0.1:\d+ for 0.2 s: a firewall"):
+        send_to(lambda invitation: cut.wait(20.0), seconds=0.2)
+    cut.set()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_process_that_leaves_half_way(told):
+    """The server's own error is told, if it can still tell one."""
+    ended = threading.Event()
+
+    def leave(invitation):
+        with joined(Invitation(**invitation), 1) as tensors:
+            next(tensors)
+        if told:
+            raise EngineLostError("out of memory")
+        ended.wait(20.0)
+
+    with pytest.raises(EngineLostError, match="out of memory" if told else "the weights did not arrive"):
+        send_to(leave, seconds=0.3)
+    ended.set()
+
+
+# -- a server ------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_sent_and_requests_name_them():
+    fake = FakeVllm()
+    fake.processes = 2
+    with gated(fake) as address:
+        sampler = sampler_on(address, transfer="gloo")
+        assert fake.received == [{}, {}]  # they have met
+        sampler.update(WEIGHTS, 12)
+        assert all(torch.equal(received["whole"], WEIGHTS["whole"]) for received in fake.received)
+        assert ask(sampler)[0].version == 12
+        assert not any(asked.get("kwargs", {}).get("weights_path") for _, asked in fake.calls)
+        sampler.close()
+
+
+def test_a_server_that_was_started_again_is_sent_the_weights_again(capsys):
+    fake = FakeVllm()
+    with gated(fake) as address:
+        sampler = sampler_on(address, transfer="gloo")
+        sampler.update(WEIGHTS, 1)
+        fake.received = [{}]
+        fake.answers["/inference/v1/generate"].insert(0, (500, "engine died"))
+        assert ask(sampler)[0].version == 1
+        assert torch.equal(fake.received[0]["whole"], WEIGHTS["whole"])
+        assert f"{address} has ended" in capsys.readouterr().err
+        sampler.close()
+
+
+def test_a_server_whose_processes_cannot_join_is_refused_at_the_start(monkeypatch):
+    monkeypatch.setattr(group, "PATIENCE", 0.2)
+    fake = FakeVllm()
+    cut = threading.Event()
+    monkeypatch.setattr(fake, "receive", lambda invitation: cut.wait(20.0))
+    with gated(fake) as address:
+        options = VllmOptions(servers=[address], transfer="gloo", stall=20.0)
+        with pytest.raises(EngineLostError, match="a firewall"):
+            start_engine("tiny", dtype="float32", requests=4, options=options)
+        cut.set()
+
+
+def test_a_server_on_another_machine_needs_no_folder():
+    options = VllmOptions(servers=["http://10.255.255.1:8000"], stall=20.0)
+    with pytest.raises(UsageError, match=r"or rollout\.vllm\.transfer to gloo"):
+        start_engine("tiny", dtype="float32", requests=1, options=options)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "names none"),
+        (["rollout.vllm.servers=[http://a:1]", "rollout.vllm.shared=/tmp"], "leave out rollout.vllm.shared"),
+        (["rollout.vllm.servers=[http://a:1]", "lora.rank=4"], "set rollout.vllm.adapters to merged"),
+        (["rollout.vllm.servers=[http://a:1]", "lora.rank=4", "rollout.vllm.adapters=merged"], None),
+        (["rollout.vllm.servers=[http://a:1]"], None),
+    ],
+)
+def test_what_goes_with_a_group(more, said):
+    values = ["rollout.sampler=vllm", "rollout.vllm.transfer=gloo", *more]
+    if said is None:
+        assert load_recipe("tiny-grpo", values).rollout.vllm.transfer == "gloo"
+        return
+    with pytest.raises(CardError, match=rf"rollout.vllm.transfer gloo .*{said}"):
+        load_recipe("tiny-grpo", values)
