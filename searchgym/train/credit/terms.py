@@ -219,10 +219,9 @@ def vpr(group: Sequence[Episode], context: CreditContext) -> Rows:
     For ``advantage.chain: none`` and ``normalise: role-turn``, so that each turn is compared with the same turn of
     other attempts; beside ``outcome``, which verifies the turn that answers.
 
-    Source: Verifiable Process Rewards, arXiv 2605.10325: an oracle judges each action, and its verdicts are compared
-    turn by turn. Deviations: the paper's oracles are of games; that a new gold page is what to verify of a search is
-    ours. The released code draws four candidates at every state and goes on with one of the best; here whole attempts
-    are compared.
+    Source: Verifiable Process Rewards, arXiv 2605.10325: an oracle judges each action. Deviations: the paper's oracles
+    are of games; that a new gold page is what to verify of a search is ours. By its repository's README four candidates
+    are compared at every state; here whole attempts are, turn by turn, as third-party notes describe it.
     """
     return [_verified(episode, context) for episode in group]
 
