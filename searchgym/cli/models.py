@@ -63,7 +63,7 @@ def engine(
         dtype=sampled_in(loaded),
         requests=loaded.rollout.concurrency,
         options=loaded.rollout.vllm,
-        adapters=int(loaded.lora.rank > 0),
+        adapters=int(loaded.lora.rank > 0 and loaded.rollout.vllm.adapters != "merged"),
         rank=max(1, loaded.lora.rank),
         tools=_tools(loaded) if tools else None,
     )

@@ -110,8 +110,9 @@ class VllmOptions:
     """Addresses of vLLM servers to use instead of local engines, such as ``http://10.0.0.2:8000``; see
     `searchgym.rollout.vllm.server`."""
     transfer: Literal["folder", "gloo", "nccl"] = "folder"
-    """Way of new weights to `servers`: a folder that both machines see, or a process group over the network, between
-    main memories (``gloo``) or between GPUs (``nccl``, which has not been run); a group sends no separate adapters."""
+    """How new weights reach `servers`: through a folder that both machines see, or through a process group over the
+    network, between main memories (``gloo``) or from this process's first GPU to theirs (``nccl``, which has not been
+    run). A group sends no separate adapters."""
     shared: str | None = None
     """Folder that this machine and those of `servers` mount under the same path; new weights go through it. Default:
     this machine's memory, for servers on it."""

@@ -95,7 +95,9 @@ class FakeVllm:
             weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])  # the model's own files lack it
             self.sampler.update(weights, 0)
         if asked.get("method") == "receive_weights":
-            self.receive(asked["kwargs"]["invitation"])
+            failed = self.receive(asked["kwargs"]["invitation"])
+            if failed:
+                return 200, {"results": [*[None] * (self.processes - 1), failed]}
         own = self.answers.get(path, [(404, "nothing here")])
         return own.pop(0) if len(own) > 1 else own[0]
 

@@ -15,7 +15,9 @@ import torch
 from searchgym.errors import ModelError, UsageError
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.sampler import SampleRequest, Sampling, VllmOptions
+from searchgym.rollout.transfer import group
 from searchgym.rollout.transformers.sampler import TransformersSampler, load_sampler
+from searchgym.rollout.vllm import server as vllm_server
 from searchgym.rollout.vllm.engine import Asked
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.server import serve_command
@@ -84,6 +86,29 @@ def test_a_server_samples_like_transformers_before_and_after_new_weights(served)
         assert got.version == 1
         np.testing.assert_allclose(got.logp, wanted.logp, atol=1e-4)
     sampler.update(own.model.state_dict(), 2)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("served", ["gloo"], indirect=True)
+def test_a_transfer_that_breaks_half_way_is_made_again_from_the_start(served, monkeypatch, capsys):
+    own, tokenizer, sampler = served
+    monkeypatch.setattr(vllm_server, "SENDING", 3.0)
+    broadcast, left = group._broadcast, [9]
+
+    def cut(process_group, memory):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("connection reset")
+        broadcast(process_group, memory)
+
+    monkeypatch.setattr(group, "_broadcast", cut)
+    restarts = sampler.engine.restarts
+    sampler.update(own.model.state_dict(), 3)
+    assert sampler.engine.restarts == restarts + 1
+    assert "the weights did not arrive: connection reset" in capsys.readouterr().err
+    asked = requests(tokenizer, max_tokens=32, temperature=0.0, stop=("</search>",))
+    for got, wanted in zip(sampler.sample(asked), own.sample(asked), strict=True):
+        assert (got.ids.tolist(), got.version) == (wanted.ids.tolist(), 3)
 
 
 @pytest.mark.engine

@@ -183,6 +183,7 @@ def test_the_next_run_gets_the_original_weights(fake, address):
     second = sampler_on(address)
     loads = [asked["kwargs"]["weights_path"] for _, asked in fake.calls if asked.get("method") == "reload_weights"]
     assert loads[1:] == [str(model_folder("tiny"))]
+    assert fake.paths()[-2:] == ["/reset_prefix_cache", "/v1/models"]  # keys and values of the first run are gone
     assert ask(second)[0].version == 0
     second.close()
 

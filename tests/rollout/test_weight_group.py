@@ -1,17 +1,20 @@
 """Weights that are sent to the processes of a server over the network; see fake_servers.py for the servers."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
 from fake_servers import FakeVllm, gated
 from test_vllm_servers import ask, sampler_on
 
-from searchgym.errors import CardError, EngineLostError, UsageError
+from searchgym.errors import CardError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.rollout.transfer import group
 from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
 from searchgym.rollout.vllm import server
+from searchgym.rollout.vllm.client import Client
+from searchgym.rollout.vllm.gate import RUN
 from searchgym.rollout.vllm.start import start_engine
 from searchgym.train.recipe.load import load_recipe
 
@@ -32,6 +35,10 @@ def quick(monkeypatch):
 
 def send_to(invite, processes=1, seconds=20.0):
     send(WEIGHTS, invite, backend="gloo", host="127.0.0.1", processes=processes, seconds=seconds)
+
+
+def refuse(invitation):
+    raise UsageError("samples for another run")
 
 
 # -- the group -----------------------------------------------------------------------------------------------------
@@ -68,9 +75,6 @@ def test_a_worker_loads_what_it_is_sent_and_takes_the_rest_off_the_line():
 
 
 def test_a_server_that_refuses_ends_the_sending_at_once():
-    def refuse(invitation):
-        raise UsageError("samples for another run")
-
     with pytest.raises(UsageError, match="samples for another run"):
         send_to(refuse)
 
@@ -82,7 +86,7 @@ def test_a_server_that_says_well_and_has_not_joined():
 
 def test_processes_that_cannot_reach_this_machine():
     cut = threading.Event()
-    with pytest.raises(EngineLostError, match=r"have not joined at 127.0.0.1:\d+ for 0.2 s: a firewall"):
+    with pytest.raises(EngineLostError, match=r"have not joined at 127.0.0.1:\d+ for 0.2 s: both machines"):
         send_to(lambda invitation: cut.wait(20.0), seconds=0.2)
     cut.set()
 
@@ -134,13 +138,13 @@ def test_a_server_that_was_started_again_is_sent_the_weights_again(capsys):
 
 
 def test_a_server_whose_processes_cannot_join_is_refused_at_the_start(monkeypatch):
-    monkeypatch.setattr(group, "PATIENCE", 0.2)
+    monkeypatch.setattr(server, "MEET", 0.2)
     fake = FakeVllm()
     cut = threading.Event()
     monkeypatch.setattr(fake, "receive", lambda invitation: cut.wait(20.0))
     with gated(fake) as address:
         options = VllmOptions(servers=[address], transfer="gloo", stall=20.0)
-        with pytest.raises(EngineLostError, match="a firewall"):
+        with pytest.raises(EngineLostError, match=f"{address}: the server's processes have not joined"):
             start_engine("tiny", dtype="float32", requests=4, options=options)
         cut.set()
 
@@ -168,3 +172,59 @@ def test_what_goes_with_a_group(more, said):
         return
     with pytest.raises(CardError, match=rf"rollout.vllm.transfer gloo .*{said}"):
         load_recipe("tiny-grpo", values)
+
+
+def test_a_process_that_fails_says_so_and_the_next_request_is_not_sampled_by_half_of_the_weights(capsys):
+    fake = FakeVllm()
+    fake.processes = 2
+    receive, fails = fake.receive, ["RuntimeError: out of memory"]
+
+    def failing(invitation):
+        receive(invitation)
+        return fails.pop() if invitation["tensors"] and fails else None
+
+    fake.receive = failing
+    with gated(fake) as address:
+        sampler = sampler_on(address, transfer="gloo")
+        sampler.update(WEIGHTS, 1)  # the second try succeeds
+        assert (
+            f"{address} has ended ({address}/searchgym/load: 500: RuntimeError: out of memory)"
+            in capsys.readouterr().err
+        )
+        assert (sampler.engine.restarts, ask(sampler)[0].version) == (1, 1)
+        sampler.close()
+
+
+def test_errors_of_the_api_are_those_of_recipes():
+    for more, adapters, said in (
+        ({"servers": ["http://127.0.0.1:1"]}, 1, "set adapters to merged"),
+        ({}, 0, "none is named"),
+        ({"servers": ["http://127.0.0.1:1"], "transfer": "nccl"}, 0, "this machine has none"),
+    ):
+        options = VllmOptions(**{"transfer": "gloo", **more})
+        with pytest.raises(UsageError, match=said):
+            start_engine("tiny", dtype="float32", requests=1, options=options, adapters=adapters)
+
+
+def test_a_call_to_join_without_an_invitation_is_refused():
+    with gated(FakeVllm()) as address:
+        client = Client(address, {RUN: "mine"})
+        client.call("/searchgym/claim", {"who": "me"}, timeout=5.0)
+        with pytest.raises(ModelError, match="no invitation"):
+            client.call("/searchgym/meet", {}, timeout=5.0)
+
+
+def test_what_was_sent_is_not_kept_after_a_failure():
+    whole = torch.randn(100)
+    kept = weakref.ref(whole)
+    gc.disable()
+    try:
+        with pytest.raises(UsageError):
+            send({"w": whole}, refuse, backend="gloo", host="127.0.0.1", processes=1, seconds=5.0)
+        del whole
+        for thread in threading.enumerate():
+            if thread.name == "weights":
+                thread.join()
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -263,7 +263,7 @@ def _quoted(name: str, asked: str | None = None) -> str:
 
 
 def faults(packages: Sequence[Package]) -> list[Package]:
-    """Returns packages that are broken, or outside the range of an extra that is installed.
+    """Returns packages that are broken, or outside the range of an extra all of whose packages are installed.
 
     A package outside a range is no fault where other packages of the same extra are missing: another extra or another
     project brought it. Java's version matters only if pyserini, its only user, is installed.

@@ -1,1 +1,1 @@
-"""Ways of new weights from a trainer to the engines that sample: a folder, or a process group over the network."""
+"""How new weights reach the engines that sample: through a folder, or through a process group over the network."""

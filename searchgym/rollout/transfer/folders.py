@@ -148,8 +148,9 @@ def _write_tensors(
 
 def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:
     """Returns the error of a place that cannot take weights."""
+    other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.vllm.shared"
     return DataError(
         f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): free some of it, or set "
-        "rollout.vllm.shared to another folder",
+        f"{other} to another folder",
         place,
     )

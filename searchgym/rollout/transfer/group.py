@@ -2,24 +2,26 @@
 
 The trainer and the processes of one server form a group for one set of weights: the trainer says where it waits
 (`Invitation`), they join, the tensors are broadcast one by one, and the group is gone. So a server that dies takes no
-other one with it, and one that comes back joins the next group. NCCL is chosen by the same code as Gloo; only Gloo has
-been run.
+other one with it, and one that comes back joins the next group. Nothing is encrypted, and whoever reaches the port of
+the trainer while it sends can join: for trusted networks. NCCL is chosen by the same code as Gloo; only Gloo has been
+run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _distributed_c10d as dist  # which torch.distributed shows without types
 
 from searchgym.errors import EngineLostError
@@ -30,6 +32,8 @@ WORD: Final = 5.0
 """Seconds for a server to say why its processes left."""
 GLANCE: Final = 0.01
 """Seconds between two looks at who has joined."""
+NCCL: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+"""Environment variables with which a lost process is an error of the call instead of this process's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +61,38 @@ def send(
     backend: str,
     host: str,
     processes: int,
-    seconds: float | None = None,
+    seconds: float = PATIENCE,
 ) -> None:
     """Sends tensors to the processes of one server.
 
     Args:
         tensors: Tensors by name; any dtype and device.
         invite: Function that passes the fields of an `Invitation` to the server, and returns once its processes have
-            taken all tensors; its exceptions end the sending.
+            taken all tensors; its exceptions end the sending at once.
         backend: ``"gloo"`` or ``"nccl"``.
         host: Address of this machine, as the server's reaches it.
         processes: Number of the server's processes.
-        seconds: Seconds for the processes to join, and for each tensor to arrive. Default: `PATIENCE`.
+        seconds: Seconds for the processes to join, and for each tensor to arrive.
 
     Raises:
         EngineLostError: The processes did not join in time, or left.
         SearchGymError: What `invite` raises.
     """
-    limit = PATIENCE if seconds is None else seconds
-    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=limit))
+    store = _listening(host, seconds)
     named = [(name, str(one.dtype).removeprefix("torch."), list(one.shape)) for name, one in tensors.items()]
-    asked = Invitation(backend, host, store.port, 1 + processes, limit, named)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="weights")
-    answer = pool.submit(invite, asdict(asked))
+    asked = Invitation(backend, host, store.port, 1 + processes, seconds, named)
+    answer = _beside(invite, asdict(asked))
+    sending = _beside(_send_all, store, asked, answer, tensors)
+    wait([answer, sending], return_when=FIRST_EXCEPTION)
+    if sending.done() and sending.exception() is not None:
+        wait([answer], timeout=min(WORD, seconds))  # the server may know why
+    error = answer.exception() if answer.done() else None
+    error = error or (sending.exception() if sending.done() else None)
     try:
-        _await_all(store, asked, answer)
-        with _group(store, asked, 0, host) as group:
-            for one in tensors.values():
-                _broadcast(group, _bytes_of(one, backend))
-    except RuntimeError as error:  # torch's, of a connection that broke or of a time-out
-        wait([answer], timeout=min(WORD, limit))
-        if not answer.done() or answer.exception() is None:
-            raise EngineLostError(f"the weights did not arrive: {str(error).splitlines()[0]}") from error
-    finally:
-        pool.shutdown(wait=False)
-    answer.result()
+        if error is not None:
+            raise error
+    finally:  # an error keeps its frames, and these would keep the weights
+        del error, answer, sending, store
 
 
 class Receiver:
@@ -99,21 +100,44 @@ class Receiver:
 
     rank: int
     """Number of this process among the server's, from 0."""
+    model_runner: Any
+    """vLLM's runner of the model."""
     reload_weights: Callable[..., None]
     """vLLM's function that replaces the weights of the model."""
 
-    def receive_weights(self, invitation: Mapping[str, Any]) -> None:
-        """Joins a group, and replaces the model's weights by the tensors that it is sent; none change nothing.
+    def receive_weights(self, invitation: Mapping[str, Any]) -> str | None:
+        """Joins a group and replaces the model's weights by the tensors that it is sent.
+
+        An invitation without tensors changes nothing. An error is returned as text instead of being raised: where
+        several processes are called, vLLM reads no answers after the first exception, and takes them for those to the
+        next call.
 
         Args:
             invitation: Fields of an `Invitation`.
         """
         asked = Invitation(**invitation)
-        with joined(asked, 1 + self.rank) as tensors:
+        try:
+            with joined(asked, 1 + self.rank) as tensors:
+                if asked.tensors:
+                    self.reload_weights(weights_iterator=tensors)
+                for _ in tensors:  # of which the model had no need: the others wait for this process
+                    pass
+        except Exception as error:
             if asked.tensors:
-                self.reload_weights(weights_iterator=tensors)
-            for _ in tensors:  # of which the model had no need: the others wait for this process
-                pass
+                forget_parts(self.model_runner.get_model())
+            return f"{type(error).__name__}: {error}"
+        return None
+
+
+def forget_parts(model: nn.Module) -> None:
+    """Drops the tensors that vLLM keeps of a load that ended half way; the next load would count them as its own."""
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        if info.can_load():
+            info.loaded_weights.clear()
+            info.load_numel = 0
 
 
 @contextlib.contextmanager
@@ -139,34 +163,93 @@ def joined(asked: Invitation, rank: int) -> Iterator[Iterator[tuple[str, Tensor]
         yield received()
 
 
+def _beside(function: Callable[..., None], *args: Any) -> Future[None]:
+    """Calls a function in a thread of its own, which does not keep this process from ending."""
+    future = Future[None]()
+    threading.Thread(target=_run, args=(future, function, args), name="weights", daemon=True).start()
+    return future
+
+
+def _run(future: Future[None], function: Callable[..., None], args: tuple[Any, ...]) -> None:
+    try:
+        function(*args)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+    finally:
+        del future, args  # an error keeps this frame, which would keep the error
+
+
+def _listening(host: str, seconds: float) -> dist.TCPStore:
+    """Returns a store that listens on one of this machine's addresses alone, at a port that the system chooses."""
+    try:
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, 0), family=family)
+        port = int(listener.getsockname()[1])
+        return dist.TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=datetime.timedelta(seconds=seconds),
+            master_listen_fd=listener.detach(),
+        )
+    except (OSError, RuntimeError) as error:
+        raise EngineLostError(f"this machine cannot listen at {host} for the server's processes: {error}") from error
+
+
+def _send_all(store: dist.TCPStore, asked: Invitation, answer: Future[None], tensors: Mapping[str, Tensor]) -> None:
+    """Waits for the processes and broadcasts the tensors to them."""
+    if not _all_joined(store, asked, answer):
+        return
+    try:
+        with _group(store, asked, 0, asked.host) as group:
+            for one in tensors.values():
+                _broadcast(group, _bytes_of(one, asked.backend))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # torch's, of a connection that broke or of a time-out
+        raise EngineLostError(f"the weights did not arrive: {str(error).splitlines()[0]}") from None
+
+
 def _seat(rank: int) -> str:
     """Returns the key under which a process tells the store that it is there."""
     return f"process {rank}"
 
 
-def _await_all(store: dist.TCPStore, asked: Invitation, answer: Future[Any]) -> None:
-    """Waits until every process of the server has joined; raises the server's own error if it refuses."""
+def _all_joined(store: dist.TCPStore, asked: Invitation, answer: Future[None]) -> bool:
+    """Waits until every process of the server has joined; returns False if the server refuses meanwhile."""
     seats, end = [_seat(rank) for rank in range(1, asked.size)], time.monotonic() + asked.seconds
     while not store.check(seats):
         if answer.done():
-            answer.result()
+            if answer.exception() is not None:
+                return False
             raise EngineLostError("the server answered before its processes had joined")
         if time.monotonic() > end:
             raise EngineLostError(
-                f"its processes have not joined at {asked.host}:{asked.port} for {asked.seconds:g} s: a firewall?"
+                f"the server's processes have not joined at {asked.host}:{asked.port} for {asked.seconds:g} s: both "
+                "machines must reach each other at ports that the system chooses"
             )
         threading.Event().wait(GLANCE)
+    return True
 
 
 @contextlib.contextmanager
-def _group(store: dist.Store, asked: Invitation, rank: int, address: str) -> Iterator[dist.Backend]:
+def _group(store: dist.Store, asked: Invitation, rank: int, address: str) -> Iterator[Any]:
     """Makes a process group beside torch's default one, which other code may be using, for as long as it lasts."""
     patience = datetime.timedelta(seconds=asked.seconds)
     group: Any
     if asked.backend == "nccl":
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = patience
-        group = dist.ProcessGroupNCCL(store, rank, asked.size, options)
+        before = {name: os.environ.get(name) for name in NCCL}
+        os.environ.update(NCCL)  # read by the constructor
+        try:
+            group = dist.ProcessGroupNCCL(store, rank, asked.size, options)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
     else:
         made: Any = dist.ProcessGroupGloo  # whose options torch's stubs describe otherwise
         plain = made._Options()
@@ -174,6 +257,8 @@ def _group(store: dist.Store, asked: Invitation, rank: int, address: str) -> Ite
         plain._devices = [made.create_device(hostname=address)]  # else the one of the machine's name
         group = made(store, rank, asked.size, plain)
     try:
+        # a byte, so that an invitation without tensors shows that they reach each other
+        _broadcast(group, _bytes_of(torch.zeros(1, dtype=torch.uint8), asked.backend))
         yield group
     finally:
         with contextlib.suppress(RuntimeError):

@@ -87,6 +87,7 @@ class Gate:
         self._weights: str | None = ""
         """Name of the weights in use; empty for the original ones, None if a load failed half way."""
         self._loading = False
+        self._lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, passes it on or refuses it."""
@@ -158,7 +159,8 @@ class Gate:
             await _check_files(body, 409)
             return _said()
         if name == "meet":
-            return await self._pass_on(scope, "/collective_rpc", _joining(body))
+            body["invitation"] = {**_invitation(body), "tensors": []}
+            return await self._join(scope, body)
         if name == "load":
             return await self._load(scope, body)
         if name == "adapter":
@@ -169,19 +171,30 @@ class Gate:
 
     async def _load(self, scope: Scope, body: Mapping[str, Any]) -> tuple[int, bytes]:
         """Loads weights from a folder or a group, or the original ones if the body names neither."""
-        if "invitation" in body:
-            call = _joining(body)
-        else:
-            await _check_files(body)
-            # without a path, vLLM would take those loaded last
-            call = {"method": "reload_weights", "kwargs": {"weights_path": body.get("folder") or self._serves["model"]}}
-        self._weights, self._loading = None, True
-        try:
-            status, content = await self._pass_on(scope, "/collective_rpc", call)
-        finally:
-            self._loading = False
-        if status == 200:
-            self._weights = str(body["name"])
+        async with self._lock:  # a client that leaves does not end its load
+            if "invitation" not in body:
+                await _check_files(body)
+            self._weights, self._loading = None, True
+            try:
+                if "invitation" in body:
+                    status, content = await self._join(scope, body)
+                else:
+                    # without a path, vLLM would take those loaded last
+                    path = {"weights_path": body.get("folder") or self._serves["model"]}
+                    call = {"method": "reload_weights", "kwargs": path}
+                    status, content = await self._pass_on(scope, "/collective_rpc", call)
+            finally:
+                self._loading = False
+            if status == 200:
+                self._weights = str(body["name"])
+            return status, content
+
+    async def _join(self, scope: Scope, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Has the workers join a group; see `searchgym.rollout.transfer.group.Receiver`, which returns its errors."""
+        call = {"method": "receive_weights", "kwargs": {"invitation": _invitation(body)}}
+        status, content = await self._pass_on(scope, "/collective_rpc", call)
+        if status == 200 and (failed := [one for one in json.loads(content)["results"] if one is not None]):
+            return 500, json.dumps({"detail": str(failed[0])}).encode()
         return status, content
 
     async def _pass_on(self, scope: Scope, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
@@ -218,9 +231,12 @@ class Gate:
         return status, b"".join(parts)
 
 
-def _joining(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the call by which the workers join a group; see `searchgym.rollout.transfer.group.Receiver`."""
-    return {"method": "receive_weights", "kwargs": {"invitation": body["invitation"]}}
+def _invitation(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the invitation of a call; refuses a call without one."""
+    invitation = body.get("invitation")
+    if not isinstance(invitation, dict):
+        raise RefusalError(400, "the request has no invitation")
+    return invitation
 
 
 async def _check_files(body: Mapping[str, Any], status: int = OTHER_FILE) -> None:

@@ -1,4 +1,4 @@
-"""vLLM behind a server (``vllm serve``), on this machine or on another one that shares a folder with it.
+"""vLLM behind a server (``vllm serve``), on this machine or on another one.
 
 `serve_command` configures the server for training: token ids in and out, log-probabilities after the temperature,
 loading of weights, and the `Gate` in front. Weights are passed through a folder that both sides can read, or sent to
@@ -29,6 +29,7 @@ from safetensors import safe_open
 from searchgym.errors import EngineLostError, ModelError, SearchGymError, UsageError
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.transfer.folders import MODEL, SUMS, Folders
+from searchgym.rollout.transfer.group import PATIENCE as SENDING
 from searchgym.rollout.transfer.group import send
 from searchgym.rollout.vllm.client import START, Client
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, check_reset, rank_for
@@ -39,6 +40,8 @@ PATIENCE: Final = 300.0
 """Seconds to wait for a server, at the start and after it went away."""
 HELLO: Final = 5.0
 """Seconds for a server to say what it serves."""
+MEET: Final = 20.0
+"""Seconds for a server's processes to join a group without tensors; below `LEASE`, since no beats are sent yet."""
 MOMENT: Final = 0.05
 """Seconds for which one step waits for responses."""
 LOADING: Final = 900.0
@@ -132,7 +135,7 @@ class ServedVllm:
     Raises:
         UsageError: The server was not started by `serve_command`, serves something else, wants another key, samples for
             another run or does not see the folder of the weights.
-        EngineLostError: No server answers.
+        EngineLostError: No server answers, or its processes cannot join a group with this one.
     """
 
     def __init__(
@@ -176,7 +179,7 @@ class ServedVllm:
             raise
 
     def new_folders(self) -> Folders:
-        """Returns an empty set of folders, which the server sees unless weights are sent to it."""
+        """Returns an empty set of folders; the server must see them, unless weights are sent over the network."""
         return Folders(self._shared, summed=self._group is None)
 
     def restart(self) -> None:
@@ -193,6 +196,7 @@ class ServedVllm:
         threading.Thread(target=self._beats, args=(self._client, self._stop), name="vllm-beats", daemon=True).start()
         if about["weights"] != "":  # of this run or of an earlier one
             self._call("/searchgym/load", {"name": ""}, timeout=LOADING)
+            self.forget()  # otherwise vLLM would reuse keys and values of the last run's weights
         self._weights = ""
         models = self._client.call("/v1/models", timeout=HELLO)
         self.max_context = int(next(model["max_model_len"] for model in models["data"] if model.get("max_model_len")))
@@ -222,9 +226,9 @@ class ServedVllm:
         return [(name, completion) for _, name, completion in ended]
 
     def load(self, folder: str) -> None:
-        """Has the server load the base model's weights from a folder, whose files it compares by their hash.
+        """Has the server load the base model's weights from a folder, or sends it the folder's tensors.
 
-        With a group, the folder is this machine's own, and its tensors are sent.
+        The server compares the files by their hash.
         """
         self._weights = Path(folder).name
         if self._group is None:
@@ -232,7 +236,7 @@ class ServedVllm:
             self._call("/searchgym/load", body, timeout=LOADING)
             return
         with safe_open(Path(folder) / MODEL, framework="pt") as file:  # maps the file, and reads no tensor yet
-            self._send({name: file.get_tensor(name) for name in file.keys()}, "/searchgym/load")  # noqa: SIM118
+            self._send({name: file.get_tensor(name) for name in file.keys()}, "/searchgym/load", LOADING)  # noqa: SIM118
 
     def take(self, adapter: Adapter) -> None:
         """Has the server load an adapter, unless it has it already."""
@@ -332,7 +336,7 @@ class ServedVllm:
     def _check_way(self) -> None:
         """Raises an error unless weights can reach the server: it sees a file in their folder, or joins a group."""
         if self._group is not None:
-            self._send({}, "/searchgym/meet")
+            self._send({}, "/searchgym/meet", MEET)
             return
         folders = self.new_folders()
         try:
@@ -341,15 +345,18 @@ class ServedVllm:
         finally:
             folders.clear()
 
-    def _send(self, tensors: Mapping[str, torch.Tensor], path: str) -> None:
+    def _send(self, tensors: Mapping[str, torch.Tensor], path: str, timeout: float) -> None:
         """Sends tensors to the server's processes, which a call at a path asks to join."""
         assert self._group is not None
 
         def invite(invitation: Mapping[str, Any]) -> None:
-            self._call(path, {"name": self._weights, "invitation": dict(invitation)}, timeout=LOADING)
+            self._call(path, {"name": self._weights, "invitation": dict(invitation)}, timeout=timeout + HELLO)
 
-        host = self._client.own_address()
-        send(tensors, invite, backend=self._group, host=host, processes=self._processes)
+        host, seconds = self._client.own_address(), min(SENDING, timeout)
+        try:
+            send(tensors, invite, backend=self._group, host=host, processes=self._processes, seconds=seconds)
+        except EngineLostError as error:
+            raise error if self.address in str(error) else EngineLostError(f"{self.address}: {error}") from None
 
     def _call(
         self, path: str, body: dict[str, Any] | None, timeout: float = SLOW, headers: Mapping[str, str] = {}

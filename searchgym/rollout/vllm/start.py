@@ -52,6 +52,7 @@ def start_engine(
         UsageError: vLLM is not installed, or the options contradict each other.
         ModelError: An engine does not start, or a server does not answer.
     """
+    _check_transfer(options, adapters)
     folder = model_folder(model)
     vocabulary = vocabulary_of(folder)
     backends: list[Callable[[], Backend]] = []
@@ -85,6 +86,18 @@ def start_engine(
     return Replicas(
         *([functools.partial(start, backend, 1) for backend in own] for own in (backends, again or backends))
     )
+
+
+def _check_transfer(options: VllmOptions, adapters: int) -> None:
+    """Raises a UsageError if weights cannot be sent by the process group that the options name."""
+    if options.transfer == "folder":
+        return
+    if not options.servers:
+        raise UsageError(f"transfer {options.transfer} is for weights on their way to servers, and none is named")
+    if adapters:
+        raise UsageError(f"transfer {options.transfer} sends whole models: set adapters to merged")
+    if options.transfer == "nccl" and not torch.cuda.is_available():
+        raise UsageError("transfer nccl sends from a GPU, and this machine has none: set it to gloo")
 
 
 def load_vllm(
