@@ -93,7 +93,7 @@ def test_a_server_samples_like_transformers_before_and_after_new_weights(served)
 def test_a_transfer_that_breaks_half_way_is_made_again_from_the_start(served, monkeypatch, capsys):
     own, tokenizer, sampler = served
     monkeypatch.setattr(vllm_server, "SENDING", 3.0)
-    broadcast, left = group._broadcast, [9]
+    broadcast, left = group._broadcast, [12]  # of the first layer, k is there and q is not
 
     def cut(process_group, memory):
         left[0] -= 1
@@ -102,10 +102,10 @@ def test_a_transfer_that_breaks_half_way_is_made_again_from_the_start(served, mo
         broadcast(process_group, memory)
 
     monkeypatch.setattr(group, "_broadcast", cut)
-    restarts = sampler.engine.restarts
     sampler.update(own.model.state_dict(), 3)
-    assert sampler.engine.restarts == restarts + 1
-    assert "the weights did not arrive: connection reset" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the weights did not arrive: connection reset" in said
+    assert said.count("has ended") == 1  # the next load is not harmed by what is left of this one
     asked = requests(tokenizer, max_tokens=32, temperature=0.0, stop=("</search>",))
     for got, wanted in zip(sampler.sample(asked), own.sample(asked), strict=True):
         assert (got.ids.tolist(), got.version) == (wanted.ids.tolist(), 3)
