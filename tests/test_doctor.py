@@ -552,6 +552,10 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     assert all(part.name in out for part in PARTS)
 
 
+def test_what_the_lock_installs_is_without_a_fault():
+    assert faults(look_at_packages()) == []
+
+
 def test_here_it_is_quick_and_loads_no_torch():
     script = "import sys; from searchgym.cli.doctor.command import diagnose; diagnose(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

