@@ -247,6 +247,7 @@ SMALL += [
     "validation.questions=4",
     "log.tensorboard=false",
     "log.curve=false",
+    "optimizer.autocast=null",  # some CPUs emulate bfloat16
 ]
 
 

@@ -26,10 +26,10 @@ from searchgym.train.recipe.options import LoraOptions
 TINY = [
     "model=tiny", "questions.n=300", "demonstrations.masked=8", "demonstrations.reading=16",
     "demonstrations.searching=16",
-    "demonstrations.values=[learner.frozen_layers=0]", "selection.pool=10", "selection.attempts=2", "selection.low=0",
-    "selection.high=1", "test=6",
+    "demonstrations.values=[learner.frozen_layers=0, optimizer.autocast=null]", "selection.pool=10",
+    "selection.attempts=2", "selection.low=0", "selection.high=1", "test=6",
     "reinforce.values=[steps=2, rollout.questions=2, rollout.attempts=2, rollout.resample=0, learner.frozen_layers=0,"
-    " validation.every=2, validation.questions=4]",
+    " validation.every=2, validation.questions=4, optimizer.autocast=null]",  # some CPUs emulate bfloat16
 ]  # fmt: skip
 """Values with which a pipeline takes seconds; eight questions are the fewest that are trained on."""
 

@@ -1,6 +1,7 @@
 """Sampler and learner in mixed precision: one rule for both, and no small update is lost."""
 
 import dataclasses
+import platform
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from toy_training import toy_recipe
 from searchgym.errors import GuardError
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.transformers import sampler as sampler_module
-from searchgym.rollout.transformers.precision import head_of, mixed_precision, round_matrices
+from searchgym.rollout.transformers.precision import emulates_bfloat16, head_of, mixed_precision, round_matrices
 from searchgym.rollout.transformers.sampler import TransformersSampler, affordable_tokens
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.learner.learner import LocalLearner
@@ -130,3 +131,19 @@ def test_a_difference_ends_the_run_in_its_first_step():
             check_guards([{metric: 0.0201, "rollout/staleness": 0.0}], options)
     check_guards([{"learner/sampler_difference": 0.5, "rollout/staleness": 1.0}], options)
     check_guards([{"learner/sampler_difference": 0.5}], GuardOptions(max_sampler_difference=None))
+
+
+@pytest.mark.parametrize(
+    ("machine", "known", "emulates"),
+    [
+        ("x86_64", (), True),
+        ("x86_64", ("_is_avx512_bf16_supported",), False),
+        ("x86_64", ("_is_amx_tile_supported",), False),
+        ("aarch64", (), False),
+    ],
+)
+def test_a_cpu_without_instructions_for_bfloat16_is_told_apart(monkeypatch, machine, known, emulates):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name in known)
+    assert emulates_bfloat16() == emulates

@@ -26,7 +26,7 @@ from searchgym.train.selfcheck.findings import Check
 from searchgym.train.selfcheck.run import selfcheck
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["env_options={world: {split: train, size: 40, seed: 1}}", "rollout.questions=4"]
+SMALL = ["env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}", "rollout.questions=4"]
 TOKENS, MASKS = "tokens are those sampled", "masks cover what was sampled"
 CALLS, GROUPS = "each call is learnt from once, by its own model", "groups are attempts at one question"
 REWARDS, ADVANTAGES = "rewards are on their calls", "advantages follow their formula"

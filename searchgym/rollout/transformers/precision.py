@@ -7,6 +7,7 @@ bfloat16 are apart by up to 0.1 and would alone move log-probs by some hundredth
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,3 +59,11 @@ def mixed_precision(model: Any, on: bool = True) -> Iterator[None]:
             yield
     finally:
         del head.forward
+
+
+def emulates_bfloat16() -> bool:
+    """Returns whether this machine computes in bfloat16 on an x86 CPU that has no instructions for it."""
+    if torch.cuda.is_available() or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return not any(getattr(torch.cpu, name, lambda: True)() for name in known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -21,6 +22,7 @@ from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.source import QuestionSource
@@ -154,6 +156,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     task = task if curriculum is None else staged(task, curriculum, recipe)
     known = task if proposer is None else replace(task, by_id=ChainMap(proposer.known, dict(task.by_id)))
     _check_adapters(recipe, keys)
+    if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
+        sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
     loaded = load_keys(recipe, keys)
     with ExitStack() as opened:
         samplers = start_samplers(recipe, keys, loaded)
