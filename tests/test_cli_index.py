@@ -237,7 +237,8 @@ def test_a_folder_is_searched_by_any_card_whose_parts_it_has(cli, hybrid):
         assert hits[card] == found(load_index(hybrid, card=card).search([QUERY], 5)[0])
     assert found(json_of(cli("index", "search", hybrid, QUERY, "--json"))["hits"]) == hits["hybrid-minilm"]
     assert hits["bm25"] == found(json_of(cli("index", "search", CORPUS, QUERY, "--json"))["hits"])
-    assert len(set(map(tuple, hits.values()))) == 4
+    assert len({tuple(hits[card]) for card in ("bm25", "minilm-flat", "hybrid-minilm")}) == 3
+    assert hits["bm25-minilm-rerank"] != hits["bm25"]  # but on some CPUs it has the very scores of minilm-flat
     status, _, err = cli("index", "search", hybrid, QUERY, "--retriever", "lucene")
     assert (status, "no part for the card 'lucene', it holds bm25, dense" in err) == (2, True)
     status, _, err = cli("index", "search", hybrid, QUERY, "--retriever", "own.yaml")

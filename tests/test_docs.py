@@ -82,7 +82,7 @@ def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
     assert [hit.passage.title for hit in scope["hits"]] == ["Result 0", "Result 1", "Result 2"]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_suites_of_the_docs_pass(number):
     scope = {"__name__": "docs_testing"}
     exec(compile(python_blocks("docs/testing.md")[number], "docs/testing.md", "exec"), scope)

@@ -84,6 +84,7 @@ def test_a_corpus_that_nothing_can_be_asked_about(tmp_path, monkeypatch):
         gymnasium.make("searchgym/Corpus-v0", corpus=tmp_path / "notes")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA is not set")
 def test_sixty_real_pages(tmp_path, monkeypatch):
     """Pages of films and their directors that are no gold page of an evaluation question."""

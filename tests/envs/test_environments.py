@@ -52,6 +52,10 @@ class TestEveryEnvironment(EnvironmentTests):
     def make_vector(self, number):
         return SearchVectorEnv(self.task(), number)
 
+    @pytest.mark.slow  # megabytes of text; the class below has the short ones
+    def test_hostile_actions_get_deterministic_replies(self):
+        super().test_hostile_actions_get_deterministic_replies()
+
 
 class TestEveryRegisteredEnvironment(EnvironmentTests):
     """As Gymnasium makes them: wrapped, by their ids, with small questions where theirs are not bundled."""

@@ -393,6 +393,7 @@ def test_an_empty_graph():
 # -- real text -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA is not set")
 def test_links_and_facts_of_real_pages():
     rows = json.loads((Path(DATA) / "2wikimultihopqa" / "corpus.json").read_text())

@@ -88,6 +88,7 @@ def test_files_are_named_by_absolute_paths(tmp_path, monkeypatch):
     assert (pipeline.model, load_pipeline("smol-own", ["corpus=demo"]).corpus) == ("tiny", "demo")
 
 
+@pytest.mark.slow
 def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
     saved = tmp_path / "adapter"
     model, _ = load_model("tiny")

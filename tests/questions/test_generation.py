@@ -142,6 +142,7 @@ def test_held_out_pages_and_names_are_in_no_question():
         assert not any(name in plain(question.text + " | " + question.answers[0]) for name in forbidden)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="SEARCHGYM_DATA is not set")
 def test_evaluation_questions_are_held_out_of_real_pages():
     root = Path(DATA)

@@ -156,7 +156,12 @@ def test_the_template_is_the_trap_that_it_is_meant_to_be(folder):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "own"), [pytest.param("tags", False, marks=pytest.mark.slow), ("tool_calls", False), ("tags", True)]
+    ("protocol", "own"),
+    [
+        pytest.param("tags", False, marks=pytest.mark.slow),
+        pytest.param("tool_calls", False, marks=pytest.mark.slow),
+        ("tags", True),
+    ],
 )
 def test_a_chat_model_with_a_thinking_template_trains_three_steps(run, folder, protocol, own):
     result, rows, episodes = run(protocol, own)

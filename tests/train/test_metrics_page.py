@@ -124,6 +124,7 @@ def runs(recipe, tmp_path):
     return {name: written(tmp_path / name) for name in names}
 
 
+@pytest.mark.slow
 def test_the_page_has_every_metric_and_no_other(runs):
     pages = documented()
     for name, keys in runs.items():

@@ -194,6 +194,7 @@ def test_colour_is_for_terminals_and_not_with_no_color(monkeypatch, terminal, en
     assert output.in_colour() == (terminal and not environment)
 
 
+@pytest.mark.slow
 def test_show_and_explain_give_the_rewards_and_advantages_of_the_training(recipe, tmp_path, monkeypatch, capsys):
     """Of a run with a credit of two terms; one of its groups has no signal and left the batch."""
     options = ["credit.terms=[outcome, format]", "steps=1", "env_options={max_turns: 2, reward: 'test_run:seldom'}"]

@@ -220,6 +220,7 @@ def test_two_real_servers_of_which_one_is_killed_and_one_stands_still(tmp_path, 
     assert [*(tmp_path / "shared").iterdir()] == []
 
 
+@pytest.mark.slow
 def test_the_probe_names_the_server_with_other_weights(tmp_path):
     """It says that it has loaded the weights, and answers with the old ones."""
     good, bad = (FakeVllm(load_sampler("tiny")[0]) for _ in range(2))

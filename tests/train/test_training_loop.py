@@ -52,6 +52,7 @@ def with_rollout(kind, **changes):
 # -- learning ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_the_bandit_is_learnt_and_the_folder_holds_everything(tmp_path):
     out = tmp_path / "run"
     recipe = toy_recipe(steps=20, log={"tensorboard": True, "curve": True})
@@ -219,6 +220,7 @@ def test_the_learners_token_budget_ends_a_run(tmp_path):
 # -- exactness -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_runs_of_twenty_steps_are_equal_bit_for_bit(tmp_path):
     recipe = toy_recipe(
         steps=20, loss={"kl_coef": 0.01, "entropy_coef": 0.001}, optimizer={"minibatches": 2, "epochs": 2}

@@ -494,6 +494,7 @@ def test_hnsw_is_for_the_cpu(tmp_path: Path, use: Use) -> None:
 # -- the real encoder ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_passages_are_found_by_what_they_mean(tmp_path: Path, real_data: Path) -> None:
     passages = [p for p, _ in zip(read_passages(real_data / "hotpotqa/corpus.json"), range(8), strict=False)]
     card = {"kind": "dense", "encoder": "minilm-package"}
