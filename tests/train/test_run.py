@@ -95,6 +95,7 @@ def metrics(folder):
     return [{name: value for name, value in row.items() if not name.startswith(VARYING)} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypatch, capsys):
     status, out, err = cli(monkeypatch, capsys, recipe, "--out", "whole")
     assert status == 0, err
