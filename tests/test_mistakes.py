@@ -93,6 +93,7 @@ def answers(tmp_path_factory):
     return json.loads(child.stdout)
 
 
+@pytest.mark.slow  # all commands in one process: seconds of processor time
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda number: " ".join(MISTAKES[number][0]))
 def test_a_mistake_is_answered_before_torch_is_imported(answers, number):
     _, status, message = MISTAKES[number]

@@ -134,6 +134,7 @@ def test_a_recipe_trains_and_resumes_to_the_same_bits(recipe, tmp_path, monkeypa
     assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), again.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_step_after_a_validation_is_computed_like_that_of_a_resumed_run(tmp_path):
     """Who resumes there has not validated: the same forward passes, so the same bits."""
     recipe = load_recipe("tiny-grpo", ["validation.questions=2"])

@@ -263,7 +263,8 @@ def test_groups_centred_by_another_groups_mean(monkeypatch, tmp_path, no_bandit,
     assert failed(tmp_path, *least) == [ADVANTAGES]
 
 
-@pytest.mark.parametrize("where", [pytest.param("loss", marks=pytest.mark.slow), "reward"])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["loss", "reward"])
 def test_kl_on_observations_too(where, monkeypatch, tmp_path, no_bandit, least):
     extra = ["loss.kl_coef=0.001", f"loss.kl_in={where}", f"loss.kl_estimator={'k1' if where == 'reward' else 'k3'}"]
     if where == "loss":
