@@ -12,7 +12,7 @@ from scripts import SCRIPTS, agree, expected, register
 pytestmark = pytest.mark.filterwarnings("ignore")  # the packages warn of what is theirs to mend
 
 ADAPTERS = [
-    pytest.param("inspect", marks=pytest.mark.smoke),
+    pytest.param("inspect"),
     *(pytest.param(name, marks=pytest.mark.adapter) for name in ("skyrl", "openrlhf", "verl", "openenv", "verifiers")),
 ]
 

@@ -52,7 +52,7 @@ def with_rollout(kind, **changes):
 # -- learning ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.smoke
+@pytest.mark.slow
 def test_the_bandit_is_learnt_and_the_folder_holds_everything(tmp_path):
     out = tmp_path / "run"
     recipe = toy_recipe(steps=20, log={"tensorboard": True, "curve": True})
