@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 CPU_SECONDS = 5.0
-"""CPU time that a test without a marker may take in CI, children included."""
+"""CPU time on a free core that a test without a marker may take in CI, children included."""
+YARDSTICK_SECONDS = 0.1
+"""CPU time of `yardstick` on the free core that `CPU_SECONDS` is meant for."""
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when anything imports it
 MARKERS = {"smoke", "slow", "engine", "adapter", "cluster"}
 SETUP = pytest.StashKey[float]()
@@ -20,13 +25,34 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def too_slow(markers: set[str], seconds: float) -> str | None:
-    """Returns the message for a test that took too much CPU time, None if it took little or is marked."""
-    if markers & MARKERS or seconds <= CPU_SECONDS:
+def yardstick() -> float:
+    """Returns the CPU time that a fixed piece of work takes here and now.
+
+    A second of CPU time is not the same amount of work everywhere: two processes that share a core's units need nearly
+    twice the seconds each that one of them needs alone.
+    """
+    before = time.process_time()
+    for _ in range(200):
+        text = json.dumps({str(key): [key, str(key) * 3] for key in range(300)})
+        assert len(json.loads(text)) + len(re.findall(r"\d+", text)) == 1200
+    return time.process_time() - before
+
+
+def too_slow(markers: set[str], seconds: float, work: float) -> str | None:
+    """Returns the message for a test that took too much CPU time, None if it took little or is marked.
+
+    Args:
+        markers: Names of the test's markers.
+        seconds: CPU seconds that the test took.
+        work: CPU seconds of `yardstick` under the same load; on a slower core the test may take longer in proportion.
+    """
+    allowed = CPU_SECONDS * max(1.0, work / YARDSTICK_SECONDS)
+    if markers & MARKERS or seconds <= allowed:
         return None
     return (
-        f"took {seconds:.1f} CPU seconds, children included; a test without a marker may take {CPU_SECONDS:g}: "
-        "make it cheaper, or mark it slow (engine, if it starts one) and leave a quick sibling"
+        f"took {seconds:.1f} CPU seconds, children included; a test without a marker may take {allowed:.1f} here "
+        f"({CPU_SECONDS:g} on a free core): make it cheaper, or mark it slow (engine, if it starts one) and leave a "
+        "quick sibling"
     )
 
 
@@ -44,7 +70,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     before = cpu_seconds()
     yield
     seconds = item.stash[SETUP] + cpu_seconds() - before
-    if os.environ.get("CI") and (message := too_slow({mark.name for mark in item.iter_markers()}, seconds)):
+    if not os.environ.get("CI") or seconds <= CPU_SECONDS:
+        return
+    work = max(yardstick() for _ in range(3))
+    if message := too_slow({mark.name for mark in item.iter_markers()}, seconds, work):
         pytest.fail(message, pytrace=False)
 
 
