@@ -26,6 +26,7 @@ import numpy.typing as npt
 from searchgym.errors import ModelError, UsageError
 from searchgym.protocol import Parts, Protocol, close_tag, joined
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
+from searchgym.rollout.tokens import Text
 
 USER: Final = 0x110000
 """Mark that begins a user message; larger than every Unicode code point."""
@@ -95,6 +96,10 @@ class MessageFormat:
     def observation_ids(self, text: str | Parts, finish: Finish) -> npt.NDArray[np.int32]:
         """Returns the ids of an observation as a user message, since APIs offer no other place for it, (T,) int32."""
         return self.prompt_ids(joined(text).strip())
+
+    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+        """Returns the ids of each prompt or observation."""
+        return [self.prompt_ids(t) if end is None else self.observation_ids(t, end) for t, end in texts]
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response."""

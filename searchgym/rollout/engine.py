@@ -31,6 +31,7 @@ from searchgym.records import (
 from searchgym.rollout.batcher import Batcher, Queries, Turnstile, retrieval_batcher
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, SampleRequest, Sampling
+from searchgym.rollout.tokens import Text
 
 
 class Engine:
@@ -84,6 +85,8 @@ class Engine:
             name: retrieval_batcher(retriever, rules.top_k, rules.deadline)
             for name, retriever in task.retrievers.items()
         }
+        self.encoding: Batcher[_Encoding, None] = Batcher(_encode)
+        """Encodes texts in a thread, those of many episodes at once; results do not depend on the batch."""
         self.canonical = canonical
         self._turnstile = Turnstile()
 
@@ -160,6 +163,7 @@ class Engine:
         except Exception as error:
             error.add_note(f"in agent {self.agent.name}, question {question.id!r}")
             raise
+        contexts = [chat.read() for chat in io.chats]
         reward, scores = self.task.score(io.state)
         state = io.state
         return Episode(
@@ -169,7 +173,7 @@ class Engine:
             env=self.task.card.id,
             attempt=attempt,
             seed=self.seed,
-            contexts=io.contexts,
+            contexts=contexts,
             calls=io.calls,
             searches=list(state.searches),
             opens=list(state.opens),
@@ -198,7 +202,7 @@ class _EpisodeIO:
         self.name = f"{question.id}#{attempt}"
         self.state = State(question)
         self.words = 0
-        self.contexts: list[Context] = []
+        self.chats: list[_Chat] = []
         self.calls: list[Call] = []
         self.notes: dict[str, float] = {}
 
@@ -241,8 +245,8 @@ class _EpisodeIO:
 
     def open(self, role: str, **fields: str) -> _Chat:
         agent_role, model = self.role(role), self.engine.models[role]
-        prompt = Span("prompt", model.format.prompt_ids(agent_role.parts(fields, self.protocol.instructions())))
-        return _Chat(self, agent_role, model, Context(None, 0, [prompt]))
+        prompt = Text(agent_role.parts(fields, self.protocol.instructions()), None)
+        return _Chat(self, agent_role, model, Context(None, 0), prompt)
 
     async def generate(self, role: str, **fields: str) -> Reply:
         return await self.open(role, **fields).generate()
@@ -279,8 +283,35 @@ def _written(io: _EpisodeIO, number: int, text: str) -> Hit:
     return Hit(Passage(f"{SIMULATED}{io.engine.agent.name}/{io.state.turn + 1}-{number}", "", text), 1.0)
 
 
+class _Encoding:
+    """A text of a context, and its token ids once they are made."""
+
+    def __init__(self, text: Text, model: Model) -> None:
+        self.text, self.model = text, model
+        self.ids: npt.NDArray[np.int32] | None = None
+
+    def span(self) -> Span:
+        """Returns the text as a span of a context."""
+        if self.ids is None:
+            _encode([self])
+        assert self.ids is not None
+        return Span("prompt" if self.text.finish is None else "observation", self.ids)
+
+
+def _encode(encodings: Sequence[_Encoding]) -> list[None]:
+    """Makes the token ids of texts, those of each model's tokenizer at once."""
+    for model in {id(each.model): each.model for each in encodings}.values():
+        own = [each for each in encodings if each.model is model]
+        for each, ids in zip(own, model.format.encode([each.text for each in own]), strict=True):
+            each.ids = ids
+    return [None] * len(encodings)
+
+
 class _Chat:
-    """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again."""
+    """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again.
+
+    Texts are encoded when the next response is asked for, in a thread and together with those of other episodes.
+    """
 
     def __init__(
         self,
@@ -288,16 +319,24 @@ class _Chat:
         role: Role,
         model: Model,
         context: Context,
+        first: Text,
         inherited: Sequence[npt.NDArray[np.int32]] = (),
     ) -> None:
         self._io, self._role, self._model = io, role, model
-        self._number, self._context, self._inherited = len(io.contexts), context, inherited
+        self._number, self._context, self._inherited = len(io.chats), context, inherited
+        self._unread = [_Encoding(first, model)]
         self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
-        io.contexts.append(context)
+        io.chats.append(self)
+
+    def read(self) -> Context:
+        """Returns the context with all its texts encoded."""
+        self._context.spans += [each.span() for each in self._unread]
+        self._unread = []
+        return self._context
 
     def _ids(self) -> npt.NDArray[np.int32]:
         """Returns the whole context, (T,) int32."""
-        return np.concatenate([*self._inherited, *(span.ids for span in self._context.spans)])
+        return np.concatenate([*self._inherited, *(span.ids for span in self.read().spans)])
 
     async def generate(self, prefix: bool = False) -> Reply:
         io, engine = self._io, self._io.engine
@@ -310,6 +349,8 @@ class _Chat:
             )
         stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
+        for each in tuple(self._unread):
+            await engine.encoding.ask(each)
         ids = self._ids()
         sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed(), io.name), io.place)
         self._finish = sampled.finish
@@ -335,18 +376,19 @@ class _Chat:
         return Reply(text, call)
 
     def observe(self, text: str, own: bool = False) -> None:
-        self._observe([(text, True)] if own else self._io.protocol.parts(text))
-
-    def _observe(self, text: protocol.Parts) -> None:
-        self._context.spans.append(Span("observation", self._model.format.observation_ids(text, self._finish)))
+        parts = [(text, True)] if own else self._io.protocol.parts(text)
+        self._unread.append(_Encoding(Text(parts, self._finish), self._model))
 
     def fork(self, role: str, **fields: str) -> _Chat:
         io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]
         if model is not self._model:
             raise UsageError(f"role {role} continues role {self._role.name}'s context: both need the same model")
         ids = self._ids()
-        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), [ids])
-        # Decides whether the model's turn is still open, as for an observation after the last response.
-        chat._finish = self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
-        chat._observe([("\n\n", True), *agent_role.parts(fields, io.protocol.instructions()), ("\n\n", True)])
+        # Whether the model's turn is still open, as for an observation after the last response.
+        finish: Finish = (
+            self._finish if self._context.spans[-1:] and self._context.spans[-1].kind == "model" else "stop"
+        )
+        parts = [("\n\n", True), *agent_role.parts(fields, io.protocol.instructions()), ("\n\n", True)]
+        chat = _Chat(io, agent_role, model, Context(self._number, len(ids)), Text(parts, finish), [ids])
+        chat._finish = finish
         return chat

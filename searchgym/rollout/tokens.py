@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,15 @@ class _Turns:
     """Ids from the end of the next user text to the start of the model's text."""
 
 
+class Text(NamedTuple):
+    """A text with which a context begins or goes on, before it is encoded."""
+
+    parts: str | Parts
+    """The text, all of it own text or in parts."""
+    finish: Finish | None
+    """Why the response before it ended; None for a first prompt."""
+
+
 class TokenFormat:
     """Converter between texts and the token ids of one model.
 
@@ -75,6 +84,7 @@ class TokenFormat:
         self._plain = copy.deepcopy(tokenizer)
         self._plain.split_special_tokens = True
         self._plain_ids = _encoder(self._plain)
+        self._text = _decoder(tokenizer)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
         self._tags = {i: content for i, content in added.items() if content.strip()}
@@ -101,9 +111,7 @@ class TokenFormat:
         Returns:
             (T,) int32 token ids.
         """
-        if self._turns is not None:
-            return _join(self._turns.before, self._encode(text), self._turns.after)
-        return _join(_one(self._tokenizer.bos_token_id), self._encode(text))
+        return self.encode([Text(text, None)])[0]
 
     def observation_ids(self, text: str | Parts, finish: Finish) -> npt.NDArray[np.int32]:
         """Returns the token ids between a response and the model's next one: the observation and any turn markers.
@@ -119,11 +127,33 @@ class TokenFormat:
         Returns:
             (T,) int32 token ids.
         """
+        return self.encode([Text(text, finish)])[0]
+
+    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+        """Returns the token ids of each prompt or observation, as `prompt_ids` and `observation_ids` return them.
+
+        Many texts at once cost less than one by one: the library `tokenizers` shares them out to all cores, and other
+        threads of Python can work meanwhile.
+        """
+        around = [self._around(text.finish) for text in texts]
+        bodies = self._encode([text.parts for text in texts], [strip for _, strip, _ in around])
+        return [_join(before, ids, after) for (before, _, after), ids in zip(around, bodies, strict=True)]
+
+    def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
+        """Returns the ids before and after a text, and between them whether it loses the blanks at its ends.
+
+        Args:
+            finish: See `Text.finish`.
+        """
         turns = self._turns
+        if finish is None and turns is None:
+            return _one(self._tokenizer.bos_token_id), False, ()
+        if finish is None and turns is not None:
+            return turns.before, False, turns.after
         if turns is None or (self.protocol.name == "tags" and finish != "eos"):
-            return _join(self._encode(text))
+            return (), False, ()
         closing = () if finish == "eos" else turns.closing
-        return _join(closing, turns.opening, self._encode(text, strip=True), turns.again)
+        return (*closing, *turns.opening), True, turns.again
 
     def turn_ids(self, text: str) -> npt.NDArray[np.int32]:
         """Returns the token ids of a further user turn of a chat, from the model's end-of-turn on, (T,) int32."""
@@ -136,8 +166,7 @@ class TokenFormat:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, special tokens included."""
-        listed = [int(i) for i in ids]
-        return str(self._tokenizer.decode(listed, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return self._text(ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids])
 
     def response_text(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> str:
         """Returns the text of a response without the special tokens at its end, such as the end-of-turn."""
@@ -146,27 +175,36 @@ class TokenFormat:
             end -= 1
         return self.decode(ids[:end])
 
-    def _encode(self, text: str | Parts, strip: bool = False) -> list[int]:
-        """Encodes text without special tokens, and with tags in its own parts only.
+    def _encode(self, texts: Sequence[str | Parts], strips: Sequence[bool]) -> list[list[int]]:
+        """Encodes texts without special tokens, and with tags in their own parts only.
 
         A lone surrogate, which has no UTF-8 encoding, becomes a question mark.
         """
-        whole = joined(text).encode("utf-8", "replace").decode("utf-8")
-        first = len(whole) - len(whole.lstrip()) if strip else 0
-        whole = whole.strip() if strip else whole
-        ids = self._plain_ids(whole)
+        wholes = [joined(text).encode("utf-8", "replace").decode("utf-8") for text in texts]
+        firsts = [len(whole) - len(whole.lstrip()) if strip else 0 for whole, strip in zip(wholes, strips, strict=True)]
+        wholes = [whole.strip() if strip else whole for whole, strip in zip(wholes, strips, strict=True)]
+        plain = self._plain_ids(wholes)
+        return [self._checked(*each) for each in zip(texts, wholes, firsts, plain, strict=True)]
+
+    def _checked(self, text: str | Parts, whole: str, first: int, ids: list[int]) -> list[int]:
+        """Returns the ids of a text, encoded again if anything but its own parts became a tag.
+
+        Args:
+            text: The text.
+            whole: Its characters, from character `first` on.
+            first: Number of characters that were stripped.
+            ids: Its ids, which may hold tags that others wrote.
+        """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
             return ids
         made = Counter(filter(self._tags.__contains__, ids))
         tags = self._own_tags(text, first)
         if not made - Counter(i for _, _, i in tags):
             return ids
-        # Something else than own text became a tag: the text between the own tags is encoded without tags.
-        ids, at = [], 0
-        for start, end, i in tags:
-            ids += [*self._bare_ids(whole[at:start]), i]
-            at = end
-        return ids + self._bare_ids(whole[at:])
+        # The text between the own tags is encoded without tags.
+        between = zip([0, *(end for _, end, _ in tags)], [*(start for start, _, _ in tags), len(whole)], strict=True)
+        pieces = self._bare_ids([whole[start:end] for start, end in between])
+        return [*pieces[0], *(i for (_, _, tag), piece in zip(tags, pieces[1:], strict=True) for i in (tag, *piece))]
 
     def _own_tags(self, parts: Parts, first: int) -> list[tuple[int, int, int]]:
         """Returns (start, end, id) of the tags in own parts of a text, counted from its character `first`."""
@@ -180,8 +218,8 @@ class TokenFormat:
         return tags
 
     @functools.cached_property
-    def _bare_ids(self) -> Callable[[str], list[int]]:
-        """Function that encodes text without added tokens: all of them are special to it, and those are off."""
+    def _bare_ids(self) -> Callable[[list[str]], list[list[int]]]:
+        """Function that encodes texts without added tokens: all of them are special to it, and those are off."""
         from tokenizers import AddedToken
 
         bare = copy.deepcopy(self._plain)
@@ -193,7 +231,7 @@ class TokenFormat:
         """Refuses a tokenizer that encodes text spelling a special token as that token."""
         spelled = {i: self.decode([i]) for i in sorted(self._special)}
         unknown = _one(self._tokenizer.unk_token_id)
-        leaked = self._special.intersection(self._encode("\n".join(spelled.values()))).difference(unknown)
+        leaked = self._special.intersection(self._plain_ids(["\n".join(spelled.values())])[0]).difference(unknown)
         if leaked:
             raise UsageError(
                 f"{type(self._tokenizer).__name__} encodes the text {spelled[min(leaked)]!r} as a special token even "
@@ -201,22 +239,39 @@ class TokenFormat:
             )
 
 
-def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
-    """Returns a function from text to ids, without special tokens around it, by a tokenizer that is not changed again.
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
+    """Returns a function from texts to ids, without special tokens around it, by a tokenizer that is not changed again.
 
     A tokenizer on the library `tokenizers` is asked for ids alone: the class around it also has offsets and masks made,
     which takes half as long again.
     """
+
+    def by_class(texts: list[str]) -> list[list[int]]:
+        return [list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
+
+    if not _by_library(tokenizer, "_encode_plus"):
+        return by_class
+    by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
+    library = cast(Any, tokenizer).backend_tokenizer
+    return lambda texts: [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
+    """Returns a function from ids to text, special tokens included.
+
+    As with `_encoder`, the library is asked where it can be: the class first copies the ids one by one.
+    """
+    if _by_library(tokenizer, "_decode"):
+        library = cast(Any, tokenizer).backend_tokenizer
+        return lambda ids: str(library.decode(ids, skip_special_tokens=False))
+    return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _by_library(tokenizer: PreTrainedTokenizerBase, method: str) -> bool:
+    """Returns whether a tokenizer leaves a method to the library `tokenizers`, as no class of its own overrides it."""
     from transformers import TokenizersBackend
 
-    def by_class(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    if type(tokenizer)._encode_plus is not TokenizersBackend._encode_plus:
-        return by_class
-    by_class("")  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
-    library = cast(Any, tokenizer).backend_tokenizer
-    return lambda text: list(library.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+    return getattr(type(tokenizer), method) is getattr(TokenizersBackend, method)
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS, digest
 from searchgym.eval.leaderboard.submission import About, write_submission
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.protocol import joined
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
 
@@ -23,13 +24,8 @@ SUITE = "name: small\nsummary: the bundled questions\nparts:\n  - env: Demo\n   
 class Characters:
     """Token format of one id per character."""
 
-    def prompt_ids(self, parts):
-        return np.array([ord(c) for text, _ in parts for c in text], np.int32)
-
-    def observation_ids(self, text, finish):
-        return np.array(
-            [ord(c) for part in ([(text, True)] if isinstance(text, str) else text) for c in part[0]], np.int32
-        )
+    def encode(self, texts):
+        return [np.array([ord(c) for c in joined(text)], np.int32) for text, _ in texts]
 
     def response_text(self, ids):
         return "".join(map(chr, ids))

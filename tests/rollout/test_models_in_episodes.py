@@ -12,7 +12,7 @@ from searchgym.agents.roles import Role, load_role
 from searchgym.cards import RoleCard
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UnknownNameError, UsageError
-from searchgym.records import Question
+from searchgym.records import Answer, Question
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model, load_models, parse_models
 from searchgym.rollout.sampler import Sampled
@@ -113,6 +113,43 @@ def test_calls_of_concurrent_episodes_share_batches():
     model, _ = scripted(["<search>Gamma</search>", "<answer>1901</answer>"])
     run(model, concurrency=3)
     assert [len(batch) for batch in model.sampler.requests] == [3, 3]
+
+
+def test_texts_of_concurrent_episodes_are_encoded_together(monkeypatch):
+    model, _ = scripted(["<search>Gamma</search>", "<answer>1901</answer>"])
+    sizes, encode = [], model.format.encode
+    monkeypatch.setattr(model.format, "encode", lambda texts: sizes.append(len(texts)) or encode(texts))
+    run(model, concurrency=3)
+    assert sizes == [3, 3]
+
+
+class Observes:
+    """An agent that observes texts, forks before they are encoded, and leaves the last one unanswered."""
+
+    async def run(self, question, io):
+        chat = io.open("searcher", question=question.text, instructions="")
+        await chat.generate()
+        chat.observe("one", own=True)
+        chat.observe("two", own=True)
+        await chat.fork("prefix").generate(prefix=True)
+        await chat.generate()
+        chat.observe("three", own=True)
+        await io.step(Answer("x"))
+
+
+def test_what_is_observed_is_in_the_context_in_its_order():
+    model, tokenizer = scripted(["response A", "response B"])
+    agent = LoadedAgent("test", Observes(), load_agent("praise").roles)
+    task = load_task(CARD, questions=QUESTIONS[:1], retriever=TitleRetriever())
+    episodes = []
+    engine = Engine(task, agent, dict.fromkeys(agent.roles, model))
+    asyncio.run(engine.run(task.questions, episodes.append))
+    trunk, fork = episodes[0].contexts
+    shown = [(span.kind, tokenizer.decode(span.ids)) for span in trunk.spans[1:]]
+    observed = [("observation", text) for text in ("one", "two", "three")]
+    assert shown == [("model", "response A"), *observed[:2], ("model", "response B"), observed[2]]
+    assert (fork.parent, fork.fork) == (0, sum(len(span.ids) for span in trunk.spans[:4]))
+    assert [span.kind for span in fork.spans] == ["observation", "model"]
 
 
 def tiny_model(key="tiny", seed=0):

@@ -8,7 +8,7 @@ from made_models import STYLES, tiny_tokenizer
 
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
-from searchgym.rollout.tokens import TokenFormat, end_ids
+from searchgym.rollout.tokens import Text, TokenFormat, end_ids
 
 CHAT_STYLES = [style for style, (template, _) in STYLES.items() if template]
 BASE_STYLES = [style for style, (template, _) in STYLES.items() if not template]
@@ -180,6 +180,20 @@ def test_text_is_encoded_as_by_the_tokenizers_class(text):
     for form, tokenizer in formats:
         plain = tokenizer(told(text), add_special_tokens=False, split_special_tokens=True)["input_ids"]
         assert form.observation_ids(text, "stop").tolist() == plain
+
+
+FINISH = st.sampled_from([None, "eos", "stop", "length"])
+
+
+@given(
+    st.sampled_from(sorted(FORMATS)), st.lists(st.tuples(st.lists(st.tuples(TEXT, st.booleans())), FINISH), max_size=5)
+)
+@settings(max_examples=60, deadline=None)
+def test_texts_have_the_same_ids_together_and_alone(key, texts):
+    fmt = FORMATS[key]
+    alone = [fmt.prompt_ids(parts) if end is None else fmt.observation_ids(parts, end) for parts, end in texts]
+    together = fmt.encode([Text(parts, end) for parts, end in texts])
+    assert [ids.tolist() for ids in together] == [ids.tolist() for ids in alone]
 
 
 def test_half_a_surrogate_pair_becomes_a_question_mark():

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import urllib3
 from made_models import tiny_tokenizer
@@ -47,9 +46,9 @@ def test_the_template_writes_what_training_wrote(name):
     prompt = role.parts({"question": "Who?", "instructions": protocol.instructions()}, protocol.instructions())
     ids = [
         form.prompt_ids(prompt),
-        np.array(form._encode(f"<think>hm</think>{search}"), np.int32),
+        form._plain_ids([f"<think>hm</think>{search}"])[0],
         form.observation_ids(protocol.parts(protocol.result(PAGE)), "stop"),
-        np.array(form._encode("Gamma"), np.int32),
+        form._plain_ids(["Gamma"])[0],
         form.closing_ids,
         form.turn_ids("And when?"),
     ]

@@ -22,12 +22,11 @@ from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.errors import SubmissionError
 from searchgym.eval.leaderboard.check import Checked, drawn
 from searchgym.eval.leaderboard.manifest import EPISODES
-from searchgym.protocol import Parts
 from searchgym.records import Call, Episode, Hit, Searched
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Finish, Sampled, Sampler, SampleRequest
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.tokens import Text, TokenFormat
 
 DRAWN: Final = 50
 """Default number of episodes that are repeated."""
@@ -162,13 +161,9 @@ class _Recorded:
     def close(self) -> None:
         """Does nothing: no process is behind it."""
 
-    def prompt_ids(self, parts: Parts) -> npt.NDArray[np.int32]:
-        """Returns one id for whatever prompt."""
-        return np.zeros(1, np.int32)
-
-    def observation_ids(self, text: Parts, finish: Finish) -> npt.NDArray[np.int32]:
-        """Returns one id for whatever observation."""
-        return np.zeros(1, np.int32)
+    def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
+        """Returns one id for each prompt or observation, whatever it says."""
+        return [np.zeros(1, np.int32) for _ in texts]
 
     def response_text(self, ids: npt.NDArray[np.int32]) -> str:
         """Returns the recorded text behind an id."""
