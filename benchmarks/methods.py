@@ -54,6 +54,19 @@ SELF_PLAY = ["tiny-selfplay", "steps=20", "credit.terms=[outcome]"]
 """Self-play with the outcome alone, by the same advantages (``std: none``) as with waypoints."""
 WAYPOINT = "credit.terms=[outcome, waypoint]"
 DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {frozen: true}}"
+OUTCOME = "credit.terms=[outcome]"
+PARALLEL = [
+    "tiny-grpo",
+    "model=tiny-teams",
+    "env_options={world: {split: train, size: 2000, seed: 1}, max_queries: 4}",
+    "agent=parallel-search",
+    "steps=8",
+    "rollout.questions=8",
+    "rollout.attempts=4",
+    "optimizer.lr=2e-4",
+    "optimizer.warmup_steps=2",
+]
+"""Values of recipe ``tiny-parallel`` for GRPO on the outcome alone: that recipe has a critic, which GRPO has not."""
 ARMS: dict[str, list[str]] = {
     "grpo": ["tiny-grpo"],
     "rejection": ["tiny-rejection"],
@@ -82,6 +95,12 @@ ARMS: dict[str, list[str]] = {
     "sp-proposer": SELF_PLAY,
     "sp-waypoint": [*SELF_PLAY, "proposer.kind=uniform", WAYPOINT],
     "sp-both": [*SELF_PLAY, WAYPOINT],
+    "searchplanner": ["tiny-searchplanner"],
+    "searchplanner-outcome": ["tiny-searchplanner", OUTCOME, "credit.search_cost=0"],
+    "parallel": ["tiny-parallel"],
+    "parallel-outcome": PARALLEL,
+    "cosearch": ["tiny-cosearch"],
+    "cosearch-outcome": ["tiny-cosearch", OUTCOME, "advantage.normalise=role"],
     "sp-sample": [*SELF_PLAY, "proposer.kind=uniform", "advantage.std=sample"],
 }
 """Name of an arm to its recipe and values; LLDS acts only if a rollout is trained on in several minibatches."""
@@ -100,7 +119,10 @@ SELF_PLAY_CONTRASTS = [
 """Contrasts that ``python benchmarks/methods.py selfplay`` runs; it prints main effects too."""
 CURRICULUM_CONTRASTS = ["curriculum:grpo"]
 """Contrasts that ``python benchmarks/methods.py curriculum`` runs."""
+AGENT_CONTRASTS = ["searchplanner:searchplanner-outcome", "parallel:parallel-outcome", "cosearch:cosearch-outcome"]
+"""Contrasts that ``python benchmarks/methods.py agents`` runs; `cosearch.py show` makes the model of the third."""
 NAMED = {
+    "agents": AGENT_CONTRASTS,
     "curriculum": CURRICULUM_CONTRASTS,
     "mask": MASK_CONTRASTS,
     "selfplay": SELF_PLAY_CONTRASTS,
@@ -122,7 +144,7 @@ def main() -> None:
         nargs="*",
         default=CONTRASTS,
         metavar="A:B",
-        help="pairs of arms, or teams, mask, selfplay or curriculum",
+        help=f"pairs of arms, or one of {', '.join(NAMED)}",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     budget = parser.add_mutually_exclusive_group()
@@ -204,7 +226,8 @@ def new_row(task: Task, name: str, values: list[str], out: Path) -> dict[str, An
     """Trains and evaluates a recipe; returns its row of the table, less the curve."""
     folder = out / name
     recipe = load_recipe(values[0], values[1:])
-    before = scores_of(task, recipe, None, out / f"before-{recipe.agent}-{recipe.model}")
+    task = under(recipe, task)
+    before = scores_of(task, recipe, None, out / f"before-{recipe.agent}-{str(recipe.model).replace('/', '-')}")
     started = time.perf_counter()
     result = train(recipe, folder / "train", resume=(folder / "train").exists())
     seconds = time.perf_counter() - started
@@ -225,6 +248,12 @@ def new_row(task: Task, name: str, values: list[str], out: Path) -> dict[str, An
         "seconds": round(seconds),
         "minutes": round(sum(row.get("time/draw", 0.0) + row.get("time/learn", 0.0) for row in result.rows) / 60, 1),
     }
+
+
+def under(recipe: Recipe, task: Task) -> Task:
+    """Returns a task with the budgets and the retriever that a recipe trains with, on the task's own questions."""
+    options = {name: value for name, value in recipe.env_options.items() if name not in {"world", "reward"}}
+    return load_task(find_env(ENV), questions=task.questions, **options) if options else task
 
 
 def curve_of(run: Path) -> dict[str, list[float]]:

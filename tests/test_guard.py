@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,14 @@ def test_tests_without_a_marker_have_a_limit_in_ci(tmp_path: Path, ci: bool, fai
     assert {line.split("::")[1].split(" ")[0] for line in said.splitlines() if line.startswith("FAILED")} == failed
     assert (f"{len(failed)} failed" in said) == bool(failed)
     assert "a test without a marker may take" in said or not ci
+
+
+def test_the_limit_is_of_a_free_core() -> None:
+    """Half the speed, twice the seconds; a faster core than the one of the limit gets no less."""
+    conftest = runpy.run_path(str(CONFTEST))
+    too_slow, free = conftest["too_slow"], conftest["YARDSTICK_SECONDS"]
+    assert "may take 5.0 here" in too_slow(set(), 5.1, free)
+    assert too_slow(set(), 9.9, 2 * free) is None
+    assert "may take 10.0 here" in too_slow(set(), 10.1, 2 * free)
+    assert too_slow(set(), 4.9, free / 2) is None
+    assert too_slow({"slow"}, 99.0, free) is None
