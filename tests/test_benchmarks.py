@@ -341,6 +341,22 @@ def test_self_play_in_figures(tmp_path):
     assert every["outcome"] == pytest.approx(mixed / 24)
 
 
+def test_curves_of_a_policy_and_of_demonstrations(tmp_path):
+    made = {
+        "policy": [{"step": n, "rollout/em": n / 10} for n in range(1, 6)] + [{"step": 5, "validation/em": 0.25}],
+        "shown": [{"step": n, "learner/loss": 3.0 - n} for n in (1, 2)],
+    }
+    for name, rows in made.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    picture = tmp_path / "pictures" / "curves.png"
+    ran = here("curves.py", *(str(tmp_path / name) for name in made), "--out", str(picture), "--json")
+    policy, shown = json.loads(ran.stdout)["results"]
+    assert (policy["steps"], policy["first"], policy["last"], policy["validation"]) == (5, 0.2, 0.4, "0.25")
+    assert (shown["metric"], shown["first"]) == ("learner/loss", 1.5)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
 def test_main_effects_by_hand():
     methods = module("methods")
     em = {"neither": [0.30, 0.32], "proposer": [0.36, 0.36], "waypoint": [0.31, 0.33], "both": [0.39, 0.42]}
