@@ -343,7 +343,7 @@ def test_self_play_in_figures(tmp_path):
 
 def test_curves_of_a_policy_and_of_demonstrations(tmp_path):
     made = {
-        "policy": [{"step": n, "rollout/em": n / 10} for n in range(1, 6)] + [{"step": 5, "validation/em": 0.25}],
+        "policy": [{"step": n, "rollout/em": float(n)} for n in range(1, 6)] + [{"step": 5, "validation/em": 0.25}],
         "shown": [{"step": n, "learner/loss": 3.0 - n} for n in (1, 2)],
     }
     for name, rows in made.items():
@@ -352,7 +352,7 @@ def test_curves_of_a_policy_and_of_demonstrations(tmp_path):
     picture = tmp_path / "pictures" / "curves.png"
     ran = here("curves.py", *(str(tmp_path / name) for name in made), "--out", str(picture), "--json")
     policy, shown = json.loads(ran.stdout)["results"]
-    assert (policy["steps"], policy["first"], policy["last"], policy["validation"]) == (5, 0.2, 0.4, "0.25")
+    assert (policy["steps"], policy["first"], policy["last"], policy["validation"]) == (5, 2.0, 4.0, "0.25")
     assert (shown["metric"], shown["first"]) == ("learner/loss", 1.5)
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
