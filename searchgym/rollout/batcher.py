@@ -109,13 +109,15 @@ class Batcher(Generic[Request, Reply]):
             request: The request.
             place: Question id and attempt of the episode, by which canonical batches are sorted.
         """
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply] = loop.create_future()
         self.waiting.append(_Waiting(request, future, place))
         if self.turnstile is not None:
             self.turnstile.check()
             return await future
         # A counter kept by the tasks would drift: a task that is cancelled before it starts could not decrement it.
-        self._under_way = [task for task in self._under_way if not task.done()]
+        # A task of a loop that was closed with it under way never ends.
+        self._under_way = [task for task in self._under_way if not task.done() and task.get_loop() is loop]
         if len(self._under_way) < self._most_calls:
             self._under_way.append(asyncio.create_task(self._send_all()))
         return await future
@@ -223,6 +225,10 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
             outcome: tuple[Callable[[Any], None], Any] = (future.set_result, call())
         except Exception as error:
             outcome = (future.set_exception, error)
+        except BaseException as error:  # a library's panic, say: nobody would be told, and everybody would wait
+            failed = RuntimeError(f"{type(error).__name__}: {error}")
+            failed.__cause__ = error
+            outcome = (future.set_exception, failed)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, *outcome)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,6 @@ class Engine:
             name: retrieval_batcher(retriever, rules.top_k, rules.deadline)
             for name, retriever in task.retrievers.items()
         }
-        self.encoding: Batcher[_Encoding, None] = Batcher(_encode)
-        """Encodes texts in a thread, those of many episodes at once; results do not depend on the batch."""
         self.canonical = canonical
         self._turnstile = Turnstile()
 
@@ -283,34 +282,19 @@ def _written(io: _EpisodeIO, number: int, text: str) -> Hit:
     return Hit(Passage(f"{SIMULATED}{io.engine.agent.name}/{io.state.turn + 1}-{number}", "", text), 1.0)
 
 
-class _Encoding:
-    """A text of a context, and its token ids once they are made."""
+@dataclass(slots=True, eq=False)
+class _Unread:
+    """A text of a context that no model has read yet, and its token ids once they are made."""
 
-    def __init__(self, text: Text, model: Model) -> None:
-        self.text, self.model = text, model
-        self.ids: npt.NDArray[np.int32] | None = None
-
-    def span(self) -> Span:
-        """Returns the text as a span of a context."""
-        if self.ids is None:
-            _encode([self])
-        assert self.ids is not None
-        return Span("prompt" if self.text.finish is None else "observation", self.ids)
-
-
-def _encode(encodings: Sequence[_Encoding]) -> list[None]:
-    """Makes the token ids of texts, those of each model's tokenizer at once."""
-    for model in {id(each.model): each.model for each in encodings}.values():
-        own = [each for each in encodings if each.model is model]
-        for each, ids in zip(own, model.format.encode([each.text for each in own]), strict=True):
-            each.ids = ids
-    return [None] * len(encodings)
+    text: Text
+    ids: npt.NDArray[np.int32] | None = None
 
 
 class _Chat:
     """Implementation of `Chat`: one context of the token tree, kept as token ids and never encoded again.
 
-    Texts are encoded when the next response is asked for, in a thread and together with those of other episodes.
+    Texts are encoded when the next response is asked for, together with those of other episodes. Where the context is
+    forked or the episode ends first, they are encoded then, alone.
     """
 
     def __init__(
@@ -324,15 +308,30 @@ class _Chat:
     ) -> None:
         self._io, self._role, self._model = io, role, model
         self._number, self._context, self._inherited = len(io.chats), context, inherited
-        self._unread = [_Encoding(first, model)]
+        self._unread = [_Unread(first)]
         self._finish: Finish = "stop"  # what is observed before a response belongs to the model's turn
         io.chats.append(self)
 
     def read(self) -> Context:
         """Returns the context with all its texts encoded."""
-        self._context.spans += [each.span() for each in self._unread]
+        missing = [each for each in self._unread if each.ids is None]
+        if missing:
+            made = self._model.format.encode([each.text for each in missing])
+            for each, ids in zip(missing, made, strict=True):
+                each.ids = ids
+        for each in self._unread:
+            assert each.ids is not None
+            self._context.spans.append(Span("prompt" if each.text.finish is None else "observation", each.ids))
         self._unread = []
         return self._context
+
+    async def _encode(self) -> None:
+        """Makes the ids of unread texts in a thread; not in canonical runs, where only the turnstile is waited for."""
+        missing, encoder = [each for each in self._unread if each.ids is None], self._model.encoder
+        if missing and encoder is not None and not self._io.engine.canonical:
+            made = await encoder.ask([each.text for each in missing], self._io.place)
+            for each, ids in zip(missing, made, strict=True):
+                each.ids = ids
 
     def _ids(self) -> npt.NDArray[np.int32]:
         """Returns the whole context, (T,) int32."""
@@ -349,8 +348,7 @@ class _Chat:
             )
         stop = io.protocol.stop_strings if self._role.stop is None else self._role.stop
         sampling = Sampling(self._role.max_tokens, engine.temperature, engine.top_p, stop)
-        for each in tuple(self._unread):
-            await engine.encoding.ask(each)
+        await self._encode()
         ids = self._ids()
         sampled = await self._model.batcher.ask(SampleRequest(ids, sampling, io.call_seed(), io.name), io.place)
         self._finish = sampled.finish
@@ -376,8 +374,10 @@ class _Chat:
         return Reply(text, call)
 
     def observe(self, text: str, own: bool = False) -> None:
+        if not isinstance(text, str):  # encoded later, beside texts of other episodes: the fault would seem theirs
+            raise TypeError(f"observe takes a text, got {type(text).__name__}")
         parts = [(text, True)] if own else self._io.protocol.parts(text)
-        self._unread.append(_Encoding(Text(parts, self._finish), self._model))
+        self._unread.append(_Unread(Text(parts, self._finish)))
 
     def fork(self, role: str, **fields: str) -> _Chat:
         io, agent_role, model = self._io, self._io.role(role), self._io.engine.models[role]

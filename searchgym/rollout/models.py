@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import UnknownNameError, UsageError
@@ -24,7 +27,7 @@ from searchgym.rollout.sampler import (
     StreamingSampler,
     VllmOptions,
 )
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.tokens import Text, TokenFormat
 
 if TYPE_CHECKING:
     from searchgym.rollout.api_sampler import MessageFormat
@@ -46,6 +49,8 @@ class Model:
     """SHA-256 over the weight files; None if the model was made in memory."""
     engine: str = ""
     """Sampling engine and dtype, empty for transformers in float32; others may score differently by rounding."""
+    encoder: Batcher[Sequence[Text], list[npt.NDArray[np.int32]]] | None = None
+    """Batcher through which episodes share `TokenFormat.encode`, in a thread; None: each encodes its own texts."""
 
     @classmethod
     def over(
@@ -70,7 +75,21 @@ class Model:
         """
         stream = sampler.stream if isinstance(sampler, StreamingSampler) else None
         batcher: Batcher[SampleRequest, Sampled] = Batcher(sampler.sample, max_size=max_requests, stream=stream)
-        return cls(key, sampler, format, batcher, sha256, engine)
+        return cls(key, sampler, format, batcher, sha256, engine, _encoder(format))
+
+
+def _encoder(
+    format: TokenFormat | MessageFormat,
+) -> Batcher[Sequence[Text], list[npt.NDArray[np.int32]]] | None:
+    """Returns a batcher over a format whose library tokenizes beside Python; None for any other."""
+    if not isinstance(format, TokenFormat):
+        return None
+
+    def encode(requests: list[Sequence[Text]]) -> list[list[npt.NDArray[np.int32]]]:
+        made = iter(format.encode([text for texts in requests for text in texts]))
+        return [[next(made) for _ in texts] for texts in requests]
+
+    return Batcher(encode, size=len)
 
 
 def parse_models(specs: Sequence[str], roles: Mapping[str, Role]) -> dict[str, str]:

@@ -132,15 +132,15 @@ class TokenFormat:
     def encode(self, texts: Sequence[Text]) -> list[npt.NDArray[np.int32]]:
         """Returns the token ids of each prompt or observation, as `prompt_ids` and `observation_ids` return them.
 
-        Many texts at once cost less than one by one: the library `tokenizers` shares them out to all cores, and other
-        threads of Python can work meanwhile.
+        Many texts at once cost less than one by one if the tokenizer is one of the library `tokenizers`, which shares
+        them out to all cores while other threads of Python work.
         """
         around = [self._around(text.finish) for text in texts]
         bodies = self._encode([text.parts for text in texts], [strip for _, strip, _ in around])
         return [_join(before, ids, after) for (before, _, after), ids in zip(around, bodies, strict=True)]
 
     def _around(self, finish: Finish | None) -> tuple[Sequence[int], bool, Sequence[int]]:
-        """Returns the ids before and after a text, and between them whether it loses the blanks at its ends.
+        """Returns the ids before a text, whether the text is stripped, and the ids after it.
 
         Args:
             finish: See `Text.finish`.
@@ -191,8 +191,8 @@ class TokenFormat:
 
         Args:
             text: The text.
-            whole: Its characters, from character `first` on.
-            first: Number of characters that were stripped.
+            whole: The text as it was encoded: joined, and stripped if so asked.
+            first: Number of characters that were stripped from its start.
             ids: Its ids, which may hold tags that others wrote.
         """
         if isinstance(text, str) or self._tags.keys().isdisjoint(ids):
@@ -261,17 +261,17 @@ def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
 
     As with `_encoder`, the library is asked where it can be: the class first copies the ids one by one.
     """
-    if _by_library(tokenizer, "_decode"):
+    if _by_library(tokenizer, "decode", "_decode"):
         library = cast(Any, tokenizer).backend_tokenizer
         return lambda ids: str(library.decode(ids, skip_special_tokens=False))
     return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def _by_library(tokenizer: PreTrainedTokenizerBase, method: str) -> bool:
-    """Returns whether a tokenizer leaves a method to the library `tokenizers`, as no class of its own overrides it."""
+def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
+    """Returns whether a tokenizer leaves methods to the library `tokenizers`, as no class of its own overrides one."""
     from transformers import TokenizersBackend
 
-    return getattr(type(tokenizer), method) is getattr(TokenizersBackend, method)
+    return all(getattr(type(tokenizer), name) is getattr(TokenizersBackend, name) for name in methods)
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

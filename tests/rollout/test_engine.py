@@ -270,6 +270,25 @@ def test_a_batcher_whose_call_was_cancelled_before_it_began_works_in_the_next_ru
     assert asyncio.run(asyncio.wait_for(batcher.ask(2), timeout=60)) == 4
 
 
+def test_a_call_of_a_loop_that_was_closed_is_not_waited_for():
+    started, end = threading.Event(), threading.Event()
+
+    def call(requests):
+        started.set()
+        return [end.wait(60) and request * 2 for request in requests]
+
+    batcher, left = Batcher(call), asyncio.new_event_loop()
+    asking = left.create_task(batcher.ask(1))
+    left.run_until_complete(asyncio.sleep(0))
+    left.run_until_complete(left.run_in_executor(None, started.wait, 60))
+    left.close()
+    end.set()
+    assert asyncio.run(asyncio.wait_for(batcher.ask(2), timeout=60)) == 4
+    assert not asking.done()
+    for task in (asking, *batcher._under_way):
+        task._log_destroy_pending = False  # it is what this test is about, and no fault
+
+
 def test_a_call_with_too_few_replies_is_a_fault_of_the_call():
     async def main():
         batcher = Batcher(lambda requests: requests[:1])

@@ -1,6 +1,7 @@
 """Episodes with a model behind a role: the token tree, the calls, and what reaches the environment."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -115,12 +116,54 @@ def test_calls_of_concurrent_episodes_share_batches():
     assert [len(batch) for batch in model.sampler.requests] == [3, 3]
 
 
-def test_texts_of_concurrent_episodes_are_encoded_together(monkeypatch):
+def watched(model, monkeypatch, fault=None):
+    """Notes of each encoding of a model whether it was in this thread, and the number of texts."""
+    calls, encode = [], model.format.encode
+
+    def noted(texts):
+        calls.append((threading.current_thread() is threading.main_thread(), len(texts)))
+        if fault is not None:
+            raise fault
+        return encode(texts)
+
+    monkeypatch.setattr(model.format, "encode", noted)
+    return calls
+
+
+def test_texts_of_concurrent_episodes_are_encoded_together_in_a_thread(monkeypatch):
     model, _ = scripted(["<search>Gamma</search>", "<answer>1901</answer>"])
-    sizes, encode = [], model.format.encode
-    monkeypatch.setattr(model.format, "encode", lambda texts: sizes.append(len(texts)) or encode(texts))
-    run(model, concurrency=3)
-    assert sizes == [3, 3]
+    calls = watched(model, monkeypatch)
+    free = run(model, concurrency=3)
+    assert calls == [(False, 3), (False, 3)]
+    calls.clear()
+    assert run(model, concurrency=3, canonical=True) == free
+    assert calls == [(True, 1)] * 6  # only the turnstile decides when a canonical episode goes on
+
+
+class Panic(BaseException):
+    """What a library in another language raises where it panics."""
+
+
+@pytest.mark.parametrize("fault", [ValueError("bad text"), Panic("bad text")])
+def test_an_encoding_that_fails_ends_the_run(monkeypatch, fault):
+    model, _ = scripted(["<search>Gamma</search>", "<answer>1901</answer>"])
+    watched(model, monkeypatch, fault)
+    with pytest.raises(ValueError if isinstance(fault, ValueError) else RuntimeError, match="bad text"):
+        run(model, concurrency=3)
+
+
+class ObservesANumber:
+    """An agent with a fault."""
+
+    async def run(self, question, io):
+        chat = io.open("searcher", question=question.text, instructions="")
+        chat.observe(5)
+
+
+def test_what_is_no_text_is_refused_where_it_is_observed():
+    model, _ = scripted([])
+    with pytest.raises(TypeError, match="observe takes a text, got int"):
+        run(model, QUESTIONS[:1], agent=LoadedAgent("test", ObservesANumber(), AGENT.roles))
 
 
 class Observes:

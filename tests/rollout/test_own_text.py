@@ -14,7 +14,7 @@ from searchgym.agents import load_agent
 from searchgym.cards import cards_folder
 from searchgym.protocol import get_protocol
 from searchgym.records import Hit, Passage
-from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.tokens import Text, TokenFormat
 
 GRAMMAR = ["<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>", "<think>", "</think>"]
 
@@ -60,6 +60,16 @@ def test_no_page_and_no_question_makes_an_added_token(name: str) -> None:
         assert added(name, ids) == []
         assert form.decode(ids) == text
         assert added(name, form.prompt_ids([("Question: ", True), (text, False)])) == bos
+
+
+@EACH
+def test_texts_have_the_same_ids_together_and_alone(name: str) -> None:
+    """Of pages between own tags, so that some of them are encoded again without tags and others are not."""
+    form, protocol = FORMATS[name], get_protocol("tags")
+    pages = ("Alpha is the capital of Beta.", *texts(name)[:40])
+    parts = [protocol.parts(protocol.observation([[Hit(Passage("p", page, page), 1.0)]], 500)) for page in pages]
+    alone = [form.observation_ids(each, "stop").tolist() for each in parts]
+    assert [ids.tolist() for ids in form.encode([Text(each, "stop") for each in parts])] == alone
 
 
 @EACH
