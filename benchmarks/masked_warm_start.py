@@ -2,7 +2,7 @@
 
     python benchmarks/masked_warm_start.py [--seeds 1 2 3 4 5] [--reader N] [--tokens N] [--share 0.25] [--steps 12]
                                            [--questions 500] [--set KEY=VALUE ...] [--out runs/masked]
-                                           [--recorded FILE] [--json]
+                                           [--float32] [--recorded FILE] [--json]
 
 One reader is trained for all, on exercises alone (``--reader`` tokens). From it each arm reads as many tokens
 (``--tokens``) of demonstrations in the order of the tiny model's curriculum: ``plain`` as they are, ``masked`` with a
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
 import time
@@ -33,7 +34,7 @@ from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import t_interval
 from searchgym.train import load_recipe, train
-from searchgym.train.tiny.model import STAGES, Stage, TinySettings, masked_first
+from searchgym.train.tiny.model import STAGES, TinySettings, masked_first
 from searchgym.train.tiny.training import STATE, Run
 
 ARMS: Final = ("masked", "plain")
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="steps of tiny-grpo afterwards; 0: none")
     parser.add_argument("--questions", type=int, default=500, help="number of held-out questions")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="values of tiny-grpo to change")
+    parser.add_argument("--float32", action="store_true", help="compute in float32, for CPUs that emulate bfloat16")
     parser.add_argument("--out", type=Path, default=Path("runs/masked"))
     parser.add_argument("--recorded", type=Path, help="JSONL file with the rows of finished arms, extended")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -62,7 +64,7 @@ def main() -> None:
     task = load_task(find_env(ENV))
     task = task.asking(task.questions[: args.questions])
     plan = {name: getattr(args, name) for name in ("reader", "tokens", "share", "steps", "questions")}
-    plan |= {"set": args.set} if args.set else {}
+    plan |= ({"set": args.set} if args.set else {}) | ({"float32": True} if args.float32 else {})
     args.out.mkdir(parents=True, exist_ok=True)
     known = args.out / "plan.json"
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")) != plan:
@@ -79,9 +81,8 @@ def main() -> None:
     emit_rows(contrasts, False, "contrasts", f"masked - plain over {len(args.seeds)} paired seeds")
 
 
-def warm(stages: tuple[Stage, ...], seed: int, tokens: int, start: str | None, out: Path) -> dict[str, Any]:
+def warm(settings: TinySettings, out: Path) -> dict[str, Any]:
     """Trains a model on the stages of a curriculum, or goes on with it; returns its summary."""
-    settings = TinySettings(seed=seed, tokens=tokens, stages=stages, start=start, evaluations=EVALUATIONS)
     summary = out / "summary.json"
     if not summary.is_file() or (out / STATE).is_file():
         print(f"{out} ...", file=sys.stderr, flush=True)
@@ -105,16 +106,21 @@ def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[st
     record = folder / "row.json"
     if record.is_file():
         return dict(json.loads(record.read_text(encoding="utf-8")))
-    warm(EXERCISES, 0, args.reader, None, args.out / "reader")
+    shared = TinySettings(
+        seed=0, tokens=args.reader, stages=EXERCISES, evaluations=EVALUATIONS, autocast=not args.float32
+    )
+    warm(shared, args.out / "reader")
     whole = sum(stage.share for stage in DEMONSTRATIONS)
     stages = masked_first(DEMONSTRATIONS, args.share * whole) if arm == "masked" else DEMONSTRATIONS
     began = time.perf_counter()
-    summary = warm(stages, seed, args.tokens, str(args.out / "reader"), folder / "warm")
+    own = {"seed": seed, "tokens": args.tokens, "stages": stages, "start": str(args.out / "reader")}
+    summary = warm(dataclasses.replace(shared, **own), folder / "warm")
     row = {"arm": arm, "seed": seed, "tokens": summary["tokens"], "warm_seconds": summary["seconds"]}
     row |= {f"warm {name}": value for name, value in scores(task, str(folder / "warm"), folder / "after-warm").items()}
     if args.steps:
         values = [f"model={folder / 'warm'}", f"steps={args.steps}", f"seed={seed}", "validation.every=0"]
-        values.append("optimizer.autocast=bfloat16")  # twice as fast where a processor multiplies in bfloat16
+        if not args.float32:
+            values.append("optimizer.autocast=bfloat16")  # twice as fast where a processor multiplies in bfloat16
         recipe = load_recipe("tiny-grpo", [*values, *args.set])
         result = train(recipe, folder / "train", resume=(folder / "train").exists())
         row["generated_tokens"] = result.progress.generated_tokens
