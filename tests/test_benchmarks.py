@@ -55,7 +55,7 @@ QUICK = {  # arguments, and rows at least
 }
 
 ALONE = {"attack_server.py", "memory.py", "report.py", "train.py", "viewing.py"}
-"""Scripts that measure their process or leave threads behind, and therefore get a process of their own: some seconds."""
+"""Scripts that measure their process or leave threads behind: each runs in one of its own, which costs seconds."""
 
 
 def script(name, *args):
