@@ -39,6 +39,7 @@ from searchgym.rollout import in_checkpoints, read_episodes
 from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.recipe.keys import keys_of
 
+OUTCOME = "credit.terms=[outcome]"
 TEAM = [
     "tiny-grpo",
     "model=tiny-teams",
@@ -50,11 +51,10 @@ TEAM = [
 """Recipe values shared by all arms with teams (the monolithic agent counts as a team of one)."""
 PPO_MASK = ["tiny-mask", "rollout.questions=8", "rollout.attempts=6", "critic.optimizer.autocast=bfloat16"]
 """M-ASK by PPO with a shared critic, as in its paper; `--set optimizer.autocast=bfloat16` goes with it."""
-SELF_PLAY = ["tiny-selfplay", "steps=20", "credit.terms=[outcome]"]
+SELF_PLAY = ["tiny-selfplay", "steps=20", OUTCOME]
 """Self-play with the outcome alone, by the same advantages (``std: none``) as with waypoints."""
 WAYPOINT = "credit.terms=[outcome, waypoint]"
 DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {frozen: true}}"
-OUTCOME = "credit.terms=[outcome]"
 PARALLEL = [
     "tiny-grpo",
     "model=tiny-teams",
@@ -90,7 +90,7 @@ ARMS: dict[str, list[str]] = {
     "jade": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]"],
     "jade-frozen": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]", DECOUPLED],
     "praise": [*TEAM, "agent=praise", "credit.terms=[outcome,praise]"],
-    "monolithic": [*TEAM, "credit.terms=[outcome]"],
+    "monolithic": [*TEAM, OUTCOME],
     "sp-neither": [*SELF_PLAY, "proposer.kind=uniform"],
     "sp-proposer": SELF_PLAY,
     "sp-waypoint": [*SELF_PLAY, "proposer.kind=uniform", WAYPOINT],

@@ -84,7 +84,7 @@ class TokenFormat:
         self._plain = copy.deepcopy(tokenizer)
         self._plain.split_special_tokens = True
         self._plain_ids = _encoder(self._plain)
-        self._text = _decoder(tokenizer)
+        self._text = decoder(tokenizer)
         added = {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if i not in self._special}
         # Runs of blanks or line ends, which some tokenizers add too, are no tags and stay as the tokenizer makes them.
         self._tags = {i: content for i, content in added.items() if content.strip()}
@@ -256,7 +256,7 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[l
     return lambda texts: [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
+def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
     """Returns a function from ids to text, special tokens included.
 
     As with `_encoder`, the library is asked where it can be: the class first copies the ids one by one.

@@ -32,7 +32,7 @@ from searchgym.rollout.sampler import (
     sample_all,
     uniforms,
 )
-from searchgym.rollout.tokens import end_ids
+from searchgym.rollout.tokens import decoder, end_ids
 from searchgym.rollout.transformers.kv_cache import ATTENTION, RowCache, SlotCache
 from searchgym.rollout.transformers.precision import mixed_precision, round_matrices
 from searchgym.rollout.transformers.prefix_store import PrefixStore
@@ -101,6 +101,7 @@ class TransformersSampler:
         self._layers, self._vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
         self._max_batch_tokens = max_batch_tokens
         self._store = PrefixStore(reuse_tokens)
+        self._text = decoder(tokenizer)
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._lock = threading.Lock()
         self._open = threading.Event()
@@ -238,11 +239,8 @@ class TransformersSampler:
 
     def _matcher(self, stop: tuple[str, ...]) -> StopMatcher:
         if stop not in self._matchers:
-            self._matchers[stop] = StopMatcher(self._decode, stop)
+            self._matchers[stop] = StopMatcher(self._text, stop)
         return self._matchers[stop]
-
-    def _decode(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """Runs the model on new tokens (B, n) that follow the cache; returns the last position's logits (B, V)."""
