@@ -7,7 +7,8 @@ PYTHON ?= python3
 LOCK   ?= $(or $(patsubst $(VENV)/.installed-%,requirements/%,$(wildcard $(VENV)/.installed-*)),requirements/cpu.txt)
 JOBS   ?= 2
 STAMP  := $(VENV)/.installed-$(notdir $(LOCK))
-PIP    := $(PY) -m pip install -qq --disable-pip-version-check
+# Modules are compiled when they are first imported: most of those installed never are.
+PIP    := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 
 ifndef SEARCHGYM_DATA
 ifneq ($(wildcard ../shared/data),)
@@ -133,8 +134,10 @@ test-all: test test-slow test-engine test-adapters test-cluster  ## run every te
 check: setup  ## check formatting, lint and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/pyright
-	$(VENV)/bin/mypy
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync types-pyright types-mypy
+
+types-%: setup
+	$(VENV)/bin/$*
 
 bench: setup  ## measure environment steps and searches per second
 	$(PY) benchmarks/env_throughput.py

@@ -96,6 +96,12 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
             now, then = (record.get(field, ONCE.get(field)) for record in (run.record, first.record))
             if now != then:
                 notes.append(f"{run.name}: {field} is {now!r}, not {then!r}")
+        written, retrieved = (one.scores.get("simulated") or 0.0 for one in (run, first))
+        if (written > 0) != (retrieved > 0):
+            of = run.name if written else first.name
+            notes.append(
+                f"{of}: a model wrote {max(written, retrieved):.0%} of its hits; the other run's were retrieved"
+            )
     return notes
 
 

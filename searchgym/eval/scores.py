@@ -20,7 +20,7 @@ from searchgym.eval.awareness import awareness
 from searchgym.eval.breakdown import explain, hops_of, invalid_actions
 from searchgym.eval.evidence import Golds, by_title, find_golds, found_of, recall_by_turn, searched_on, stopped_early
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.records import Episode
+from searchgym.records import Episode, simulated_share
 from searchgym.scoring import Scores as Row
 
 Scores = dict[str, Any]
@@ -164,6 +164,9 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
     }
     if task.rules.pages is not None:
         columns["opens"] = [float(len(e.opens)) for e in episodes]
+    written = [simulated_share(e.searches) for e in episodes]
+    if any(written):
+        columns["simulated"] = written
     if any(e.calls for e in episodes):
         columns["response_tokens"] = [float(sum(call.end - call.start for call in e.calls)) for e in episodes]
         columns["read_tokens"] = [float(sum(call.start for call in e.calls)) for e in episodes]

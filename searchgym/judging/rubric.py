@@ -96,7 +96,8 @@ def gated(passed: Sequence[bool], criteria: Sequence[Criterion], legal: float, d
     """Returns the product of a gate and the weighted share of the criteria that are no bottom lines.
 
     The gate is the delta-smoothed geometric mean of the n bottom-line scores b, the share of legal calls among them:
-    ``(prod (b_i + delta))^(1/n) - delta``. It is 1 if all are 1, and near 0 if one is 0: then nothing else counts.
+    ``(prod (b_i + delta))^(1/n) - delta``. It is 1 if all are 1, and near 0 if one is 0: then nothing else counts. An
+    answer that passes no criterion, as an empty one, scores 0 however legal its calls were, which is ours.
 
     Source: SearchLLM, arXiv 2603.10473 (read in notes on it): a gate of factuality, quality and format times a weighted
     mean of behaviours. That the smoothing has this form, and delta, are inferred.
@@ -107,6 +108,8 @@ def gated(passed: Sequence[bool], criteria: Sequence[Criterion], legal: float, d
         legal: Share of the episode's calls that had the form their role asks for, in [0, 1].
         delta: Smoothing, above 0.
     """
+    if not any(passed):
+        return 0.0
     bottom = [float(good) for c, good in zip(criteria, passed, strict=True) if c.bottom] + [legal]
     gate = math.exp(math.fsum(math.log(score + delta) for score in bottom) / len(bottom)) - delta
     rest = [(good, c) for c, good in zip(criteria, passed, strict=True) if not c.bottom]

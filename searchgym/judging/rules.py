@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from searchgym.errors import UsageError
@@ -12,6 +12,8 @@ from searchgym.judging.judge import Criterion
 
 MOST_WORDS: Final = 40
 """Words of a sentence above which it states nothing: a list of all names would hold every pair of them."""
+MOST_CLAIMS: Final = 3
+"""Sentences that hold all groups of a criterion but one, above which none is believed: they try out values."""
 HEDGES: Final = frozenset(
     norm(
         "not never no nor neither nobody cannot false untrue wrong unknown unclear or either perhaps maybe possibly "
@@ -27,7 +29,9 @@ class RuleJudge:
 
     A criterion's statement counts as true if one sentence of at most `MOST_WORDS` words, without a word of `HEDGES`,
     has a name of each group of `Criterion.says`, as consecutive words. A name in which such a word stands ("Neither
-    Shore") is taken as a whole. Pronouns are not resolved, and other wordings than those of the groups are not known.
+    Shore") is taken as a whole. Of three groups or more, such as subject, relation and value, at most `MOST_CLAIMS`
+    different sentences may hold all but one: an answer that tries out values states none. Pronouns are not resolved,
+    other wordings than those of the groups are not known, and one sentence that lists several values passes.
     """
 
     in_process = True
@@ -46,7 +50,11 @@ class RuleJudge:
             if not criterion.says:
                 raise UsageError(f"criterion {criterion.text!r:.60} has no says: rules cannot judge it, a model can")
         parts = list(_sentences(answer))
-        return [any(_states(part, criterion.says) for part in parts) for criterion in criteria]
+        texts = {f" {norm(part)} " for part in parts}
+        return [
+            any(_states(part, criterion.says) for part in parts) and not _tries_out(texts, criterion.says)
+            for criterion in criteria
+        ]
 
     def better(self, question: str, answers: tuple[str, str], criteria: Sequence[Criterion]) -> int | None:
         """Returns the answer that passes criteria of more weight; None if both pass the same weight.
@@ -66,6 +74,15 @@ def _sentences(text: str) -> Iterator[str]:
     for line in text.splitlines():
         for start, end in sentences(line):
             yield line[start:end]
+
+
+def _tries_out(texts: Collection[str], says: Sequence[Sequence[str]]) -> bool:
+    """Returns whether different sentences, normalised, give one criterion more values than a report would."""
+    if len(says) < 3:
+        return False
+    groups = [[f" {norm(name)} " for name in names] for names in says]
+    lacking = [sum(not any(name in text for name in names) for names in groups) for text in texts]
+    return sum(number <= 1 for number in lacking) > MOST_CLAIMS
 
 
 def _states(sentence: str, says: Sequence[Sequence[str]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,8 +15,8 @@ from searchgym.judging.judge import Checked, Criterion, unfit
 class Standing(NamedTuple):
     """Outcome of the tournaments of a group."""
 
-    scores: list[float]
-    """One score in [0, 1] per answer."""
+    scores: list[float | None]
+    """One score in [0, 1] per answer; None for one that the judge was asked about, and gave no verdict on at all."""
     decided: int
     """Number of matches in which the judge gave a verdict."""
 
@@ -37,13 +38,16 @@ def tournament(
 
     Source: Tournament-GRPO (its repository; K = 4 tournaments among groups of 8, pairs, a model with a rubric as
     judge). Deviation: where the judge gives no verdict there nobody wins a point and one of the two, drawn, goes on
-    (theirs: a random winner), and if it gave no verdict at all the whole group has none.
-
-    Raises:
-        NoVerdictError: The judge gave no verdict in any match, although there was one.
+    (theirs: a random winner).
     """
-    sound = [place for place, answer in enumerate(answers) if _sound(judge, question, answer)]
-    points, decided, failed = dict.fromkeys(sound, 0), 0, 0
+    sound, asked, judged = list[int](), set[int](), set[int]()
+    for place, answer in enumerate(answers):
+        try:
+            if _sound(judge, question, answer):
+                sound.append(place)
+        except NoVerdictError:
+            asked.add(place)
+    points, decided = dict.fromkeys(sound, 0), 0
     for _ in range(rounds):
         alive: list[int] = rng.permutation(sound).tolist()
         while len(alive) > 1:
@@ -51,26 +55,25 @@ def tournament(
             for one, other in zip(alive[::2], alive[1::2], strict=False):
                 drawn = one if rng.random() < 0.5 else other
                 won: int | None = None
-                try:
-                    if answers[one].strip() != answers[other].strip():
+                if answers[one].strip() != answers[other].strip():
+                    asked |= {one, other}
+                    with contextlib.suppress(NoVerdictError):
                         won = judge.better(question, (answers[one], answers[other]), criteria)
                         decided += 1
-                except NoVerdictError:
-                    failed += 1
+                        judged |= {one, other}
                 if won is not None:
                     drawn = other if won else one
                     points[drawn] += 1
                 winners.append(drawn)
             alive = winners
-    if failed and not decided:
-        raise NoVerdictError(f"the judge gave no verdict in {failed} comparisons of answers to {question!r:.60}")
     least, most = min(points.values(), default=0), max(points.values(), default=0)
     spread = most - least
     scores = [
         0.0 if place not in points else 0.5 if not spread else (points[place] - least) / spread
         for place in range(len(answers))
     ]
-    return Standing(scores, decided)
+    silent = asked - judged
+    return Standing([None if place in silent else score for place, score in enumerate(scores)], decided)
 
 
 def _sound(judge: Checked, question: str, answer: str) -> bool:

@@ -100,7 +100,8 @@ class SimulatedRetriever:
         if not isinstance(pages, list) or not all(isinstance(page, str) for page in pages):
             raise RetrieverError(f"the writer writes a list of texts per query, got {pages!r:.80}")
         kind = "useful" if wanted.useful else "noisy"
-        name = hashlib.blake2b(wanted.query.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+        key = f"{wanted.question and wanted.question.id}/{wanted.seed}/{wanted.query}"  # the seed is the step's, too
+        name = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return [
             Hit(Passage(f"{SIMULATED}{kind}/{name}-{number}", "", page), 1 / number)
             for number, page in enumerate(pages[:k], start=1)

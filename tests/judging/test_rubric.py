@@ -48,6 +48,9 @@ def test_the_gate_by_hand():
     assert gated([True, True, True], [ONE, TWO, LINE], 0.5, d) == pytest.approx(half)
     assert gated([True], [LINE], 1.0, d) == pytest.approx(1), "a rubric of bottom lines alone: the gate is the reward"
     assert gated([False, False, False], [ONE, TWO, LINE], 0.0, d) == 0
+    assert gated([False], [LINE], 1.0, d) == gated([False] * 2, [LINE] * 2, 1.0, d) == 0, (
+        "legal calls alone earn nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,18 +208,37 @@ def test_a_judge_that_prefers_neither_gives_no_points():
     assert plays(["1", "2", "3", "4"], 4, judge=Checked(Neither())).scores == [0.5] * 4
 
 
-def test_matches_without_verdict_give_no_points():
-    class Silent(Order):
+class Silent(Order):
+    """A judge without a verdict on 3."""
+
+    def better(self, question, answers, criteria):
+        if "3" in answers:
+            raise NoVerdictError("the judge is silent")
+        return super().better(question, answers, criteria)
+
+
+def test_an_answer_without_any_verdict_has_no_score():
+    judge = Checked(Silent())
+    played = plays(["3", "1", "2"], 8, judge=judge)
+    assert played.scores == [None, 0, 1]
+    assert judge.counts.failed > 0
+    assert plays(["3", "1"], 1, judge=Checked(Silent())).scores == [None, None]
+    assert plays(["1", "2"], 1, judge=Checked(Silent())).scores == [0, 1]
+    assert plays(["3", ""], 1, judge=Checked(Silent())).scores == [0.5, 0], "no match was played"
+
+
+def test_a_match_without_verdict_gives_no_points():
+    """Each answer is judged in some match here; those that are not count for nobody."""
+
+    class SilentOnOnePair(Order):
         def better(self, question, answers, criteria):
-            if "3" in answers:
+            if set(answers) == {"2", "3"}:
                 raise NoVerdictError("the judge is silent")
             return super().better(question, answers, criteria)
 
-    judge = Checked(Silent())
-    assert plays(["3", "1", "2"], 8, judge=judge).scores == [0, 0, 1]
-    assert judge.counts.failed > 0
-    with pytest.raises(NoVerdictError, match="no verdict in 1 comparisons"):
-        plays(["3", "1"], 1, judge=Checked(Silent()))
+    played = plays(["1", "2", "3"], 40, judge=Checked(SilentOnOnePair()))
+    assert played.scores[0] == 0
+    assert min(played.scores[1:]) > 0.5, "both beat 1 about as often"
 
 
 def test_a_model_must_prefer_an_answer_in_both_orders():

@@ -8,22 +8,41 @@ import pytest
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
+from searchgym.cli.evaluation.printed import print_scores
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.corpora.worlds.build import build_world
 from searchgym.envs import find_env, load_task
 from searchgym.errors import CardError, RetrieverError, UsageError
+from searchgym.eval.compare import check_comparable, read_run
+from searchgym.eval.runner import evaluate
 from searchgym.protocol import get_protocol
-from searchgym.records import Call, Context, Episode, Hit, Passage, Searched, Span, simulated_share
+from searchgym.records import (
+    Call,
+    Context,
+    Episode,
+    Hit,
+    Passage,
+    Question,
+    Searched,
+    Span,
+    Triple,
+    simulated_share,
+)
 from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampled
 from searchgym.simulated.engine import SimulatedRetriever, open_engine
 from searchgym.simulated.paragraphs import ParagraphWriter
-from searchgym.simulated.ssrl import form, form_of, written
+from searchgym.simulated.ssrl import written
 from searchgym.simulated.writers import ModelWriter, Wanted, pages_in
+from searchgym.testing.fakes import HOSTILE_REPLIES
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.evidence import fetched_gains, supported
+from searchgym.train.credit.ssrl import form_of, ssrl_form
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import CreditOptions
 
 QUESTIONS = build_world(WorldSpec("simple", 60, 1, "train")).questions[:8]
 CARD = find_retriever({"kind": "simulated", "model": "test_simulated:Kinds", "pages": 2, "end": 0.5})
@@ -189,6 +208,23 @@ def test_episodes_and_scores_are_marked():
     assert all("simulated" not in episode.scores for episode in episodes_of(load_agent("oracle"), real))
 
 
+def test_scores_of_a_run_and_comparisons_say_who_wrote_the_pages(tmp_path, capsys):
+    card = {"kind": "simulated", "model": "searchgym.simulated.paragraphs:ParagraphWriter", "words": 60}
+    world = {"size": 20}
+    for name, options in (("written", {"retriever": card}), ("real", {})):
+        evaluate(load_task(find_env("World-v0"), world=world, **options), load_agent("oracle"), tmp_path / name)
+    written, real = (read_run(tmp_path / name) for name in ("written", "real"))
+    assert written.scores["simulated"] == 1 and "simulated" not in real.scores
+    for pair in ((written, real), (real, written)):
+        (note,) = [note for note in check_comparable(pair) if "model wrote" in note]
+        assert note.startswith(f"{written.name}: a model wrote 100% of its hits")
+    assert not any("model wrote" in note for note in check_comparable([written, written]))
+    print_scores("World", written.scores)
+    assert "of an episode's hits were written by a model, not retrieved" in " ".join(capsys.readouterr().out.split())
+    print_scores("World", real.scores)
+    assert "written by a model" not in " ".join(capsys.readouterr().out.split())
+
+
 # -- the policy as its own engine ----------------------------------------------------------------------------------
 
 
@@ -222,13 +258,42 @@ def test_the_policy_writes_its_own_pages():
     assert episode.turns == 2
 
 
+@pytest.mark.parametrize("text", [text for text in HOSTILE_REPLIES if text])
+def test_whatever_it_writes_as_an_engine_is_a_page_without_tags(text):
+    """No text of the engine's acts: the episode goes on with the searcher's own answer."""
+    episode, _ = ssrl_episode("<search>Zor</search>", text, "<answer>x</answer>")
+    (searched,) = episode.searches
+    assert not any(
+        tag in hit.passage.text for hit in searched.hits for tag in ("<search>", "<answer>", "</information>")
+    )
+    assert (episode.answer.text, episode.turns, episode.stop_reason) == ("x", 2, "answer")
+    assert [call.legal for call in episode.calls if call.role == "searcher"] == [True, True]
+
+
 def test_what_it_writes_as_an_engine_is_not_trained_on():
     """SSRL masks information: it is an observation in the searcher's sequence, and the fork leaves the batch."""
     episode, _ = ssrl_episode("<search>Zor</search>", "a page</information>", "<answer>x</answer>")
-    samples = [s for s in samples_from(episode) if not all(call.prefix for call in s.calls)]
-    (sample,) = samples
+    credit = Credit(CreditOptions(terms=["outcome", "ssrl_form"]))
+    counted = [s for s in samples_from(episode) if credit.trains_prefixes or not all(call.prefix for call in s.calls)]
+    (sample,) = counted
     trained = "".join(chr(i) for i in sample.ids[sample.mask] if i < ASSISTANT)
     assert trained == "<search>Zor</search><answer>x</answer>"
+
+
+def test_pages_of_its_own_are_no_evidence():
+    """A policy that writes what a question's facts say would pay itself."""
+    fact = Triple("Zor", "mother", "Ada Bel")
+    question = Question("q", "Who is the mother of Zor?", ("Ada Bel",), evidences=(fact,))
+
+    def found(id):
+        hit = Hit(Passage(id, "", "The mother of Zor is Ada Bel."), 1.0)
+        return Episode("e", "q", "a", "e", searches=[Searched(1, "Zor", (hit,))])
+
+    assert supported(question, found("page")) == 1
+    assert supported(question, found("simulated:ssrl/1-0")) == 0
+    ranking = Call(0, 1, 2, "ranker", "policy", 2, ranked=(0,))
+    assert fetched_gains(question, found("page"), ranking) == [1]
+    assert fetched_gains(question, found("simulated:ssrl/1-0"), ranking) == [0]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +320,7 @@ def test_the_form_is_a_credit_term():
     span = Span("model", np.array([1], np.int32), np.array([-1], np.float32))
     context = Context(None, 0, [Span("prompt", np.array([0], np.int32)), span])
     call = Call(0, 1, 2, "searcher", "policy", 1, text="<think>a</think><answer>x</answer>")
-    assert form([Episode("e", "q", "a", "e", contexts=[context], calls=[call])], None) == [[0.5]]
+    assert ssrl_form([Episode("e", "q", "a", "e", contexts=[context], calls=[call])], None) == [[0.5]]
     assert written("<b>a</b></information> rest") == "a"
 
 

@@ -123,8 +123,9 @@ def test_ikea_by_hand(em, actions, legal, reward):
     assert rows("ikea", episode) == [[0.0, pytest.approx(reward)]]
 
 
-def decided(answer, searches):
-    calls = [{"role": "knower", "prefix": True, "answer": answer}, {"role": "decider"}, {"role": "searcher"}]
+def decided(answer, searches, legal=True):
+    decider = {"role": "decider", "legal": legal}
+    calls = [{"role": "knower", "prefix": True, "answer": answer}, decider, {"role": "searcher"}]
     return team(calls, searches=[search(1)] * searches)
 
 
@@ -135,6 +136,9 @@ def test_a_decision_is_right_if_what_is_known_is_not_searched_for():
     unknown = [decided("0", 0), decided("0", 1), decided("1", 1), decided("0", 0)]
     assert rows("decision", *unknown) == [[0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert rows("decision", *unknown, known_share=0.25)[1] == [0, 0, 0]
+    assert rows("decision", decided("0", 1, legal=False), *unknown[1:])[0] == [0, 0, 0], (
+        "that it searched is the fallback"
+    )
     assert Credit(CreditOptions(terms=["decision"])).trains_prefixes
 
 

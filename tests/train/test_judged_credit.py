@@ -15,6 +15,7 @@ from searchgym.train.credit.judged import UnjudgedError
 from searchgym.train.credit.terms import TERMS
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions
+from searchgym.train.run.assembly import train
 
 ROWS = [
     {"text": "It names Zor.", "says": [["Zor"]]},
@@ -110,6 +111,15 @@ def test_an_episode_without_a_verdict_gets_no_reward(term):
     assert judged.judged() == dict.fromkeys(("asked", "failed", "swayed", "unjudged"), 0.0)
 
 
+def test_an_answer_that_no_match_judged_leaves_the_training_and_the_others_play_again():
+    judged = credit("tournament", Silent())
+    found = judged.rewards(
+        [attempt(text, n) for n, text in enumerate(["silence", "Zor", "Kim. Zor. Signed.", "nobody"])]
+    )
+    assert found[0] is None
+    assert [row.total[-1] for row in found[1:]] == rewards("tournament", ["Zor", "Kim. Zor. Signed.", "nobody"])
+
+
 def test_a_group_without_any_verdict_leaves_the_training():
     judged = credit("tournament", Silent())
     assert judged.rewards([attempt("silence", 0), attempt("silence too", 1)]) == [None, None]
@@ -137,6 +147,24 @@ def test_a_frozen_key_without_roles_is_a_judge():
         "tiny-tournament", ["models={policy: {}, judge: {roles: [], frozen: true}}", "credit.judge=judge"]
     )
     assert recipe.models["judge"].roles == []
+
+
+@pytest.mark.slow
+def test_prose_of_a_model_key_that_judges_trains_nothing(tmp_path):
+    """The frozen tiny model, asked for a verdict, writes what it was shown to write: no episode gets a reward."""
+    own = [
+        "models={policy: {}, judge: {roles: [], frozen: true}}",
+        "credit.judge=judge",
+        "steps=1",
+        "validation.every=0",
+    ]
+    recipe = load_recipe(
+        "tiny-tournament", [*own, "rollout.questions=2", "rollout.attempts=4", "optimizer.warmup_steps=0"]
+    )
+    row = train(recipe, tmp_path / "run").rows[-1]
+    assert row["judge/failed"] > 0 and row["judge/unjudged"] == 8
+    assert row["learner/updates"] == 0
+    assert not (tmp_path / "run" / "checkpoints" / "last" / "judge").exists()
 
 
 def test_the_bandit_learns_from_tournaments(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from searchgym.train.algorithms import advantages, losses
 from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.credit.credit import BUILT_IN
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
@@ -23,8 +25,10 @@ from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run import draw
 from searchgym.train.run.assembly import Assembly
 from searchgym.train.selfcheck import run as module
-from searchgym.train.selfcheck.findings import Check
+from searchgym.train.selfcheck.findings import Check, Findings
+from searchgym.train.selfcheck.rewards import WRITTEN
 from searchgym.train.selfcheck.run import selfcheck
+from searchgym.train.selfcheck.stages import check_rewards
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}", "rollout.questions=4"]
@@ -60,13 +64,27 @@ def failed(tmp_path, *overrides, recipe="tiny-grpo"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["tiny-grpo", "tiny-rejection", "tiny-ppo", "tiny-praise", "tiny-mask"])
+@pytest.mark.parametrize(
+    "recipe", ["tiny-grpo", "tiny-rejection", "tiny-ppo", "tiny-praise", "tiny-mask", "tiny-adasearch"]
+)
 def test_shipped_recipes_pass(recipe, tmp_path, request):
     few: list[str] = []
-    if recipe in {"tiny-mask", "tiny-praise"}:  # many calls an episode; their bandit is tiny-grpo's
+    if recipe in {"tiny-mask", "tiny-praise", "tiny-adasearch"}:  # many calls an episode; their bandit is tiny-grpo's
         few = ["rollout.questions=2"]
         request.getfixturevalue("no_bandit")
     assert failed(tmp_path, "rollout.attempts=4", *few, recipe=recipe) == []
+
+
+@pytest.mark.parametrize("term", sorted(BUILT_IN))
+def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
+    """It passes by being named, and is not compared with zeros."""
+    recipe = load_recipe("tiny-grpo")
+    recipe = dataclasses.replace(recipe, credit=dataclasses.replace(recipe.credit, terms={"outcome": 1.0, term: 1.0}))
+    findings = Findings()
+    drawn = SimpleNamespace(episodes=[], samples=[])
+    check_rewards(findings, drawn, recipe, {}, lambda episode, text: 0.0)
+    (check,) = findings.checks()
+    assert check.ok and ("not checked" in check.said) == (term not in WRITTEN)
 
 
 @pytest.mark.engine

@@ -38,7 +38,14 @@ def print_scores(title: str, scores: Mapping[str, Any]) -> None:
     table(("metric", "value", "95 % interval"), rows, f"{title}, {scores['n']} questions")
     _print_splits(scores["splits"])
     _print_outputs(scores)
-    for line in (*_unmeasured(scores), *_aware(scores), *_above(scores), *_copies(scores), *_advice(scores)):
+    for line in (
+        *_unmeasured(scores),
+        *_written(scores),
+        *_aware(scores),
+        *_above(scores),
+        *_copies(scores),
+        *_advice(scores),
+    ):
         tell(line)
 
 
@@ -83,6 +90,15 @@ def _unmeasured(scores: Mapping[str, Any]) -> list[str]:
         reasons.setdefault(why, []).append(f"{prefix}*" if prefix.endswith("_") else name)
     parts = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in reasons.items()]
     return [f"not measured: {'; '.join(parts)}"] if parts else []
+
+
+def _written(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line about pages that a language model wrote in place of a search engine, if there were any."""
+    if share := scores.get("simulated"):
+        yield (
+            f"simulated: {show(share)} of an episode's hits were written by a model, not retrieved: these scores do "
+            "not compare with those of a search engine"
+        )
 
 
 def _aware(scores: Mapping[str, Any]) -> Iterator[str]:

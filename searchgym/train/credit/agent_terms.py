@@ -15,6 +15,7 @@ from searchgym.scoring.ranking import mean_hit, ndcg
 from searchgym.train.algorithms.samples import is_overlong, sequences_of
 from searchgym.train.credit.context import CreditContext, Rows, Term
 from searchgym.train.credit.evidence import fetched_gains
+from searchgym.train.credit.ssrl import ssrl_form
 
 COMPARISON: Final = "comparison"
 """`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
@@ -141,6 +142,7 @@ def _ikea(episode: Episode) -> float:
 def decision(group: Sequence[Episode], context: CreditContext) -> Rows:
     """Rewards the choice to search: 1 for the first call of an episode if it searched just where it had to, else 0.
 
+    An illegal choice, after which the agent searches, gets 0.
     A question counts as known if the trial answers without a search (`Call.prefix`) have a mean score of at least
     `CreditOptions.known_share` over the group; then searching is wrong, otherwise not searching is. A trial answer gets
     its own score, so that answering from memory is trained, too (`CreditOptions.train_prefixes`).
@@ -161,7 +163,7 @@ def decision(group: Sequence[Episode], context: CreditContext) -> Rows:
     for row, episode in zip(rows, group, strict=True):
         first = next((i for i, call in enumerate(episode.calls) if not call.prefix), None)
         if first is not None:
-            row[first] = float(bool(episode.searches) != known)
+            row[first] = float(episode.calls[first].legal and bool(episode.searches) != known)
     return rows
 
 
@@ -232,5 +234,6 @@ AGENT_TERMS: dict[str, Term] = {
     "ikea": ikea,
     "decision": decision,
     "ranking": ranking,
+    "ssrl_form": ssrl_form,
 }
-"""Terms of this module by name."""
+"""Terms of particular agents by name."""

@@ -73,11 +73,11 @@ def tournaments(group: Sequence[Episode], context: CreditContext) -> Rows:
     question = context.question(group[0])
     rng = np.random.default_rng(zlib.crc32((group[0].group_uid or question.id).encode("utf-8", "surrogatepass")))
     rounds, answers = context.options.tournament_rounds, [_text(episode) for episode in group]
-    try:
-        scores = tournament(context.judge, question.text, answers, rubric_of(question), rounds, rng).scores
-    except NoVerdictError as error:
-        raise UnjudgedError(range(len(group)), str(error)) from error
-    return [_at_ends(episode, score) for episode, score in zip(group, scores, strict=True)]
+    scores = tournament(context.judge, question.text, answers, rubric_of(question), rounds, rng).scores
+    if silent := [place for place, score in enumerate(scores) if score is None]:
+        why = f"episode {group[silent[0]].id}: the judge gave no verdict in any match of its answer"
+        raise UnjudgedError(silent, why)
+    return [_at_ends(episode, score or 0.0) for episode, score in zip(group, scores, strict=True)]
 
 
 def candidates(group: Sequence[Episode], context: CreditContext) -> Rows:

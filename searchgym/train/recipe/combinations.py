@@ -40,6 +40,7 @@ CREDIT: dict[str, set[str]] = {
     "ikea": set(),
     "decision": {"known_share", "train_prefixes"},
     "ranking": {"ranking_of", "ranking_gate"},
+    "ssrl_form": set(),
     "rubric": {"judge", "judge_seconds"},
     "gated": {"judge", "judge_seconds", "gate_delta"},
     "tournament": {"judge", "judge_seconds", "tournament_rounds"},

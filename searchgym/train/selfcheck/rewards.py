@@ -17,8 +17,8 @@ from searchgym.train.recipe.options import CreditOptions
 Floats = npt.NDArray[np.float64]
 Score = Callable[[Episode, str], float]
 """Function from an episode and an answer text to the environment's reward for that answer."""
-READS_EVIDENCE = {"waypoint", "evidence", "vpr", "ranking"}
-"""Built-in terms that are not written a second time here: they need the question's evidence."""
+WRITTEN = {"outcome", "format", "overlong", "costs", "difference", "gain", "praise"}
+"""Credit terms that are written a second time here. The others need the question, its evidence or a judge."""
 
 
 def call_rewards(
@@ -30,7 +30,8 @@ def call_rewards(
 ) -> list[tuple[float, float]]:
     """Returns (reward, part of it that no earlier call has a share in) of each call of an episode.
 
-    The reward is the sum of the built-in terms of `CreditOptions.terms`, each with its weight and for its roles.
+    The reward is the sum of the terms of `CreditOptions.terms`, all of them in `WRITTEN`, each with its weight and for
+    its roles.
 
     Args:
         episode: A finished episode.

@@ -14,7 +14,7 @@ from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas import gae_advantages, group_advantages
-from searchgym.train.selfcheck.rewards import READS_EVIDENCE, Score, call_rewards, continued
+from searchgym.train.selfcheck.rewards import WRITTEN, Score, call_rewards, continued
 from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"
@@ -100,7 +100,9 @@ def check_masks(findings: Findings, drawn: Drawn) -> None:
 
 def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks that each call is in one sample, with its role, turn and model, next to the calls that it continues."""
-    trains_prefixes = recipe.credit.train_prefixes and any(t == "praise" or ":" in t for t in recipe.credit.terms)
+    trains_prefixes = recipe.credit.train_prefixes and any(
+        t in ("praise", "decision") or ":" in t for t in recipe.credit.terms
+    )
     wanted: Counter[tuple[str, int]] = Counter()
     together: set[frozenset[tuple[str, int]]] = set()
     for episode in counted(drawn.episodes, recipe):
@@ -180,12 +182,10 @@ def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
 def check_rewards(
     findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score
 ) -> None:
-    """Checks the reward of each call, on its last token, by the credit terms that the package ships."""
-    if any(":" in term for term in recipe.credit.terms):
-        findings.add(REWARDS, True, f"not checked: a term of {', '.join(recipe.credit.terms)} is not the package's own")
-        return
-    if unread := sorted(READS_EVIDENCE & set(recipe.credit.terms)):
-        findings.add(REWARDS, True, f"not checked: {', '.join(unread)} reads the question's evidence")
+    """Checks the reward of each call, on its last token, if all credit terms are among those that are written twice."""
+    if others := sorted(set(recipe.credit.terms) - WRITTEN):
+        why = "is" if len(others) == 1 else "are"
+        findings.add(REWARDS, True, f"not checked: {', '.join(others)} {why} not written a second time here")
         return
     expected: dict[tuple[str, int], tuple[float, float]] = {}
     for episode in counted(drawn.episodes, recipe):
