@@ -8,6 +8,7 @@ back into messages and sends them. Log-probabilities are unknown and recorded as
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import math
 import os
@@ -117,14 +118,10 @@ def messages_of(ids: npt.NDArray[np.int32]) -> list[dict[str, str]]:
         ids: (T,) int32 code points and marks.
     """
     messages: list[dict[str, str]] = []
-    text: list[str] = []
-    for code in ids.tolist():
-        if code in (USER, ASSISTANT):
-            messages.append({"role": "user" if code == USER else "assistant", "content": ""})
-            text = []
-        else:
-            text.append(chr(code))
-            messages[-1]["content"] = "".join(text)
+    marks = np.flatnonzero((ids == USER) | (ids == ASSISTANT)).tolist()
+    for start, end in itertools.pairwise([*marks, len(ids)]):
+        role = "user" if ids[start] == USER else "assistant"
+        messages.append({"role": role, "content": "".join(map(chr, ids[start + 1 : end].tolist()))})
     return [message for message in messages if message["role"] == "user" or message["content"]]
 
 

@@ -336,6 +336,7 @@ def test_the_deadline_ends_it(strange, bad):
     assert time.monotonic() - started < 6
 
 
+@pytest.mark.slow  # two processes; `test_what_passes_is_tried_again` is the quick sibling
 def test_a_server_that_comes_back_is_found_again(own):
     process, url = start()
     client = HttpRetriever(url, deadline=60)
