@@ -102,7 +102,9 @@ def test_prose_and_failures_are_no_verdict(reply):
     ):
         with pytest.raises(NoVerdictError, match="judge"):
             ask()
-    assert judge.counts.failed >= 3
+    played = tournament(judge, TASK.text, [GOOD, "Zor."], [MOTHER], 2, np.random.default_rng(0))
+    assert played.scores == [None, None]
+    assert judge.counts.failed >= 4
 
 
 @pytest.mark.parametrize(
