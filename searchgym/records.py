@@ -50,10 +50,15 @@ SIMULATED: Final = "simulated:"
 """Beginning of the ids of passages that a language model wrote in place of a search engine."""
 
 
+def is_simulated(passage: Passage) -> bool:
+    """Returns whether a language model wrote a passage in place of a search engine."""
+    return passage.id.startswith(SIMULATED)
+
+
 def simulated_share(searches: Sequence[Searched]) -> float:
     """Returns the share of hits whose passages a language model wrote; 0 without hits."""
-    ids = [hit.passage.id for searched in searches for hit in searched.hits]
-    return sum(id.startswith(SIMULATED) for id in ids) / max(len(ids), 1)
+    found = [hit.passage for searched in searches for hit in searched.hits]
+    return sum(map(is_simulated, found)) / max(len(found), 1)
 
 
 @dataclass(frozen=True, slots=True)

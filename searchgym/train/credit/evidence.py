@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from searchgym.graphs.text import holds, norm
-from searchgym.records import SIMULATED, Call, Episode, Passage, Question, Triple, title_key
+from searchgym.records import Call, Episode, Passage, Question, Triple, is_simulated, title_key
 from searchgym.teams.cosearch import fetched_for
 
 
@@ -39,7 +39,10 @@ def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]
     passages = [hit.passage for hit in fetched_for(call, episode.searches)]
     if gold:
         return [int(title_key(passage.title) in gold) for passage in passages]
-    return [int(_real(p) and any(holds(f"{p.title} {p.text}", answer) for answer in question.golds)) for p in passages]
+    return [
+        int(not is_simulated(p) and any(holds(f"{p.title} {p.text}", answer) for answer in question.golds))
+        for p in passages
+    ]
 
 
 def acting_calls(episode: Episode) -> dict[int, int]:
@@ -53,13 +56,8 @@ def supported_facts(question: Question, episode: Episode) -> list[Triple]:
     Passages that a model wrote in place of a search engine are none: an agent that writes its own would pay itself.
     """
     found = {hit.passage.id: hit.passage for search in episode.searches for hit in search.hits}
-    passages = [passage for passage in found.values() if _real(passage)]
+    passages = [passage for passage in found.values() if not is_simulated(passage)]
     return [fact for fact in question.evidences or () if any(_states(passage, fact) for passage in passages)]
-
-
-def _real(passage: Passage) -> bool:
-    """Returns whether a passage was retrieved, and not written by a model."""
-    return not passage.id.startswith(SIMULATED)
 
 
 def _states(passage: Passage, fact: Triple) -> bool:
