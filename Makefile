@@ -7,7 +7,9 @@ PYTHON ?= python3
 LOCK   ?= $(or $(patsubst $(VENV)/.installed-%,requirements/%,$(wildcard $(VENV)/.installed-*)),requirements/cpu.txt)
 JOBS   ?= 2
 STAMP  := $(VENV)/.installed-$(notdir $(LOCK))
-# Modules are compiled when they are first imported: most of those installed never are.
+# Modules are compiled when they are first imported: most of those installed never are. What was compiled is kept, even
+# where the environment says otherwise: else each process would compile torch again, which takes longer than the import.
+export PYTHONDONTWRITEBYTECODE :=
 PIP    := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 
 ifndef SEARCHGYM_DATA
