@@ -30,19 +30,41 @@ def engine(
     ] = False,
 ) -> None:
     """Serve a recipe's model with vLLM, for trainings with rollout.vllm.servers."""
+    _check_address(at)
     with contextlib.redirect_stdout(sys.stderr):
-        from searchgym.errors import UsageError
         from searchgym.rollout.folders import model_folder
         from searchgym.train.recipe.load import load_recipe
 
         loaded = load_recipe(recipe, ["rollout.sampler=vllm", *(overrides or [])])
 
-        from searchgym.rollout.vllm.gate import KEY
         from searchgym.rollout.vllm.server import serve_command
         from searchgym.rollout.vllm.start import samples_by_vllm
         from searchgym.train.run.samplers import sampled_in
 
         samples_by_vllm("vllm")
+    command, environment = serve_command(
+        model_folder(loaded.model),
+        at,
+        dtype=sampled_in(loaded),
+        requests=loaded.rollout.concurrency,
+        options=loaded.rollout.vllm,
+        adapters=int(loaded.lora.rank > 0 and loaded.rollout.vllm.adapters != "merged"),
+        rank=max(1, loaded.lora.rank),
+        tools=_tools(loaded) if tools else None,
+    )
+    say(" ".join(command))
+    os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
+
+
+def _check_address(at: str) -> None:
+    """Raises an error unless a server may listen at an address, and can.
+
+    Raises:
+        UsageError: Other machines reach it, and there is no key; or the port is taken, or none.
+    """
+    from searchgym.errors import UsageError
+    from searchgym.rollout.vllm.gate import KEY
+
     host, _, port = at.rpartition("//")[2].partition(":")
     if not os.environ.get(KEY) and not is_loopback(host):
         raise UsageError(
@@ -57,18 +79,6 @@ def engine(
             raise UsageError(
                 f"--at {at}: cannot listen ({error}); if another program uses the port, give another"
             ) from error
-    command, environment = serve_command(
-        model_folder(loaded.model),
-        at,
-        dtype=sampled_in(loaded),
-        requests=loaded.rollout.concurrency,
-        options=loaded.rollout.vllm,
-        adapters=int(loaded.lora.rank > 0 and loaded.rollout.vllm.adapters != "merged"),
-        rank=max(1, loaded.lora.rank),
-        tools=_tools(loaded) if tools else None,
-    )
-    say(" ".join(command))
-    os.execve(command[0], command, os.environ | environment)  # replaces this process; no shell is involved
 
 
 def _tools(recipe: Recipe) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def find_corpus(name: str) -> Path:
     if path.exists():
         return path
     if path.suffix or len(path.parts) > 1:
-        raise DataMissingError("no such corpus file or index folder: check corpus=", path)
+        raise DataMissingError("no such corpus file or index folder: check its name", path)
     return _corpus_file(name)
 
 

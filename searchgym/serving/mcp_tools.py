@@ -35,6 +35,8 @@ DEFAULT_K: Final = 5
 """Number of hits if a call names none."""
 PATH: Final = "/mcp"
 """Path of the tools on the HTTP server."""
+WAIT: Final = 20.0
+"""Seconds that a call waits for the corpus to load: an agent that starts its own server asks at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,7 @@ class Tools:
     ) -> types.CallToolResult:
         """Answers a call of a tool."""
         given = asked.arguments or {}
+        await self._service.until_ready(WAIT)
         try:
             if asked.name == "search":
                 return _said(await self._search(given))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -120,6 +121,12 @@ class Service:
         """Seconds since the service was created, just before loading starts."""
         return time.monotonic() - self._started
 
+    async def until_ready(self, seconds: float) -> None:
+        """Waits until the retriever is loaded, but no longer than some seconds."""
+        end = time.monotonic() + seconds
+        while not self.ready and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits for each query.
 
@@ -128,7 +135,7 @@ class Service:
             RetrieverError: The retriever failed.
         """
         if self._retriever is None:
-            raise BusyError(f"loading for {self.loading_seconds:.0f} s", after=2)
+            raise BusyError(f"loading for {self.loading_seconds:.0f} s: try again", after=2)
         # The maximum accepts a request that exceeds the limit by itself while nothing else waits.
         if self._waiting + len(queries) > max(self.limits.waiting, len(queries)):
             raise BusyError(f"{self._waiting} queries wait already, at most {self.limits.waiting} may")

@@ -211,7 +211,7 @@ def test_a_folder_that_is_not_shared(address, tmp_path, monkeypatch):
 
 
 def test_a_shared_folder_that_does_not_exist(address, tmp_path):
-    with pytest.raises(DataError, match=r"gone: cannot hold the weights.*No such file"):
+    with pytest.raises(DataError, match=r"gone: cannot hold the weights.*No such file.*: make it, where"):
         sampler_on(address, shared=str(tmp_path / "gone"))
 
 
@@ -288,7 +288,7 @@ def test_a_server_that_was_not_set_up_for_training(fake):
 
 
 def test_nobody_there():
-    with pytest.raises(EngineLostError, match="does not answer"):
+    with pytest.raises(EngineLostError, match=r"does not answer.*; start it by `searchgym engine RECIPE --at ADDR"):
         sampler_on(f"http://127.0.0.1:{free_port()}")
 
 
@@ -373,12 +373,47 @@ def test_other_agents_may_ask_while_no_run_does_and_change_nothing(fake):
         client = server.Client(address, {})
         assert client.call("/v1/chat/completions", {"messages": []}, timeout=5.0) == {"choices": []}
         for path in ("/collective_rpc", "/v1/load_lora_adapter", GENERATE):
-            with pytest.raises(EngineLostError, match="was started again, or given back"):
+            with pytest.raises(ModelError, match=f"serves /v1/chat/completions and .* and {path} to trainings"):
                 client.call(path, {"method": "reload_weights"}, timeout=5.0)
         sampler = sampler_on(address)
         with pytest.raises(UsageError, match="samples for another run"):
             client.call("/v1/chat/completions", {"messages": []}, timeout=5.0)
         sampler.close()
+
+
+def test_other_agents_get_the_original_weights_once_a_run_has_ended_or_is_not_heard_of(fake):
+    fake.answers["/v1/chat/completions"] = [(200, {"choices": []})]
+    now, original = [1000.0], {"method": "reload_weights", "kwargs": {"weights_path": SERVED["model"]}}
+    with gated(fake, clock=lambda: now[0]) as address:
+        client = server.Client(address, {})
+
+        def chat():
+            """Returns the calls of vLLM's own that two questions lead to."""
+            fake.calls.clear()
+            for _ in range(2):
+                assert client.call("/v1/chat/completions", {"messages": []}, timeout=5.0) == {"choices": []}
+            return [path if path != "/collective_rpc" else body for path, body in fake.calls]
+
+        sampler = sampler_on(address)
+        sampler.update(WEIGHTS, 1)
+        sampler.close()
+        assert chat() == [original, "/reset_prefix_cache", *["/v1/chat/completions"] * 2]
+        killed = sampler_on(address)
+        killed.update(WEIGHTS, 2)
+        with pytest.raises(UsageError, match="samples for another run"):
+            chat()
+        now[0] += gate.LEASE
+        assert chat() == [original, "/reset_prefix_cache", *["/v1/chat/completions"] * 2]
+        fake.answers["/reset_prefix_cache"] = [(200, {"success": True})]
+        third = sampler_on(address)
+        third.update(WEIGHTS, 3)
+        third.close()
+        fake.answers["/collective_rpc"] = [(500, "no memory")]
+        with pytest.raises(EngineLostError, match=r"503: cannot load its original weights again: .*no memory"):
+            chat()
+        fake.answers["/collective_rpc"] = [(200, {"results": [None]})]
+        assert chat()[0] == original
+        killed.close()
 
 
 # -- servers that die or stand still -------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.errors import RetrieverError
 from searchgym.records import Passage
+from searchgym.serving import mcp_tools
 from searchgym.serving.mcp_tools import Shown, Tools
 from searchgym.serving.service import Limits, Service
 
@@ -226,7 +227,8 @@ def test_a_wrong_argument_is_told_to_the_model(tool, given, said):
     assert len(error(result)) < 400
 
 
-def test_an_unknown_tool_and_a_retriever_that_is_not_there_yet():
+def test_an_unknown_tool_and_a_retriever_that_does_not_come(monkeypatch):
+    monkeypatch.setattr(mcp_tools, "WAIT", 0.0)
     with pytest.raises(BaseException) as caught:  # the client groups it
         ask(tools_over(HOSTILE, local=False), ("open", {"page": "Beta"}))
     raised = caught.value
@@ -236,5 +238,18 @@ def test_an_unknown_tool_and_a_retriever_that_is_not_there_yet():
     assert "unknown tool 'open': there is search alone" in str(raised)
     loading = Tools(Service(lambda progress: build_in_memory(HOSTILE)), lambda: None).server()
     search, opened = ask(loading, ("search", {"query": "x"}), ("open", {"page": "x"}))
-    assert "loading for" in error(search)
+    assert "loading for 0 s: try again" in error(search)
     assert "the pages are loading" in error(opened)
+
+
+def test_a_call_that_comes_while_the_corpus_loads_waits_for_it():
+    service = Service(lambda progress: build_in_memory(HOSTILE))
+    until_ready = service.until_ready
+
+    async def waiting(seconds):
+        service.start()  # no earlier than the call
+        await until_ready(seconds)
+
+    service.until_ready = waiting
+    (found,) = ask(Tools(service, None).server(), ("search", {"query": "Beta", "k": 1}))
+    assert not found.is_error and "Beta" in found.content[0].text

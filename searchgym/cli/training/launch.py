@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from searchgym.cli.output import Json, emit_rows
+from searchgym.cli.output import Json, emit_rows, say
 from searchgym.errors import UsageError
 
 
@@ -33,6 +34,9 @@ def launch(
         if loaded.ray.address is None:
             programs = programs_of(loaded, gpus)
             nodes = ["this machine"] * len(programs)
+            asked, here = sum(program.cpus for program in programs), os.cpu_count() or 1
+            if asked > here:
+                say(f"{asked:g} CPUs are asked for, this machine has {here}: name a cluster, ray.address=HOST:PORT")
         else:
             with connected(loaded) as ray:
                 programs = programs_of(loaded, bool(ray.cluster_resources().get("GPU")))

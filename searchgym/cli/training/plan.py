@@ -60,9 +60,10 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
 
         memory = machine.memory()
         parts: list[Part] = []
+        phases = PHASES if recipe.has_critic else PHASES[:2]
         try:
             parts = plan(recipe, machine.gpus, machine.gpu_gib)
-            problem = "; ".join(check_plan(parts, memory))
+            problem = "; ".join(check_plan(parts, memory, phases))
         except UsageError as error:  # GPUs are missing, or an engine's share is too small
             problem = str(error)
         fits, hours = fit.fits_of(parts, memory), fit.hours(recipe, step_seconds, run)
@@ -75,7 +76,6 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         content |= {"fits": [dataclasses.asdict(own) | {"left": own.left} for own in fits], "hours": hours}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
     else:
-        phases = PHASES if recipe.has_critic else PHASES[:2]
         if parts:
             table(("device", "GiB of", *phases), list(_rows(parts, phases, memory)), f"{recipe.name}: plan")
         if not fits:

@@ -149,8 +149,9 @@ def _write_tensors(
 def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:
     """Returns the error of a place that cannot take weights."""
     other = "TMPDIR" if place == Path(tempfile.gettempdir()) else "rollout.vllm.shared"
+    mend = "free some of it" if place.is_dir() else "make it, where its servers see it too"
     return DataError(
-        f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): free some of it, or set "
-        f"{other} to another folder",
+        f"cannot hold the weights of version {version}, {size / 2**20:,.1f} MiB ({error}): {mend}, or set {other} to "
+        "another folder",
         place,
     )

@@ -19,7 +19,7 @@ OTHER_FILE: Final = 422
 """Status of a server that sees other files than the client."""
 CONNECT: Final = 5.0
 """Seconds for a server to accept a connection."""
-START: Final = "start it by `searchgym engine`"
+START: Final = "start it by `searchgym engine RECIPE --at ADDRESS`"
 """What to do about a server that was started otherwise."""
 
 

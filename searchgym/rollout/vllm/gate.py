@@ -87,7 +87,7 @@ class Gate:
         self._weights: str | None = ""
         """Name of the weights in use; empty for the original ones, None if a load failed half way."""
         self._loading = False
-        self._lock = asyncio.Lock()
+        self._lock, self._restoring = asyncio.Lock(), asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, passes it on or refuses it."""
@@ -102,7 +102,8 @@ class Gate:
                 raise RefusalError(401, f"refuses the key: set {KEY} to the server's, here and there")
             path = scope["path"]
             if not path.startswith(PREFIX):
-                self._check(path, scope.get("method"), headers)
+                if self._check(path, scope.get("method"), headers):
+                    await self._restore(scope)
                 await self._app(scope, receive, send)
                 return
             status, content = await self._own(path.removeprefix(PREFIX), scope, receive, headers)
@@ -113,13 +114,38 @@ class Gate:
             status, content = error.status, json.dumps({"detail": error.detail}).encode()
         await _reply(send, status, content)
 
-    def _check(self, path: str, method: str | None, headers: Mapping[str, str]) -> None:
-        """Refuses a call of vLLM's own that changes or samples by anyone but the training, or for other weights."""
-        if method != "POST" or (path in CHATS and self._claim is None):
-            return
+    def _check(self, path: str, method: str | None, headers: Mapping[str, str]) -> bool:
+        """Refuses a call of vLLM's own that changes or samples by anyone but the training, or for other weights.
+
+        Returns:
+            Whether it is a call of OpenAI's interface, which is for the original weights.
+        """
+        if method != "POST":
+            return False
+        if path in CHATS and not self._in_use():
+            return True
+        if RUN.lower() not in headers and not self._in_use():
+            raise RefusalError(403, f"serves {' and '.join(sorted(CHATS))} to other programs, and {path} to trainings")
         self._check_run(headers)
         if path == GENERATE and (wanted := headers.get(WEIGHTS.lower(), "")) != self._weights:
             raise RefusalError(STALE, f"it has {_named(self._weights)}, the request is for {_named(wanted)}")
+        return False
+
+    def _in_use(self) -> bool:
+        """Returns whether a training uses the server and was heard of lately."""
+        return self._claim is not None and self._clock() - self._claim.heard < LEASE
+
+    async def _restore(self, scope: Scope) -> None:
+        """Loads the original weights again if a training has left its own."""
+        async with self._restoring:
+            if self._weights == "":
+                return
+            status, content = await self._load(scope, {"name": ""})
+            if status == 200:  # otherwise vLLM would reuse keys and values of the training's weights
+                status, content = await self._pass_on(scope, "/reset_prefix_cache", {})
+            if status != 200:
+                self._weights = None
+                raise RefusalError(503, f"cannot load its original weights again: {content.decode(errors='replace')}")
 
     def _check_run(self, headers: Mapping[str, str]) -> None:
         if self._claim is None:
@@ -143,7 +169,7 @@ class Gate:
         body = await _body(receive)
         if name == "claim":
             run = headers.get(RUN.lower(), "")
-            if self._claim and self._claim.run != run and self._clock() - self._claim.heard < LEASE:
+            if self._claim and self._claim.run != run and self._in_use():
                 raise RefusalError(409, self._taken())
             self._claim = _Claim(run, str(body.get("who")), self._clock())
             return _said()

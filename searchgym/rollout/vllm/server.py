@@ -327,9 +327,11 @@ class ServedVllm:
                 return about
             except EngineLostError as error:
                 if time.monotonic() >= end:
-                    raise
+                    raise EngineLostError(f"{error}; {START}") from error
                 if not told:
-                    sys.stderr.write(f"{error}: waiting for it, up to {self._patience:g} s\n")
+                    sys.stderr.write(
+                        f"{error}: waiting for it, up to {self._patience:g} s; if it was not started, {START}\n"
+                    )
                 told = True
                 threading.Event().wait(0.5)
 

@@ -119,16 +119,17 @@ def _learners(keys: Sequence[Key], device: str, ranks: int) -> list[Part]:
     return parts + [part for update in passing.values() for part in update]
 
 
-def check_plan(parts: Sequence[Part], memory: Mapping[str, float]) -> list[str]:
+def check_plan(parts: Sequence[Part], memory: Mapping[str, float], phases: Sequence[str] = PHASES) -> list[str]:
     """Returns a message for each device and phase that needs more memory than the device has.
 
     Args:
         parts: Items as `plan` returns them.
         memory: GiB by device.
+        phases: Phases that the training has; without a critic the last one is not among them.
     """
     found = []
     for device in dict.fromkeys(part.device for part in parts):
-        for phase in PHASES:
+        for phase in phases:
             need = sum(part.gib for part in parts if part.device == device and phase in part.phases)
             if need > memory[device]:
                 found.append(f"{device} has {memory[device]:.1f} GiB, phase {phase} needs {need:.1f}")

@@ -210,7 +210,9 @@ def _engine_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the sampling-engine options."""
     vllm, sampler, found = recipe.rollout.vllm, recipe.rollout.sampler, []
     if sampler == "transformers":
-        found += [f"rollout.vllm.{name} is set, and rollout.sampler is transformers" for name in changed(vllm)]
+        found += [
+            f"rollout.vllm.{name} is set, and rollout.sampler is transformers: set it to vllm" for name in changed(vllm)
+        ]
     if not 0 < vllm.gpu_share <= 1:
         found.append(f"rollout.vllm.gpu_share is {vllm.gpu_share}: expected above 0 and at most 1")
     if vllm.sleep not in (0, 1, 2):
