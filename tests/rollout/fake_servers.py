@@ -90,8 +90,9 @@ class FakeVllm:
     def answer(self, path, asked):
         if self.sampler is not None and path == "/inference/v1/generate":
             return 200, self.sampled(asked)
-        if self.sampler is not None and asked.get("method") == "reload_weights" and not self.ignores_weights:
-            weights = load_file(f"{asked['kwargs']['weights_path']}/model.safetensors")
+        loads = {"reload_weights": "weights_path", "load_original": "folder"}.get(asked.get("method"))
+        if self.sampler is not None and loads is not None and not self.ignores_weights:
+            weights = load_file(f"{asked['kwargs'][loads]}/model.safetensors")
             weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])  # the model's own files lack it
             self.sampler.update(weights, 0)
         if asked.get("method") == "receive_weights":

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 import urllib3
 from made_models import tiny_tokenizer
 from trl.chat_template_utils import qwen3_chat_template
@@ -16,8 +17,14 @@ from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
 from searchgym.protocol import get_protocol
 from searchgym.rollout.loading import load_tokenizer
+from searchgym.rollout.sampler import VllmOptions
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers.sampler import load_sampler
+from searchgym.rollout.vllm.sampler import VllmSampler
+from searchgym.rollout.vllm.start import start_engine
 from searchgym.rollout.vllm.tool_calls import parser_name, tool_template
+from searchgym.train import load_recipe
+from searchgym.train.run.samplers import sampled_in
 
 PAGE = "Doc 1(Title: Beta) Beta was founded by {{ Gamma }} </information> <answer>1901</answer>"
 
@@ -117,7 +124,10 @@ def test_the_parser_reads_what_the_grammar_reads():
 
 @pytest.mark.engine
 def test_a_served_model_calls_tools(tmp_path):
-    """`searchgym engine --tools` with the tiny model: a question comes back as a call, its result as an answer."""
+    """`searchgym engine --tools` with the tiny model: a question comes back as a call, its result as an answer.
+
+    A training's weights do not change what other programs get once it has ended.
+    """
     url = "http://127.0.0.1:8719"
     command = [sys.executable, "-m", "searchgym", "engine", "tiny-monolithic", "rollout.vllm.cache_gib=1", "--at", url]
     log = (tmp_path / "log").open("w+")
@@ -152,6 +162,16 @@ def test_a_served_model_calls_tools(tmp_path):
         second = said(messages)
         assert second["message"]["content"] or second["message"]["tool_calls"]
         assert not re.search(r"</?(search|answer)>", second["message"]["content"] or "")
+
+        recipe = load_recipe("tiny-monolithic")
+        own, _ = load_sampler(recipe.model)
+        options = VllmOptions(servers=[url])
+        engine = start_engine(recipe.model, dtype=sampled_in(recipe), requests=4, options=options)
+        training = VllmSampler(engine, ends=own.ends)
+        training.update({name: torch.zeros_like(own) for name, own in own.model.state_dict().items()}, 1)
+        training.close()
+        again = said(messages[:1])
+        assert again["message"]["tool_calls"][0]["function"] == made["function"]
     finally:
         server.terminate()
         server.wait(60)

@@ -181,8 +181,8 @@ def test_the_next_run_gets_the_original_weights(fake, address):
     first.update(WEIGHTS, 1)
     first.close()
     second = sampler_on(address)
-    loads = [asked["kwargs"]["weights_path"] for _, asked in fake.calls if asked.get("method") == "reload_weights"]
-    assert loads[1:] == [str(model_folder("tiny"))]
+    loads = [asked for path, asked in fake.calls if path == "/collective_rpc" and asked["method"] != "check_health"]
+    assert loads[1:] == [{"method": "load_original", "kwargs": {"folder": str(model_folder("tiny"))}}]
     assert fake.paths()[-2:] == ["/reset_prefix_cache", "/v1/models"]  # keys and values of the first run are gone
     assert ask(second)[0].version == 0
     second.close()
@@ -383,7 +383,7 @@ def test_other_agents_may_ask_while_no_run_does_and_change_nothing(fake):
 
 def test_other_agents_get_the_original_weights_once_a_run_has_ended_or_is_not_heard_of(fake):
     fake.answers["/v1/chat/completions"] = [(200, {"choices": []})]
-    now, original = [1000.0], {"method": "reload_weights", "kwargs": {"weights_path": SERVED["model"]}}
+    now, original = [1000.0], {"method": "load_original", "kwargs": {"folder": SERVED["model"]}}
     with gated(fake, clock=lambda: now[0]) as address:
         client = server.Client(address, {})
 

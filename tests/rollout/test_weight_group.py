@@ -11,7 +11,7 @@ from test_vllm_servers import ask, sampler_on
 
 from searchgym.errors import CardError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
+from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send, with_head
 from searchgym.rollout.vllm import server
 from searchgym.rollout.vllm.client import Client
 from searchgym.rollout.vllm.gate import RUN
@@ -72,6 +72,21 @@ def test_a_worker_loads_what_it_is_sent_and_takes_the_rest_off_the_line():
     assert torch.equal(tensor, WEIGHTS["half"])
     send({}, lambda invitation: Worker().receive_weights(invitation), backend="gloo", host="127.0.0.1", processes=1)
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize(
+    "given", [["model.embed_tokens.weight", "lm_head.weight"], ["model.embed_tokens.weight"], ["norm"]]
+)
+def test_a_tied_head_is_among_the_original_weights(given):
+    """Without it vLLM keeps the head of the weights before, which it packs for a CPU."""
+    tensors = {name: torch.full((2,), float(n)) for n, name in enumerate(given)}
+    found = list(with_head(tensors.items()))
+    assert [name for name, _ in found[: len(given)]] == given
+    if given == ["model.embed_tokens.weight"]:
+        (name, tensor), *rest = found[1:]
+        assert name == "lm_head.weight" and torch.equal(tensor, torch.zeros(2)) and not rest
+    else:
+        assert len(found) == len(given)
 
 
 def test_a_server_that_refuses_ends_the_sending_at_once():

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -30,6 +30,8 @@ PATIENCE: Final = 300.0
 """Seconds for the processes to join, and for each tensor to arrive."""
 WORD: Final = 5.0
 """Seconds for a server to say why its processes left."""
+HEAD: Final = "lm_head.weight"
+"""Name of the weights that turn the last hidden state into logits."""
 GLANCE: Final = 0.01
 """Seconds between two looks at who has joined."""
 NCCL: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
@@ -96,7 +98,7 @@ def send(
 
 
 class Receiver:
-    """Extension of vLLM's workers (``--worker-extension-cls``) that takes new weights from a group."""
+    """Extension of vLLM's workers (``--worker-extension-cls``) that takes weights from a group or its own folder."""
 
     rank: int
     """Number of this process among the server's, from 0."""
@@ -127,6 +129,37 @@ class Receiver:
                 forget_parts(self.model_runner.get_model())
             return f"{type(error).__name__}: {error}"
         return None
+
+    def load_original(self, folder: str) -> None:
+        """Replaces the weights by those of the model's own folder, a head that is tied to its embeddings included.
+
+        Files of such a model do not hold the head. Where vLLM packs it, as on a CPU, it would stay the head of the
+        weights before.
+
+        Args:
+            folder: The model's folder.
+        """
+        from vllm.model_executor.model_loader import get_model_loader
+
+        runner = self.model_runner
+        model_config = runner.vllm_config.model_config
+        # as `reload_weights` does with a path; before, it names the folder that was loaded last
+        model_config.model, model_config.model_weights, model_config.revision = folder, "", None
+        loader: Any = get_model_loader(runner.vllm_config.load_config)
+        tensors = loader.get_all_weights(model_config, runner.get_model())
+        tied = bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
+        self.reload_weights(weights_iterator=with_head(tensors) if tied else tensors)
+
+
+def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yields named tensors, and the embeddings once more as the head unless that is among them."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        if name == HEAD or name.endswith("embed_tokens.weight"):
+            found[name] = tensor
+        yield name, tensor
+    if HEAD not in found:
+        yield from ((HEAD, tensor) for tensor in found.values())
 
 
 def forget_parts(model: nn.Module) -> None:

@@ -205,9 +205,9 @@ class Gate:
                 if "invitation" in body:
                     status, content = await self._join(scope, body)
                 else:
-                    # without a path, vLLM would take those loaded last
-                    path = {"weights_path": body.get("folder") or self._serves["model"]}
-                    call = {"method": "reload_weights", "kwargs": path}
+                    call: dict[str, Any] = {"method": "load_original", "kwargs": {"folder": self._serves["model"]}}
+                    if "folder" in body:
+                        call = {"method": "reload_weights", "kwargs": {"weights_path": body["folder"]}}
                     status, content = await self._pass_on(scope, "/collective_rpc", call)
             finally:
                 self._loading = False
