@@ -34,6 +34,7 @@ def means(log):
     return {score.name: score.metrics["mean"].value for score in log.results.scores}
 
 
+@pytest.mark.slow
 def test_an_agent_scores_as_in_this_packages_evaluation(tmp_path):
     log = run(search("Demo", agent="single-search", options={"max_turns": 4}), tmp_path / "log", limit=4)
     task = load_task(find_env("Demo"), max_turns=4)
@@ -56,6 +57,7 @@ def test_a_model_scores_as_in_this_packages_evaluation(tmp_path):
     assert all(sample.messages[1].role == "assistant" for sample in log.samples)
 
 
+@pytest.mark.slow
 def test_the_roles_of_a_team_ask_inspects_model(tmp_path):
     asked = []
 
@@ -70,6 +72,7 @@ def test_the_roles_of_a_team_ask_inspects_model(tmp_path):
     assert sample.scores["outcome"].metadata["stop_reason"]
 
 
+@pytest.mark.slow
 def test_another_solvers_last_text_is_the_answer(tmp_path):
     says = iter(["I think <answer>Dunmere</answer>", "Dunmere"])
     task = search("Demo")

@@ -12,7 +12,7 @@ from scripts import SCRIPTS, agree, expected, register
 pytestmark = pytest.mark.filterwarnings("ignore")  # the packages warn of what is theirs to mend
 
 ADAPTERS = [
-    pytest.param("inspect"),
+    pytest.param("inspect", marks=pytest.mark.smoke),  # its first evaluation imports 4,000 modules of model providers
     *(pytest.param(name, marks=pytest.mark.adapter) for name in ("skyrl", "openrlhf", "verl", "openenv", "verifiers")),
 ]
 
