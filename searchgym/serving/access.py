@@ -47,7 +47,9 @@ class Access:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) == 1 and hmac.compare_digest(given[0], self._expected):
             return None
-        return _refused("this server needs a token: Authorization: Bearer TOKEN, with its SEARCHGYM_TOKEN", 401)
+        return _refused(
+            "this server needs a token: Authorization: Bearer TOKEN, where TOKEN is its SEARCHGYM_TOKEN", 401
+        )
 
     def _is_allowed(self, host: bytes) -> bool:
         """Returns whether the value of a ``Host`` header is allowed."""

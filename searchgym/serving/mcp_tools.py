@@ -94,7 +94,6 @@ class Tools:
     ) -> types.CallToolResult:
         """Answers a call of a tool."""
         given = asked.arguments or {}
-        await self._service.until_ready(WAIT)
         try:
             if asked.name == "search":
                 return _said(await self._search(given))
@@ -110,6 +109,7 @@ class Tools:
         _known(given, "query", "k")
         limit = self._service.limits.k
         query, k = _text(given, "query"), _number(given, "k", min(DEFAULT_K, limit), limit)
+        await self._service.until_ready(WAIT)
         (hits,) = await self._service.search([query], k)
         words = self._shown.snippet_words
         return [_row(snippet(hit, words) if words else hit) for hit in hits]
@@ -118,6 +118,7 @@ class Tools:
         """Returns a part of a page as a JSON object."""
         _known(given, "page", "part")
         target, part = _text(given, "page"), _number(given, "part", 1)
+        await self._service.until_ready(WAIT)
         pages = self._pages() if self._pages is not None else None
         if pages is None:
             raise _WrongArgumentError(f"the pages are loading for {self._service.loading_seconds:.0f} s: try again")

@@ -168,7 +168,7 @@ def test_a_served_model_calls_tools(tmp_path):
         options = VllmOptions(servers=[url])
         engine = start_engine(recipe.model, dtype=sampled_in(recipe), requests=4, options=options)
         training = VllmSampler(engine, ends=own.ends)
-        training.update({name: torch.zeros_like(own) for name, own in own.model.state_dict().items()}, 1)
+        training.update({name: torch.zeros_like(weight) for name, weight in own.model.state_dict().items()}, 1)
         training.close()
         again = said(messages[:1])
         assert again["message"]["tool_calls"][0]["function"] == made["function"]

@@ -404,7 +404,6 @@ def test_other_agents_get_the_original_weights_once_a_run_has_ended_or_is_not_he
             chat()
         now[0] += gate.LEASE
         assert chat() == [original, "/reset_prefix_cache", *["/v1/chat/completions"] * 2]
-        fake.answers["/reset_prefix_cache"] = [(200, {"success": True})]
         third = sampler_on(address)
         third.update(WEIGHTS, 3)
         third.close()

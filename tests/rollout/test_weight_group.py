@@ -11,7 +11,8 @@ from test_vllm_servers import ask, sampler_on
 
 from searchgym.errors import CardError, EngineLostError, ModelError, UsageError
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send, with_head
+from searchgym.rollout.transfer.folders import with_head
+from searchgym.rollout.transfer.group import Invitation, Receiver, joined, send
 from searchgym.rollout.vllm import server
 from searchgym.rollout.vllm.client import Client
 from searchgym.rollout.vllm.gate import RUN

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,8 @@ PREFIX: Final = "searchgym-weights-"
 """Prefix of the names of weight folders, followed by machine and process."""
 MEMORY: Final = Path("/dev/shm")
 """File system in memory, used for weight folders if there is room."""
+EMBEDDINGS: Final = "model.embed_tokens.weight"
+HEAD: Final = "lm_head.weight"
 MODEL: Final = "model.safetensors"
 """File of a weight folder with all weights of a model."""
 SUMS: Final = "sha256.json"
@@ -49,12 +51,7 @@ class Folders:
         Raises:
             DataError: The folders' place cannot hold them.
         """
-        whole = dict(state)
-        if (
-            "lm_head.weight" not in whole and "model.embed_tokens.weight" in whole
-        ):  # tied embeddings: vLLM loads both names
-            whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
-        return self.tensors(whole, MODEL, version)
+        return self.tensors(dict(with_head(state.items())), MODEL, version)
 
     def tensors(self, state: Mapping[str, Tensor], name: str, version: int, extra: Mapping[str, bytes] = {}) -> str:
         """Writes tensors to a safetensors file in a new folder.
@@ -144,6 +141,17 @@ def _write_tensors(
         folder.cleanup()
         raise _cannot_hold(where, version, size, error) from error
     return folder
+
+
+def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yields named tensors, and tied embeddings once more as the head, which is not among them: vLLM loads both."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        if name in (EMBEDDINGS, HEAD):
+            found[name] = tensor
+        yield name, tensor
+    if HEAD not in found and EMBEDDINGS in found:
+        yield HEAD, found[EMBEDDINGS]
 
 
 def _cannot_hold(place: Path, version: int, size: int, error: Exception) -> DataError:

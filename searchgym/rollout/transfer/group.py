@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -25,13 +25,12 @@ from torch import Tensor, nn
 from torch._C import _distributed_c10d as dist  # which torch.distributed shows without types
 
 from searchgym.errors import EngineLostError
+from searchgym.rollout.transfer.folders import with_head
 
 PATIENCE: Final = 300.0
 """Seconds for the processes to join, and for each tensor to arrive."""
 WORD: Final = 5.0
 """Seconds for a server to say why its processes left."""
-HEAD: Final = "lm_head.weight"
-"""Name of the weights that turn the last hidden state into logits."""
 GLANCE: Final = 0.01
 """Seconds between two looks at who has joined."""
 NCCL: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
@@ -147,19 +146,7 @@ class Receiver:
         model_config.model, model_config.model_weights, model_config.revision = folder, "", None
         loader: Any = get_model_loader(runner.vllm_config.load_config)
         tensors = loader.get_all_weights(model_config, runner.get_model())
-        tied = bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
-        self.reload_weights(weights_iterator=with_head(tensors) if tied else tensors)
-
-
-def with_head(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yields named tensors, and the embeddings once more as the head unless that is among them."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors:
-        if name == HEAD or name.endswith("embed_tokens.weight"):
-            found[name] = tensor
-        yield name, tensor
-    if HEAD not in found:
-        yield from ((HEAD, tensor) for tensor in found.values())
+        self.reload_weights(weights_iterator=with_head(tensors))
 
 
 def forget_parts(model: nn.Module) -> None:

@@ -102,8 +102,11 @@ class Gate:
                 raise RefusalError(401, f"refuses the key: set {KEY} to the server's, here and there")
             path = scope["path"]
             if not path.startswith(PREFIX):
-                if self._check(path, scope.get("method"), headers):
-                    await self._restore(scope)
+                if scope.get("method") == "POST":
+                    if path in CHATS and not self._in_use():
+                        await self._restore(scope)
+                    else:
+                        self._check(path, headers)
                 await self._app(scope, receive, send)
                 return
             status, content = await self._own(path.removeprefix(PREFIX), scope, receive, headers)
@@ -114,22 +117,13 @@ class Gate:
             status, content = error.status, json.dumps({"detail": error.detail}).encode()
         await _reply(send, status, content)
 
-    def _check(self, path: str, method: str | None, headers: Mapping[str, str]) -> bool:
-        """Refuses a call of vLLM's own that changes or samples by anyone but the training, or for other weights.
-
-        Returns:
-            Whether it is a call of OpenAI's interface, which is for the original weights.
-        """
-        if method != "POST":
-            return False
-        if path in CHATS and not self._in_use():
-            return True
+    def _check(self, path: str, headers: Mapping[str, str]) -> None:
+        """Refuses a call of vLLM's own that changes or samples by anyone but the training, or for other weights."""
         if RUN.lower() not in headers and not self._in_use():
             raise RefusalError(403, f"serves {' and '.join(sorted(CHATS))} to other programs, and {path} to trainings")
         self._check_run(headers)
         if path == GENERATE and (wanted := headers.get(WEIGHTS.lower(), "")) != self._weights:
             raise RefusalError(STALE, f"it has {_named(self._weights)}, the request is for {_named(wanted)}")
-        return False
 
     def _in_use(self) -> bool:
         """Returns whether a training uses the server and was heard of lately."""
