@@ -34,8 +34,10 @@ RUNGS: dict[str, list[str]] = {
     "lr 5e-6": ["optimizer.lr=5e-6"],
     "lr 2e-5": ["optimizer.lr=2e-5"],
     "lr 5e-5": ["optimizer.lr=5e-5"],
+    "lr 1e-4": ["optimizer.lr=1e-4"],
+    "lr 2e-4": ["optimizer.lr=2e-4"],
     "KL 0.01": ["loss.kl_coef=0.01"],
-    "16 attempts": ["rollout.questions=4", "rollout.attempts=16"],
+    "16 attempts": ["rollout.questions=8", "rollout.attempts=16"],
 }
 """Name of a rung to the values that it changes."""
 

@@ -5,8 +5,8 @@
 
 Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt), `demonstrations` (oracle episodes of
 the same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with
-rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages). `warm` is the model
-that all start from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and
+rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages), `selfplay` (smol-selfplay:
+questions by a proposer, credit for waypoints). `warm` is the model that all start from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and
 seed is scored once, after its last step: on test/ and, if SEARCHGYM_DATA is set, on HotpotQA's and
 2WikiMultihopQA's questions, with and without searches. Records are small and enough for the table: with --records,
 arms and seeds in it are not run again.
@@ -42,7 +42,7 @@ from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 
-ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds")
+ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay")
 PERMUTED = "credit.terms=[searchgym.practice.controls:permuted]"
 MAX_TOKENS = 64
 
@@ -53,6 +53,8 @@ Records = Mapping[tuple[str, int], dict[str, Any]]
 def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     """Returns the recipe of an arm that asks questions."""
     values = [*data_of(given.home), f"seed={seed}", f"model={given.model}"]
+    if arm == "selfplay":
+        return load_recipe("smol-selfplay", [*values, f"env_options={proposed(given.home)}", *given.set])
     if arm == "worlds":
         rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
         values += [
@@ -62,6 +64,15 @@ def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
         ]
     changed = {"permuted": [PERMUTED], "rejection": ["method=rejection"]}.get(arm, [])
     return load_recipe("smol-grpo", [*values, *changed, *given.set])
+
+
+def proposed(home: Path) -> str:
+    """Returns the environment of self-play: questions from the corpus, less the pages of all that is scored."""
+    scored = [home / name / "questions.jsonl" for name in ("validation", "test")]
+    if data := os.environ.get("SEARCHGYM_DATA"):
+        scored += [Path(data) / name / "questions.json" for name in ("hotpotqa", "2wikimultihopqa")]
+    options = {"corpus": str(home / "practice" / "corpus.jsonl"), "generated": {"hold_out": list(map(str, scored))}}
+    return json.dumps(options | RULES)
 
 
 def demonstrated(home: Path, model: str, folder: Path) -> int:

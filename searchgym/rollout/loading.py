@@ -106,6 +106,10 @@ def load_model(
     if missing := sorted(report["missing_keys"]):
         raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
     check_vocabulary(folder, tokenizer, model.get_input_embeddings().weight.shape[0])
+    if device.startswith("cuda"):
+        # cuDNN's attention plans every new shape anew. A cache that grows token by token has a new shape at each, and
+        # an update's rows have too: planning takes some ten times as long as the rest.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return model.to(device), tokenizer
 
 
