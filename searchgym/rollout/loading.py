@@ -106,10 +106,6 @@ def load_model(
     if missing := sorted(report["missing_keys"]):
         raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
     check_vocabulary(folder, tokenizer, model.get_input_embeddings().weight.shape[0])
-    if device.startswith("cuda"):
-        # cuDNN's attention plans every new shape anew. A cache that grows token by token has a new shape at each, and
-        # an update's rows have too: planning takes some ten times as long as the rest.
-        torch.backends.cuda.enable_cudnn_sdp(False)
     return model.to(device), tokenizer
 
 
@@ -208,11 +204,17 @@ def _load_adapted(
 def device_of(name: str) -> str:
     """Returns the torch device for ``auto``, ``cpu`` or ``cuda`` on this machine.
 
+    Before a GPU is used, attention by cuDNN is turned off in this process: it plans every new shape anew. A cache that
+    grows token by token has a new shape at each, and so have the rows of updates; planning them took ten times as long
+    as all the rest (docs/log.md).
+
     Raises:
         UsageError: A GPU is requested but torch finds none.
     """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    found = torch.cuda.is_available()
+    if name.startswith("cuda") and not found:
         raise UsageError(f"device {name}: torch {torch.__version__} finds no GPU here (searchgym doctor)")
-    return name
+    device = name if name != "auto" else "cuda" if found else "cpu"
+    if device.startswith("cuda"):
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return device

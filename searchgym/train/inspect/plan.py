@@ -19,7 +19,7 @@ import torch
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
 from searchgym.rollout.loading import DTYPES, device_of
-from searchgym.rollout.transformers.sampler import BATCH_TOKENS
+from searchgym.rollout.transformers.sampler import BATCH_TOKENS, MEMORY_SHARE
 from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
 from searchgym.train.inspect.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.memory import GIB
@@ -74,7 +74,7 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         parts = [part for own in engines for part in _engines(own, model_shape(own.model), count, gpu_gib)]
     else:
         device = _devices(recipe.rollout.device, 1, count)[0]
-        parts = [part for key in keys for part in _sampler(key.recipe, model_shape(key.recipe.model), device)]
+        parts = [part for key in keys for part in _sampler(key.recipe, model_shape(key.recipe.model), device, gpu_gib)]
     ranks = {device: devices.count(device) for device in devices}
     for device, number in ranks.items():
         if device != "cpu":
@@ -162,11 +162,13 @@ def _bytes(dtype: str) -> int:
     return torch.empty(0, dtype=DTYPES[dtype]).element_size()
 
 
-def _sampler(recipe: Recipe, shape: Shape, device: str) -> list[Part]:
+def _sampler(recipe: Recipe, shape: Shape, device: str, gpu_gib: float) -> list[Part]:
     """Returns what the sampler takes; its weights are there all the time, keys and values while it samples."""
     size = _bytes(recipe.learner.dtype)
     weights = shape.parameters * size / GIB
-    kept = BATCH_TOKENS * 2 * shape.layers * shape.kv_width * size / GIB
+    per_token = 2 * shape.layers * shape.kv_width * size / GIB
+    on_gpu = min(BATCH_TOKENS["cuda"] * per_token, MEMORY_SHARE * gpu_gib)
+    kept = BATCH_TOKENS["cpu"] * per_token if device == "cpu" else on_gpu
     logits = recipe.rollout.concurrency * shape.vocabulary * 4 * LIVE_LOGITS / GIB
     return [
         Part(device, "sampler: weights", weights),
@@ -192,7 +194,7 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
         return [way, Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
     parts = [way]
     share, phases = options.gpu_share * gpu_gib, ("draw",) if options.sleep else PHASES
-    need = weights + per_token * (options.max_context or BATCH_TOKENS)
+    need = weights + per_token * (options.max_context or BATCH_TOKENS["cpu"])
     if need > share:
         why = f"its weights and one full context take {need:.1f} GiB"
         raise UsageError(f"rollout.vllm.gpu_share {options.gpu_share:g} is {share:.1f} GiB of a GPU, too little: {why}")
