@@ -36,10 +36,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="PNG file to draw")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    metrics = {run.name: [row for _, row in iter_jsonl(run / "metrics.jsonl")] for run in args.runs}
+    metrics = {name_of(run): [row for _, row in iter_jsonl(run / "metrics.jsonl")] for run in args.runs}
     emit_rows([row_of(name, rows) for name, rows in metrics.items()], args.json, "results", "curves of trainings")
     if args.out:
         draw(metrics, args.out)
+
+
+def name_of(run: Path) -> str:
+    """Returns the name of a run's panel; scripts keep the run itself in a folder ``train`` below the name."""
+    return run.parent.name if run.name == "train" else run.name
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:

@@ -5,11 +5,11 @@
 
 Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt), `demonstrations` (oracle episodes of
 the same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with
-rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages), `selfplay` (smol-selfplay:
-questions by a proposer, credit for waypoints). `warm` is the model that all start from. `--home` holds practice/, validation/ and test/ of `searchgym questions select`. Each arm and
-seed is scored once, after its last step: on test/ and, if SEARCHGYM_DATA is set, on HotpotQA's and
-2WikiMultihopQA's questions, with and without searches. Records are small and enough for the table: with --records,
-arms and seeds in it are not run again.
+rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages), `selfplay`
+(smol-selfplay: questions by a proposer, credit for waypoints). `warm` is the model that all start from. `--home` holds
+practice/, validation/ and test/ of `searchgym questions select`. Each arm and seed is scored once, after its last step:
+on test/ and, if SEARCHGYM_DATA is set, on HotpotQA's and 2WikiMultihopQA's questions, with and without searches.
+Records are small and enough for the table: with --records, arms and seeds in it are not run again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
             f"env_options={{world: {{level: full, split: train, size: 2000, seed: {seed + 1}}}, {rules}}}",
             "validation.env_options={world: {level: full, split: validation, size: 100, seed: 1}}",
         ]
-    changed = {"permuted": [PERMUTED], "rejection": ["method=rejection"]}.get(arm, [])
+    changed = {
+        "permuted": [PERMUTED],
+        "rejection": ["method=rejection", "loss.importance_cap=null", "rollout.resample=0"],
+    }.get(arm, [])
     return load_recipe("smol-grpo", [*values, *changed, *given.set])
 
 

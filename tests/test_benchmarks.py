@@ -281,21 +281,20 @@ def test_a_ladder_of_two_rungs(practised):
 
 
 @pytest.mark.slow
-def test_a_study_of_five_arms(practised):
+def test_a_study_of_all_arms(practised):
     out = practised / "study"
-    given = ["warm", "grpo", "demonstrations", "permuted", "worlds", "--seeds", "0", "--home", str(practised)]
+    arms = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay")
+    given = [*arms, "--seeds", "0", "--home", str(practised)]
     given += ["--corpus", str(practised / "corpus.jsonl"), "--model", "tiny", "--out", str(out), "--json"]
     given += ["--set", *SMALL, "--shown", "learner.frozen_layers=0"]
     found = here("real_training.py", *given)
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     assert {(row["arm"], row["set"]) for row in result["results"]} == {
-        (arm, f"generated {agent}")
-        for arm in ("warm", "grpo", "demonstrations", "permuted", "worlds")
-        for agent in ("search-r1", "direct")
+        (arm, f"generated {agent}") for arm in arms for agent in ("search-r1", "direct")
     }
     records = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
-    assert set(records) == {"warm-0", "grpo-0", "demonstrations-0", "permuted-0", "worlds-0"}
+    assert set(records) == {f"{arm}-0" for arm in arms}
     read = [records[f"{arm}-0"]["tokens_read"] for arm in ("grpo", "demonstrations")]
     assert 0.5 < read[1] / read[0] < 2  # as near as whole steps of eight demonstrations come
     assert load_recipe(str(out / "worlds-0" / "train" / "recipe.yaml")).env == "searchgym/WorldFull-v0"

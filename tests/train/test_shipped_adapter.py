@@ -1,4 +1,4 @@
-"""The adapter that ships: its card, its size, that its model loads, and what its practice holds."""
+"""The adapters that ship: their cards, their size, and what their practice holds."""
 
 import os
 import re
@@ -17,17 +17,18 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 
 CARD = list_cards("models")["smollm2-searcher"]
-FOLDER = CARD.parent
 DATA = os.environ.get("SEARCHGYM_DATA")
 
 
-def test_the_card_is_of_these_files():
-    card = load_model_card(CARD)
-    assert isinstance(card, AdapterCard) and is_adapter(FOLDER)
-    weights = FOLDER / "adapter_model.safetensors"
+@pytest.mark.parametrize("name", ["smollm2-searcher", "smollm2-grpo"])
+def test_the_card_is_of_these_files(name):
+    path = list_cards("models")[name]
+    card, folder = load_model_card(path), path.parent
+    assert isinstance(card, AdapterCard) and is_adapter(folder)
+    weights = folder / "adapter_model.safetensors"
     assert card.sha256 == sha256_file(weights)
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 25_000_000
-    assert adapter_base(FOLDER) == card.base == "smollm2"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 25_000_000
+    assert adapter_base(folder) == card.base == "smollm2"
     assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in [*card.trained_on.values(), *card.held_out.values()])
 
 
@@ -56,3 +57,19 @@ def test_practice_is_made_again_and_holds_nothing_of_the_evaluation(tmp_path, mo
     titles = {title.casefold().strip() for text in texts for title in re.findall(r"Doc \d+\(Title: (.*?)\) ", text)}
     assert len(titles) > 500 and not titles & gold
     assert not [question.text for question in kept for text in texts if question.text in text]
+
+
+def test_the_questions_of_reinforcement_are_those_of_the_card_and_of_no_evaluation_page():
+    """What `smollm2-grpo` was trained on: chosen questions of the train split, of which no page is one of the test."""
+    card = load_model_card(list_cards("models")["smollm2-grpo"])
+    assert isinstance(card, AdapterCard)
+    ((name, sha256),) = card.trained_on.items()
+    file = Path(__file__).parents[2] / name
+    assert sha256_file(file) == sha256
+    practice = read_questions(file)
+    assert len(practice) == 211 and all(question.metadata["split"] == "train" for question in practice)
+    assert all(0.125 <= rate <= 0.75 for question in practice for rate in question.metadata["pass_rates"])
+    if DATA:
+        kept = [question for held in card.held_out for question in read_questions(Path(DATA) / held)]
+        gold = {title for question in kept for title in question.gold_titles}
+        assert len(gold) > 300 and not gold & {title for question in practice for title in question.gold_titles}
