@@ -15,6 +15,7 @@ from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.practice.selection import Selection
 from searchgym.questions.generate import USUAL, Plan
 from searchgym.rollout.folders import model_folder
+from searchgym.rollout.sampler import Dtype
 from searchgym.train.recipe.load import load_recipe, override_values
 from searchgym.train.recipe.recipe import Recipe, recipe_keys
 from searchgym.yaml_reader import read_yaml
@@ -108,6 +109,11 @@ class Pipeline:
     def recipe(self) -> Recipe:
         """The recipe of the reinforcement learning, with its values."""
         return load_recipe(self.reinforce.recipe, self.reinforce.values)
+
+    @property
+    def dtype(self) -> Dtype:
+        """Data type that the pipeline's models are sampled in: that of their training."""
+        return "bfloat16" if self.recipe.optimizer.autocast else "float32"
 
     @property
     def choice(self) -> Selection:

@@ -38,7 +38,7 @@ def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out:
     rules = {name: value for name, value in rules.items() if isinstance(value, (int, str))}
     told = "".join(f" --{name.replace('_', '-')} {value}" for name, value in rules.items())
     command = f"searchgym eval --questions FILE --corpus {pipeline.corpus} --agent {pipeline.recipe.agent}"
-    lines += ["```bash", f"{command} --model {done['adapter']['adapter']}{told} --dtype bfloat16", "```"]
+    lines += ["```bash", f"{command} --model {done['adapter']['adapter']}{told} --dtype {pipeline.dtype}", "```"]
     with write_atomic(out / REPORT) as file:
         file.write(("\n".join(lines) + "\n").encode())
     return out / REPORT

@@ -113,7 +113,7 @@ class Work:
         """Loads a model for the roles of an agent, the recipe's by default, and closes it when the block ends."""
         recipe = self.recipe
         chosen = with_max_tokens(load_agent(agent or recipe.agent), recipe.rollout.max_tokens)
-        how = Loading(dtype="bfloat16" if recipe.optimizer.autocast else "float32")
+        how = Loading(dtype=self.pipeline.dtype)
         with opened_models(dict.fromkeys(chosen.roles, name), task.rules.protocol, how) as models:
             yield chosen, models
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,8 @@ import torch
 from searchgym.practice.pipeline import Pipeline
 from searchgym.practice.selection import Selection
 from searchgym.rollout.loading import device_of
-from searchgym.rollout.sampler import SampleRequest, Sampling
+from searchgym.rollout.sampler import Dtype, SampleRequest, Sampling
+from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import load_sampler
 
 CONTEXT: Final = 256
@@ -25,6 +27,8 @@ EPISODE_READ: Final = 900
 EPISODE_WRITTEN: Final = 60
 READING: Final = 350
 """Tokens of a context of reading practice."""
+IN_FLOAT32: Final = "optimizer.autocast=null"
+"""Value of a recipe; a later value replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,21 @@ class Speeds:
         return count * (EPISODE_READ / self.read + EPISODE_WRITTEN / self.written)
 
 
-def measure(model: str) -> Speeds:
-    """Times a model: it reads, writes and learns for a few seconds."""
-    sampler, tokenizer = load_sampler(model, "bfloat16", device=device_of("auto"))
+def for_this_machine(pipeline: Pipeline) -> Pipeline:
+    """Returns a pipeline that trains in float32 where a CPU only emulates bfloat16, unless its values say otherwise."""
+    if not emulates_bfloat16():
+        return pipeline
+    shown, reinforce = pipeline.demonstrations, pipeline.reinforce
+    return dataclasses.replace(
+        pipeline,
+        demonstrations=dataclasses.replace(shown, values=[IN_FLOAT32, *shown.values]),
+        reinforce=dataclasses.replace(reinforce, values=[IN_FLOAT32, *reinforce.values]),
+    )
+
+
+def measure(model: str, dtype: Dtype) -> Speeds:
+    """Times a model in a data type: it reads, writes and learns for a few seconds."""
+    sampler, tokenizer = load_sampler(model, dtype, device=device_of("auto"))
     try:
         rng = np.random.default_rng(0)
         ids = rng.integers(100, len(tokenizer) - 100, (ROWS, CONTEXT)).astype(np.int32)

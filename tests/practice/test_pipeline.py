@@ -15,10 +15,11 @@ from searchgym.cards import WorldSpec, list_cards
 from searchgym.cli.training.own import is_pipeline
 from searchgym.corpora.worlds import build_world
 from searchgym.errors import CardError, DataMissingError, RunExistsError, UnknownNameError, UsageError
+from searchgym.practice import timing
 from searchgym.practice.pipeline import Pipeline, load_pipeline
 from searchgym.practice.report import write_report
 from searchgym.practice.stages import ORDER, Work, opened
-from searchgym.practice.timing import Speeds, expected, measure
+from searchgym.practice.timing import Speeds, expected, for_this_machine, measure
 from searchgym.rollout.loading import load_model
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter
 from searchgym.train.recipe.options import LoraOptions
@@ -97,8 +98,23 @@ def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
     save_file(adapter_weights(model.state_dict()), saved / "adapter_model.safetensors")
     written = {**adapter_config(LoraOptions(rank=2)), "base_model_name_or_path": "tiny"}
     (saved / "adapter_config.json").write_text(json.dumps(written))
-    speeds = measure(str(saved))
+    speeds = measure(str(saved), "float32")
     assert min(speeds.read, speeds.written, speeds.learnt) > 0 and speeds.read > speeds.written
+
+
+@pytest.mark.parametrize(("emulated", "given", "dtype"), [
+    (False, [], "bfloat16"),
+    (True, [], "float32"),
+    (True, ["optimizer.autocast=bfloat16"], "bfloat16"),
+])  # fmt: skip
+def test_a_cpu_that_emulates_bfloat16_trains_and_samples_in_float32(tmp_path, monkeypatch, emulated, given, dtype):
+    monkeypatch.setattr(timing, "emulates_bfloat16", lambda: emulated)
+    values = [f"corpus={tmp_path}", f"reinforce.values=[{', '.join(['steps=3', *given])}]"]
+    asked = load_pipeline("smol-own", values)
+    pipeline = for_this_machine(asked)
+    assert (pipeline.dtype, pipeline.recipe.steps) == (dtype, 3)
+    assert (pipeline == asked) is not emulated
+    assert pipeline.demonstrations.values == (["optimizer.autocast=null"] if emulated else [])
 
 
 def test_the_estimate_by_hand(tmp_path):

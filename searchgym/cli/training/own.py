@@ -34,7 +34,9 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.practice.report import write_report
         from searchgym.practice.stages import ORDER, Work, opened, run_pipeline
+        from searchgym.practice.timing import for_this_machine
 
+        pipeline = for_this_machine(pipeline)
         with stages() as progress:
             work = Work(pipeline, folder.resolve(), progress, training_steps, say)
             try:
@@ -66,7 +68,7 @@ def _say_times(work: Any, left: Sequence[str]) -> None:
     if not {"reader", "searcher", "selected", "reinforced", "scores"} & set(left):
         return
     say("timing the model on this machine ...")
-    seconds = expected(work.pipeline, measure(work.pipeline.model))
+    seconds = expected(work.pipeline, measure(work.pipeline.model, work.pipeline.dtype))
     parts = [f"{name} {duration(seconds[name])}" for name in left if name in seconds]
     whole = sum(seconds[name] for name in left if name in seconds)
     say(f"about {duration(whole)} in all, if the corpus gives enough questions: {', '.join(parts)}")
