@@ -38,9 +38,12 @@ from searchgym.rollout.transformers.precision import mixed_precision, round_matr
 from searchgym.rollout.transformers.prefix_store import PrefixStore
 from searchgym.rollout.transformers.running_batch import Row, RunningBatch
 
-BATCH_TOKENS: Final = {"cpu": 65_536, "cuda": 262_144}
-"""Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given, by the
-type of the device: a GPU takes about as long for a step of many rows as for one of few."""
+BATCH_TOKENS: Final = 65_536
+"""Upper bound of the tokens in a running batch, and of those kept from earlier requests, where none is given."""
+GPU_TOKENS: Final = 262_144
+"""The same on a GPU, which takes about as long for a step of many rows as for one of few; see `GPU_SHARE`."""
+GPU_SHARE: Final = 1 / 24
+"""Share of a GPU's memory within which batches may grow beyond `BATCH_TOKENS`."""
 MEMORY_SHARE: Final = 1 / 16
 """Share of the machine's memory that the keys and values of a running batch may take, and those kept as much again."""
 PREFILL_TOKENS: Final = {"cpu": 2048, "cuda": 16_384}
@@ -311,8 +314,14 @@ def affordable_tokens(model: PreTrainedModel) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     per_token = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
-    affordable = int(device_memory(model.device) * MEMORY_SHARE) // int(per_token)
-    return max(1, min(BATCH_TOKENS[model.device.type], affordable))
+    return most_tokens(int(per_token), device_memory(model.device), on_gpu=model.device.type == "cuda")
+
+
+def most_tokens(per_token: float, memory: float, on_gpu: bool) -> int:
+    """Returns how many tokens' keys and values a device of some memory keeps; both numbers are of the same unit."""
+    usual = min(BATCH_TOKENS, memory * MEMORY_SHARE // per_token)
+    more = min(GPU_TOKENS, memory * GPU_SHARE // per_token) if on_gpu else 0
+    return max(1, int(max(usual, more)))
 
 
 def device_memory(device: torch.device) -> int:

@@ -19,7 +19,7 @@ import torch
 from searchgym.agents.base import load_agent
 from searchgym.errors import UsageError
 from searchgym.rollout.loading import DTYPES, device_of
-from searchgym.rollout.transformers.sampler import BATCH_TOKENS, MEMORY_SHARE
+from searchgym.rollout.transformers.sampler import BATCH_TOKENS, most_tokens
 from searchgym.rollout.vllm.start import gpus_of, samples_by_vllm
 from searchgym.train.inspect.shapes import Shape, adapter_parameters, model_shape
 from searchgym.train.memory import GIB
@@ -167,8 +167,8 @@ def _sampler(recipe: Recipe, shape: Shape, device: str, gpu_gib: float) -> list[
     size = _bytes(recipe.learner.dtype)
     weights = shape.parameters * size / GIB
     per_token = 2 * shape.layers * shape.kv_width * size / GIB
-    on_gpu = min(BATCH_TOKENS["cuda"] * per_token, MEMORY_SHARE * gpu_gib)
-    kept = BATCH_TOKENS["cpu"] * per_token if device == "cpu" else on_gpu
+    tokens = BATCH_TOKENS if device == "cpu" else most_tokens(per_token, gpu_gib, on_gpu=True)
+    kept = tokens * per_token
     logits = recipe.rollout.concurrency * shape.vocabulary * 4 * LIVE_LOGITS / GIB
     return [
         Part(device, "sampler: weights", weights),
@@ -194,7 +194,7 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
         return [way, Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
     parts = [way]
     share, phases = options.gpu_share * gpu_gib, ("draw",) if options.sleep else PHASES
-    need = weights + per_token * (options.max_context or BATCH_TOKENS["cpu"])
+    need = weights + per_token * (options.max_context or BATCH_TOKENS)
     if need > share:
         why = f"its weights and one full context take {need:.1f} GiB"
         raise UsageError(f"rollout.vllm.gpu_share {options.gpu_share:g} is {share:.1f} GiB of a GPU, too little: {why}")
