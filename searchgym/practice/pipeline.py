@@ -113,7 +113,7 @@ class Pipeline:
     @property
     def dtype(self) -> Dtype:
         """Data type that the pipeline's models are sampled in: that of their training."""
-        return "bfloat16" if self.recipe.optimizer.autocast else "float32"
+        return self.recipe.optimizer.autocast or "float32"
 
     @property
     def choice(self) -> Selection:

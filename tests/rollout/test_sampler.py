@@ -341,7 +341,7 @@ def test_equal_prompts_are_read_once_and_long_ones_in_several_passes():
     passes = recorded(own)
     prompts = [prompt(700, n) for n in range(4)]
     own.sample([SampleRequest(prompts[n % 4], Sampling(1), seed=n) for n in range(16)])
-    rows = PREFILL_TOKENS["cpu"] // 700
+    rows = PREFILL_TOKENS // 700
     assert passes == [(rows, 700, 0)] * (4 // rows)
 
 

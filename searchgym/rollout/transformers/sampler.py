@@ -46,8 +46,10 @@ GPU_SHARE: Final = 1 / 24
 """Share of a GPU's memory within which batches may grow beyond `BATCH_TOKENS`."""
 MEMORY_SHARE: Final = 1 / 16
 """Share of the machine's memory that the keys and values of a running batch may take, and those kept as much again."""
-PREFILL_TOKENS: Final = {"cpu": 2048, "cuda": 16_384}
+PREFILL_TOKENS: Final = 2048
 """Maximum tokens, padding included, of one forward pass over prompts (a longer prompt is passed alone)."""
+GPU_PREFILL_TOKENS: Final = 16_384
+"""The same on a GPU."""
 
 
 class TransformersSampler:
@@ -270,7 +272,7 @@ class TransformersSampler:
         distinct = {prompt.tobytes(): prompt for prompt in prompts}
         unseen = {key: len(prompt) - self._store.longest(prompt)[0] for key, prompt in distinct.items()}
         done: dict[bytes, tuple[Tensor, RowCache]] = {}
-        most = PREFILL_TOKENS[self.model.device.type]
+        most = GPU_PREFILL_TOKENS if self.model.device.type == "cuda" else PREFILL_TOKENS
         for keys in _chunks(sorted(distinct, key=lambda key: -unseen[key]), unseen, most):
             chunk = [distinct[key] for key in keys]
             logits, caches = self._prefill_chunk(chunk)
