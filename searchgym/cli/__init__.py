@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from searchgym import background
 from searchgym.cli import data, generated, index, models, run, serve, train
 from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
@@ -69,6 +70,15 @@ def root(
     elif context.invoked_subcommand is None:
         print(context.get_help())  # noqa: T201
         raise typer.Exit(2)
+
+
+def program() -> NoReturn:
+    """Runs the command line and ends the program, even while a model or a retriever still computes."""
+    try:
+        main()
+    except SystemExit as end:
+        background.leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    background.leave(0)
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -307,3 +309,46 @@ def test_an_interrupt_does_not_wait_for_a_call_that_is_under_way():
     with pytest.raises(TimeoutError):
         asyncio.run(main())  # with a joined thread this would take a minute
     release.set()
+
+
+ENDING = """
+import asyncio, atexit, sys, threading
+from searchgym import background
+from searchgym.rollout.batcher import Batcher
+
+exiting, never = threading.Event(), threading.Event()
+
+def stream(pull, deliver):
+    for key, request in pull():
+        deliver(key, request)
+    exiting.wait(60)
+    never.wait(60 if sys.argv[1] == "hangs" else 0.2)  # like freeing what the sampler held, in many small parts
+    sys.stdout.write("freed")
+    sys.stdout.flush()
+
+background.GRACE = 0.1 if sys.argv[1] == "hangs" else 60
+assert asyncio.run(Batcher(len, stream=stream).ask(5)) == 5
+atexit.register(exiting.set)  # called before what was registered earlier
+"""
+
+
+@pytest.mark.parametrize(("case", "printed"), [("frees", "freed"), ("hangs", "")])
+def test_the_exit_waits_for_a_thread_that_still_frees_its_tensors_but_not_for_one_that_hangs(case, printed):
+    ended = subprocess.run([sys.executable, "-c", ENDING, case], capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, printed, "")
+
+
+LEAVING = """
+import atexit, threading
+from searchgym import background
+
+background.GRACE = 0.1
+background.start(threading.Event().wait, "hangs")
+atexit.register(print, "cleaned up", end="")
+background.leave(130)
+"""
+
+
+def test_a_program_with_a_thread_that_hangs_leaves_with_its_status_and_cleans_up():
+    ended = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "cleaned up", "")

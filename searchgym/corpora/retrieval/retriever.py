@@ -6,11 +6,11 @@ the deadline, retries faults and checks the reply, so that a fault never becomes
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
+from searchgym import background
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
@@ -152,8 +152,7 @@ def call_within(call: Callable[[], Result], seconds: float) -> Result:
         except BaseException as error:
             failed.append(error)
 
-    thread = threading.Thread(target=run, name="searchgym-call", daemon=True)
-    thread.start()
+    thread = background.start(run, "searchgym-call")
     thread.join(max(seconds, 0.0))
     if failed and isinstance(failed[0], Exception):
         raise failed[0]
