@@ -405,6 +405,24 @@ def test_two_warm_starts_that_are_not_repeated(tmp_path):
     assert other.returncode == 2 and "another --out" in other.stderr
 
 
+def test_episodes_of_two_runs_stand_side_by_side(tmp_path):
+    questions = [{"id": f"q{n}", "question": f"Who | {n}?", "golden_answers": ["Ada", "Ada L."]} for n in range(4)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    wrong = {"searches": [], "answer": None, "scores": {"em": 0.0}}
+    right = {"searches": [{"query": "a"}, {"query": "b"}], "answer": {"text": "Ada"}, "scores": {"em": 1.0}}
+    for name, ids, told in (("before", "031", wrong), ("after", "1230", right)):
+        rows = [{"question_id": f"q{n}"} | told for n in ids]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [str(tmp_path / "before"), str(tmp_path / "after"), "--questions", str(tmp_path / "test.jsonl")]
+    printed = here("side_by_side.py", *given, "--n", "2").stdout.splitlines()
+    assert printed[2:] == [f"| Who / {n}? | Ada, Ada L. |  → no answer (wrong) | a; b → Ada (right) |" for n in (0, 1)]
+    assert [row["question"] for row in json.loads(here("side_by_side.py", *given, "--json").stdout)["results"]] == [
+        "Who | 0?",
+        "Who | 1?",
+        "Who | 3?",
+    ]
+
+
 @pytest.mark.slow
 def test_masked_spans_are_counted_and_printed(tmp_path):
     write_corpus(tmp_path / "corpus.jsonl", linked_pages(12))

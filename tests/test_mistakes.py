@@ -46,6 +46,8 @@ MISTAKES = [
     ([*EVAL, "--agnt", "x"], 2, "No such option: --agnt"),
     ([*EVAL, "--questions", "none.json"], 1, "none.json: no such file"),
     ([*EVAL, "--corpus", "none.jsonl"], 1, "none.jsonl: no such corpus file"),
+    ([*EVAL, "--corpus", "none/"], 1, "none: no such corpus file or folder"),
+    ([*EVAL, "--corpus", "none"], 2, "unknown corpus file, folder or card 'none'"),
     ([*EVAL, "--retriever", "bm52"], 2, "did you mean 'bm25'"),
     ([*EVAL, "--retriever", "bad.yaml"], 1, "bad.yaml: unknown key 'k2'; did you mean 'k1'"),
     ([*EVAL, "--reward", "best"], 2, "unknown reward 'best'"),

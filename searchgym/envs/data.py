@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.cards import CorpusCard, data_file, find_card, list_cards, load_card
 from searchgym.corpora.own import home
-from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
+from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.corpora.retrieval.backends import Progress
@@ -40,8 +40,10 @@ def find_corpus(name: str) -> Path:
         return _corpus_file(name)
     if path.exists():
         return path
-    if path.suffix or len(path.parts) > 1:
-        raise DataMissingError("no such corpus file or index folder: check its name", path)
+    if path.suffix or "/" in name:
+        raise DataMissingError("no such corpus file or folder: check its name", path)
+    if name not in (known := list_cards("corpora")):
+        raise UnknownNameError("corpus file, folder or card", name, known)
     return _corpus_file(name)
 
 

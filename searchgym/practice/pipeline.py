@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cards import build, find_card
+from searchgym.corpora.documents import convert_documents, is_documents
 from searchgym.envs.data import find_corpus
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.practice.selection import Selection
@@ -155,10 +156,13 @@ def _absolute(pipeline: Pipeline) -> Pipeline:
     """Returns a pipeline whose files are there, named by absolute paths, so that it resumes from any folder.
 
     Raises:
+        DataError: The folder of documents holds none.
         DataMissingError: The corpus, a file of held-out questions or the model is not there.
         UnknownNameError: The corpus or the model is neither there nor known by that name.
     """
     corpus = find_corpus(pipeline.corpus)
+    if is_documents(corpus):
+        next(convert_documents(corpus), None)  # refuses a folder without documents, before anything is loaded
     for file in pipeline.hold_out:
         if not Path(file).is_file():
             raise DataMissingError("no such question file: check hold_out", file)

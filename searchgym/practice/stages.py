@@ -315,17 +315,22 @@ def run_pipeline(work: Work) -> dict[str, Any]:
     Raises:
         UsageError: The corpus gives no questions.
     """
-    for number, (name, stage) in enumerate(ORDER.items(), start=1):
-        if name in work.done:
-            continue
-        work.say(f"stage {number} of {len(ORDER)}: {name}")
-        started = time.perf_counter()
-        did = stage(work)
-        work.done[name] = did | {"seconds": round(time.perf_counter() - started, 1)}
-        write_json(work.out / DONE, work.done)
-        if why := did.get("left_out"):
-            work.say(f"  left out: {why}")
+    for name in ORDER:
+        run_stage(work, name)
     return work.done
+
+
+def run_stage(work: Work, name: str) -> None:
+    """Runs one stage unless it is finished; the earlier ones must be."""
+    if name in work.done:
+        return
+    work.say(f"stage {list(ORDER).index(name) + 1} of {len(ORDER)}: {name}")
+    started = time.perf_counter()
+    did = ORDER[name](work)
+    work.done[name] = did | {"seconds": round(time.perf_counter() - started, 1)}
+    write_json(work.out / DONE, work.done)
+    if why := did.get("left_out"):
+        work.say(f"  left out: {why}")
 
 
 @contextlib.contextmanager

@@ -212,7 +212,8 @@ def _why(made: QuestionSet, facts: Facts, passages: int) -> str:
         f"{name}: " + (", ".join(f"{rule} {count}" for rule, count in Counter(counts).most_common(4)) or "none")
         for name, counts in (("links refused", facts.refused_links), ("drafts refused", filters))
     ]
-    return f"{passages} passages, {made.links} links and {len(made.triples)} facts; " + "; ".join(took)
+    found = f"{passages} passages, {made.links} links and {len(made.triples)} facts"
+    return f"{found}; {'; '.join(took)}: give more passages, in which the titles of others occur"
 
 
 # -- one stratum ---------------------------------------------------------------------------------------------------

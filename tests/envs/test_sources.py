@@ -164,7 +164,11 @@ def test_the_record_of_an_evaluation_names_its_sources(tmp_path):
         ({"web": {"corpus": None}}, UsageError, r"^test/Small-v0: retrievers\.web: corpus= is a path"),
         ({"web": {"corpus": "demo", "top_k": 3}}, UsageError, r"retrievers\.web has top_k: expected corpus, retriever"),
         ({"web": {"corpus": "demo", "retriever": "bm26"}}, UsageError, "did you mean 'bm25'"),
-        ({"web": {"corpus": "dem"}}, UsageError, r"retrievers\.web: unknown corpus card 'dem'; did you mean 'demo'"),
+        (
+            {"web": {"corpus": "dem"}},
+            UsageError,
+            r"retrievers\.web: unknown corpus file, folder or card 'dem'; did you mean 'demo'",
+        ),
         ({"web": {"corpus": "no/where.jsonl"}}, DataMissingError, r"no/where\.jsonl"),
         ({"web": "bm26"}, UsageError, "unknown retriever card 'bm26'; did you mean 'bm25'"),
         ({"web": {"kind": "bm26"}}, UsageError, "unknown kind of retriever"),

@@ -12,14 +12,24 @@ import yaml
 from safetensors.torch import save_file
 
 from searchgym.cards import WorldSpec, list_cards
-from searchgym.cli.training.own import is_pipeline
+from searchgym.cli.training.own import is_pipeline, train_pipeline
+from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.worlds import build_world
-from searchgym.errors import CardError, DataMissingError, RunExistsError, UnknownNameError, UsageError
+from searchgym.errors import (
+    CardError,
+    DataError,
+    DataMissingError,
+    RunExistsError,
+    SearchGymError,
+    UnknownNameError,
+    UsageError,
+)
 from searchgym.practice import timing
 from searchgym.practice.pipeline import Pipeline, load_pipeline
 from searchgym.practice.report import write_report
 from searchgym.practice.stages import ORDER, Work, opened
 from searchgym.practice.timing import Speeds, expected, for_this_machine, measure
+from searchgym.records import Passage
 from searchgym.rollout.loading import load_model
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter
 from searchgym.train.recipe.options import LoraOptions
@@ -48,7 +58,7 @@ def documents(tmp_path):
 @pytest.mark.parametrize("name", sorted(list_cards("pipelines")))
 def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
     assert is_pipeline(name) and not is_pipeline("tiny-grpo")
-    pipeline = load_pipeline(name, [f"corpus={tmp_path}", "questions.n=7", "env_options={top_k: 2}"])
+    pipeline = load_pipeline(name, ["corpus=demo", "questions.n=7", "env_options={top_k: 2}"])
     assert pipeline.plan.n == 7 and pipeline.plan.top_k == 2
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump({"name": "x", "summary": "y", "reinforce": {}}))
@@ -74,15 +84,29 @@ def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
         (["corpus"], CardError, "expected key=value"),
     ],
 )
-def test_wrong_values_are_refused_before_anything_is_loaded(values, kind, said, tmp_path):
+def test_wrong_values_are_refused_before_anything_is_loaded(values, kind, said):
     named = not values or any(value.startswith("corpus") for value in values)
     with pytest.raises(kind, match=re.escape(said)):
-        load_pipeline("smol-own", values if named else [f"corpus={tmp_path}", *values])
+        load_pipeline("smol-own", values if named else ["corpus=demo", *values])
+
+
+def test_a_folder_without_documents_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(DataError, match="holds no documents"):
+        load_pipeline("smol-own", [f"corpus={tmp_path}"])
+
+
+@pytest.mark.parametrize("pages", [["A page about nothing."], []])
+def test_a_corpus_without_questions_is_told_before_the_model_is_timed(pages, tmp_path, capsys):
+    write_corpus(tmp_path / "notes.jsonl", [Passage(str(n), f"Page {n}", text) for n, text in enumerate(pages)])
+    with pytest.raises(SearchGymError):
+        train_pipeline("smol-own", [f"corpus={tmp_path / 'notes.jsonl'}", "model=tiny"], tmp_path / "own", False, False)
+    assert "timing" not in capsys.readouterr().err
 
 
 def test_files_are_named_by_absolute_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "page.md").write_text("# A page")
     (tmp_path / "eval.jsonl").touch()
     pipeline = load_pipeline("smol-own", ["corpus=notes", "hold_out=[eval.jsonl]", "model=tiny"])
     assert (pipeline.corpus, pipeline.hold_out) == (str(tmp_path / "notes"), [str(tmp_path / "eval.jsonl")])
@@ -107,9 +131,9 @@ def test_an_adapter_is_timed_as_a_whole_model_is(tmp_path):
     (True, [], "float32"),
     (True, ["optimizer.autocast=bfloat16"], "bfloat16"),
 ])  # fmt: skip
-def test_a_cpu_that_emulates_bfloat16_trains_and_samples_in_float32(tmp_path, monkeypatch, emulated, given, dtype):
+def test_a_cpu_that_emulates_bfloat16_trains_and_samples_in_float32(monkeypatch, emulated, given, dtype):
     monkeypatch.setattr(timing, "emulates_bfloat16", lambda: emulated)
-    values = [f"corpus={tmp_path}", f"reinforce.values=[{', '.join(['steps=3', *given])}]"]
+    values = ["corpus=demo", f"reinforce.values=[{', '.join(['steps=3', *given])}]"]
     asked = load_pipeline("smol-own", values)
     pipeline = for_this_machine(asked)
     assert (pipeline.dtype, pipeline.recipe.steps) == (dtype, 3)
@@ -117,10 +141,10 @@ def test_a_cpu_that_emulates_bfloat16_trains_and_samples_in_float32(tmp_path, mo
     assert pipeline.demonstrations.values == (["optimizer.autocast=null"] if emulated else [])
 
 
-def test_the_estimate_by_hand(tmp_path):
+def test_the_estimate_by_hand():
     pipeline = load_pipeline(
         "smol-own",
-        [f"corpus={tmp_path}", "demonstrations.masked=3", "demonstrations.reading=10", "demonstrations.searching=4",
+        ["corpus=demo", "demonstrations.masked=3", "demonstrations.reading=10", "demonstrations.searching=4",
          "selection.pool=10",
          "selection.attempts=2", "test=5", "reinforce.values=[steps=3, rollout.questions=2, rollout.attempts=2,"
          " validation.every=3, validation.questions=6]"],

@@ -33,7 +33,7 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
     folder = out or Path("runs") / "train" / f"{pipeline.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.practice.report import write_report
-        from searchgym.practice.stages import ORDER, Work, opened, run_pipeline
+        from searchgym.practice.stages import ORDER, Work, opened, run_pipeline, run_stage
         from searchgym.practice.timing import for_this_machine
 
         pipeline = for_this_machine(pipeline)
@@ -42,6 +42,7 @@ def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume
             try:
                 with opened(work, resume):
                     say(f"run folder: {folder}")
+                    run_stage(work, "questions")  # first: a corpus without any is told before the model is timed
                     _say_times(work, [stage for stage in ORDER if stage not in work.done])
                     done = run_pipeline(work)
                     report = write_report(pipeline, done, folder)
