@@ -389,19 +389,19 @@ def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
 
 @pytest.mark.slow
 def test_two_warm_starts_that_are_not_repeated(tmp_path):
-    given = ["--seeds", "1", "--reader", "9000", "--tokens", "16000", "--steps", "1", "--questions", "4", "--float32"]
-    given += ["--set", "rollout.questions=2", "rollout.attempts=2"]
+    given = ["--seeds", "1", "--reader", "9000", "--tokens", "8000", "--steps", "1", "--questions", "2", "--float32"]
+    given += ["--set", "rollout.questions=2", "rollout.attempts=2", "rollout.max_tokens=16"]
     kept = ["--recorded", str(tmp_path / "rows.jsonl"), "--json"]
     found = here("masked_warm_start.py", *given, "--out", str(tmp_path / "runs"), *kept)
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)
     assert [row["arm"] for row in result["arms"]] == ["masked", "plain"]
-    assert all(row["tokens"] >= 16000 and row["generated_tokens"] > 0 for row in result["arms"])
+    assert all(row["tokens"] >= 8000 and row["generated_tokens"] > 0 for row in result["arms"])
     assert [row["after"] for row in result["contrasts"]] == ["warm", "trained"]
     recorded = here("masked_warm_start.py", *given, "--out", str(tmp_path / "elsewhere"), *kept)
     assert recorded.returncode == 0 and json.loads(recorded.stdout) == result
     assert not (tmp_path / "elsewhere" / "reader").exists()
-    other = here("masked_warm_start.py", *given, "--questions", "5", "--out", str(tmp_path / "runs"))
+    other = here("masked_warm_start.py", *given, "--questions", "3", "--out", str(tmp_path / "runs"))
     assert other.returncode == 2 and "another --out" in other.stderr
 
 

@@ -24,6 +24,7 @@ from searchgym.rollout.loading import load_model, load_tokenizer
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.play import first_prompt, play
+from searchgym.train.tiny import model
 from searchgym.train.tiny.demonstrations import (
     demonstrate,
     demonstrate_all,
@@ -36,6 +37,7 @@ from searchgym.train.tiny.demonstrations import (
 )
 from searchgym.train.tiny.exam import Examiner, by_hops, model_copy
 from searchgym.train.tiny.model import TAGS, Stage, TinySettings, make_model, sharpened, train_tokenizer
+from searchgym.train.tiny.muon import Float32Muon
 from searchgym.train.tiny.training import Run, Trainer, batches, lessons, main, rate_scale, stage_at
 
 TAGS_PROTOCOL = get_protocol("tags")
@@ -261,7 +263,9 @@ def test_names_of_all_splits_are_spelled_in_pieces_alike():
 
 @pytest.mark.slow
 def test_the_same_settings_give_the_same_tokenizer():
-    first, second = (train_tokenizer(MICRO) for _ in range(2))
+    first = train_tokenizer(MICRO)
+    model._trained_bpe.cache_clear()
+    second = train_tokenizer(MICRO)
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
     assert first.chat_template == tokenizer().chat_template
 
@@ -428,3 +432,25 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(SystemExit, match="not a model made by this command"):
         main(["--out", str(tmp_path), "--tokens", "10"])
     assert (tmp_path / "precious.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize(("as_in_float32", "within"), [(True, 0.0), (False, 0.05)])
+def test_muon_in_float32_is_torchs_but_for_rounding(as_in_float32, within, monkeypatch):
+    if as_in_float32:  # torch's own, without its one cast
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    rng = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=rng) for shape in ((24, 8), (8, 24), (8, 8))]
+    taken: list[list[torch.Tensor]] = []
+    for muon in (torch.optim.Muon, Float32Muon):
+        matrices = [matrix.clone() for matrix in start]
+        optimizer = muon(matrices, lr=0.1, weight_decay=0.01)
+        rng.manual_seed(1)
+        for _ in range(3):
+            for matrix in matrices:
+                matrix.grad = torch.randn(matrix.shape, generator=rng)
+            optimizer.step()
+        assert set(optimizer.state_dict()["state"][0]) == {"momentum_buffer"}
+        taken.append([(matrix - before) for matrix, before in zip(matrices, start, strict=True)])
+    for torchs, ours in zip(*taken, strict=True):
+        assert float((torchs - ours).norm() / torchs.norm()) <= within
+    assert float(taken[0][0].norm()) > 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ PIECE_COUNT: Final = 20_000
 """Number of times that each name fragment is repeated in the tokenizer's training text, above the count of any letter
 pair."""
 
-START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+START, END, PAD = MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 
 TEMPLATE: Final = (
     "{% for message in messages %}"
@@ -207,23 +208,11 @@ def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
     that training has seen, and always the same ones. All numbers of two digits are put in too, so that a year is two
     tokens.
     """
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    marks = (START, END, PAD)
-    trainer = BpeTrainer(
-        vocab_size=settings.vocabulary - len(settings.tags) - len(marks),
-        min_frequency=2,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_tokenizer_texts(settings), trainer)
-    tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    text = {
+        name: getattr(settings, name) for name in ("vocabulary", "tags", "agents", "tokenizer_worlds", "world_size")
+    }
+    tokenizer = Tokenizer.from_str(_trained_bpe(TinySettings(**text)))
+    tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in MARKS])
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in settings.tags])
     made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
@@ -234,6 +223,27 @@ def train_tokenizer(settings: TinySettings) -> PreTrainedTokenizerBase:
     )
     made.chat_template = TEMPLATE
     return made
+
+
+@functools.lru_cache(maxsize=2)
+def _trained_bpe(settings: TinySettings) -> str:
+    """Returns the trained BPE as JSON; kept, since one process may train several models on the same text."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = BpeTrainer(
+        vocab_size=settings.vocabulary - len(settings.tags) - len(MARKS),
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_tokenizer_texts(settings), trainer)
+    return str(tokenizer.to_str())
 
 
 def _tokenizer_texts(settings: TinySettings) -> Iterator[str]:

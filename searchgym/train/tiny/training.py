@@ -36,6 +36,7 @@ from searchgym.corpora.worlds import World
 from searchgym.errors import TrainingError, UsageError
 from searchgym.protocol import get_protocol
 from searchgym.rollout.tokens import TokenFormat
+from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.batching import collate, trained_logits
 from searchgym.train.tiny.card import write_card
@@ -57,6 +58,7 @@ from searchgym.train.tiny.model import (
     team_settings,
     train_tokenizer,
 )
+from searchgym.train.tiny.muon import Float32Muon
 from searchgym.train.tiny.slips import with_slips
 from searchgym.train.tiny.team_demonstrations import team_samples
 
@@ -135,9 +137,10 @@ class Trainer:
         matrices = [p for p in model.parameters() if p.ndim == 2 and p is not embedding]
         rest = [p for p in model.parameters() if p.ndim < 2]
         decay = settings.weight_decay
+        muon = Float32Muon if emulates_bfloat16() else torch.optim.Muon
         adam = [{"params": [embedding], "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
-            (torch.optim.Muon(matrices, lr=settings.matrix_lr, weight_decay=decay), settings.matrix_lr),
+            (muon(matrices, lr=settings.matrix_lr, weight_decay=decay), settings.matrix_lr),
             (torch.optim.AdamW(adam, lr=settings.other_lr, betas=(0.9, 0.95)), settings.other_lr),
         ]
 
