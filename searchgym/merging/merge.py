@@ -30,7 +30,10 @@ RECORD: Final = "merge.json"
 KEPT: Final = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files that are copied from the last checkpoint."""
 LEFT_OUT: Final = ("*.index.json", "trainer_state.json", "state.json", RECORD)
-_ADAPTER_FIELDS: Final = ("base_model_name_or_path", "r", "lora_alpha", "target_modules", "peft_type")
+_ADAPTER_FIELDS: Final = (
+    "base_model_name_or_path", "r", "lora_alpha", "target_modules", "peft_type", "use_rslora", "use_dora",
+    "rank_pattern", "alpha_pattern",
+)  # fmt: skip
 _CONFIG_FIELDS: Final = (
     "model_type", "architectures", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "rope_theta",
@@ -92,7 +95,7 @@ def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
     first, *others = [read_json(folder / name) for folder in folders]
     for folder, other in zip(folders[1:], others, strict=True):
         for field in fields:
-            one, two = _plain(first.get(field)), _plain(other.get(field))
+            one, two = (_plain(config.get(field)) or None for config in (first, other))  # left out is false or empty
             if one != two:
                 raise UsageError(f"{folder}: {field} is {two!r:.60}, that of {folders[0]} is {one!r:.60}: not averaged")
         for file in TOKENIZERS[:3]:

@@ -112,6 +112,14 @@ def test_adapters_are_averaged(tmp_path):
         )
 
 
+@pytest.mark.parametrize("scale", [{"use_rslora": True}, {"rank_pattern": {"q": 1}}])
+def test_adapters_of_different_scales_are_not_averaged(tmp_path, scale):
+    places = [adapter(tmp_path, "a", 1.0), adapter(tmp_path, "b", 3.0, use_rslora=False, rank_pattern={})]
+    merge_checkpoints(places, [0.5, 0.5], tmp_path / "out")  # what is left out is false or empty
+    with pytest.raises(UsageError, match=f"{next(iter(scale))} is None"):
+        merge_checkpoints([adapter(tmp_path, "c", 1.0, **scale), *places], [0.5, 0.25, 0.25], tmp_path / "o2")
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_written(three, tmp_path):
     def refused(kind, match, *checkpoints):
         with pytest.raises(kind, match=match):

@@ -1,6 +1,7 @@
 """Adapters: what is trained, what leaves the learner, what the reference is, what a checkpoint holds."""
 
 import dataclasses
+import json
 import shutil
 import sys
 
@@ -139,6 +140,17 @@ def test_the_reference_of_a_continued_adapter_is_the_model_as_it_was_handed_over
 def test_an_adapter_of_another_form_is_not_continued(saved, changes, said):
     with pytest.raises(UsageError, match=said):
         LocalLearner(recipe(**changes), model(), adapter=saved[0])
+
+
+@pytest.mark.parametrize("scale", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 2}}])
+def test_an_adapter_with_another_scale_is_not_continued(saved, scale):
+    """The scale would be lora_alpha / sqrt(r), or one for each matrix, and the trainer's is lora_alpha / r."""
+    config = json.loads((saved[0] / "adapter_config.json").read_text())
+    (saved[0] / "adapter_config.json").write_text(json.dumps(config | {"use_rslora": False, "rank_pattern": {}}))
+    LocalLearner(recipe(), model(), adapter=saved[0])
+    (saved[0] / "adapter_config.json").write_text(json.dumps(config | scale))
+    with pytest.raises(UsageError, match=f"is an adapter with {next(iter(scale))}"):
+        LocalLearner(recipe(), model(), adapter=saved[0])
 
 
 def test_an_adapter_without_weights_is_not_continued(saved):

@@ -145,12 +145,16 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
         options: Options of the new adapter.
 
     Raises:
-        UsageError: The earlier adapter has another rank or scale, or is for other matrices.
+        UsageError: The earlier adapter has another rank or scale, or one for each matrix, or is for other matrices.
         DataMissingError: It has no weights.
     """
     from safetensors import safe_open
 
     said = read_json(folder / ADAPTER)
+    if other := [name for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern") if said.get(name)]:
+        raise UsageError(
+            f"{folder} is an adapter with {other[0]}, which the trainer's have not: `searchgym export` it first"
+        )
     form = {"rank": said.get("r"), "alpha": said.get("lora_alpha")}
     if form != (wanted := {"rank": options.rank, "alpha": options.alpha}):
         raise UsageError(f"{folder} is an adapter of {form}, the recipe's lora has {wanted}: they must be the same")
