@@ -13,6 +13,7 @@ from searchgym.corpora.files import read_json, sha256_file
 from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.rollout.folders import (
     ADAPTER,
+    ADAPTER_SCALES,
     ADAPTER_WEIGHTS,
     TOKENIZERS,
     check_config,
@@ -31,8 +32,7 @@ KEPT: Final = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files that are copied from the last checkpoint."""
 LEFT_OUT: Final = ("*.index.json", "trainer_state.json", "state.json", RECORD)
 _ADAPTER_FIELDS: Final = (
-    "base_model_name_or_path", "r", "lora_alpha", "target_modules", "peft_type", "use_rslora", "use_dora",
-    "rank_pattern", "alpha_pattern",
+    "base_model_name_or_path", "r", "lora_alpha", "target_modules", "peft_type", *ADAPTER_SCALES,
 )  # fmt: skip
 _CONFIG_FIELDS: Final = (
     "model_type", "architectures", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",

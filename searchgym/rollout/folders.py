@@ -23,6 +23,8 @@ ADAPTER: Final = "adapter_config.json"
 """File name of a LoRA adapter's configuration, as peft writes it."""
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 """File name of a LoRA adapter's weights, as peft writes them."""
+ADAPTER_SCALES: Final = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+"""Entries of an adapter's configuration with which its weights count otherwise than by ``lora_alpha / r``."""
 PARTS: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 """Patterns of the files that are downloaded from the Hugging Face hub."""
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")

@@ -70,7 +70,7 @@ def failed(tmp_path, *overrides, recipe="tiny-grpo"):
 def test_shipped_recipes_pass(recipe, tmp_path, request):
     few: list[str] = []
     if recipe in {"tiny-mask", "tiny-praise", "tiny-adasearch"}:  # many calls an episode; their bandit is tiny-grpo's
-        few = ["rollout.attempts=2", SMALL[0].replace("max_turns: 3", "max_turns: 2")]
+        few = ["rollout.questions=2"]
         request.getfixturevalue("no_bandit")
     assert failed(tmp_path, "rollout.attempts=4", *few, recipe=recipe) == []
 
@@ -188,7 +188,7 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
 
 
 CHAINED = [
-    "advantage.chain=episode", "credit.terms={gain: 1, format: 0.5}", "rollout.attempts=3",
+    "advantage.chain=episode", "credit.terms={gain: 1, format: 0.5}", "rollout.questions=2", "rollout.attempts=3",
     "models={answerers: {roles: [answer], frozen: true}, others: {}}",
     "env_options={world: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
 ]  # fmt: skip

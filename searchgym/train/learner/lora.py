@@ -16,7 +16,7 @@ from torch import Tensor
 
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataMissingError, UsageError
-from searchgym.rollout.folders import ADAPTER, ADAPTER_WEIGHTS
+from searchgym.rollout.folders import ADAPTER, ADAPTER_SCALES, ADAPTER_WEIGHTS
 from searchgym.train.recipe.options import LoraOptions
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
     from safetensors import safe_open
 
     said = read_json(folder / ADAPTER)
-    if other := [name for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern") if said.get(name)]:
+    if other := [name for name in ADAPTER_SCALES if said.get(name)]:
         raise UsageError(
             f"{folder} is an adapter with {other[0]}, which the trainer's have not: `searchgym export` it first"
         )
