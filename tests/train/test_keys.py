@@ -117,6 +117,8 @@ def test_credit_and_comparison_must_fit():
         (["credit.length_limit=4"], "no term of .* reads it"),
         (["advantage.chain=episode"], "difference gives many the same again: use gain"),
         (["advantage.chain=episode", "credit.terms=[outcome]"], "outcome gives many the same again"),
+        (["advantage.chain=episode", "credit.terms=[rubric]"], "rubric gives many the same again"),
+        (["advantage.chain=episode", "credit.terms=[ikea]"], "ikea gives many the same again"),
         (["optimizer.minibatches=2", "optimizer.minibatch_samples=2"], "choose one"),
         (["optimizer.minibatch_samples=2", "loss.reduction=episode-mean"], "needs optimizer.minibatches 1"),
         (["optimizer.minibatch_samples=0"], "expected at least 1"),

@@ -378,8 +378,9 @@ def _agent_term_problems(recipe: Recipe) -> list[str]:
         found.append("advantage.query_overlap is set: only advantage.normalise query reads it")
     if not 0 < advantage.query_overlap <= 1:
         found.append(f"advantage.query_overlap is {advantage.query_overlap}: expected above 0 and at most 1")
-    whole = {"process", "decomposition", "search_count", "hiersearch", "ikea"} & set(credit.terms)
-    for name in sorted(whole) if advantage.chain == "episode" else ():
+    whole = {"process", "decomposition", "search_count", "hiersearch", "ikea"}
+    whole |= {"rubric", "gated", "tournament", "candidates"}
+    for name in sorted(whole & set(credit.terms)) if advantage.chain == "episode" else ():
         found.append(f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again")
     for name in sorted({"hiersearch", "ikea"} & set(credit.terms)) if "outcome" in credit.terms else ():
         found.append(f"credit.terms: {name} takes the place of outcome; name one of them")
