@@ -136,7 +136,7 @@ def tasks_of(home: Path, corpus: str) -> dict[str, Task]:
 def scored(model: str, tasks: Mapping[str, Task], given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Returns EM and F1 of each question, by set, for the agent and without searches."""
     found: dict[str, Any] = {}
-    how = Loading(given.sampler, "bfloat16", max_context=2048)
+    how = Loading(given.sampler, given.dtype, max_context=2048)
     protocol = next(iter(tasks.values())).rules.protocol
     with opened_models({"model": model}, protocol, how) as models:
         for name, agent_name in itertools.product(tasks, ("search-r1", "direct")):
@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("--corpus", required=True, help="corpus that the generated questions are scored over")
     parser.add_argument("--model", default="smollm2-searcher")
     parser.add_argument("--sampler", default="transformers", help="of the scores; the recipe's is rollout.sampler")
+    parser.add_argument("--dtype", default="bfloat16", help="of the scores; the recipe's is optimizer.autocast")
     parser.add_argument(
         "--shown", nargs="+", default=["optimizer.lr=1e-4"], metavar="KEY=VALUE", help="recipe values of demonstrations"
     )

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ YARDSTICK_SECONDS = 0.1
 """CPU time of `yardstick` on the free core that `CPU_SECONDS` is meant for."""
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when anything imports it
 MARKERS = {"smoke", "slow", "engine", "adapter", "cluster"}
+APART = {"test_selfcheck.py", "test_vllm_training.py", "test_benchmarks.py", "test_agent_recipes.py", "test_field_run.py"}
+"""Names of files whose tests are long and share no costly fixture."""
 SETUP = pytest.StashKey[float]()
 SAMPLED: list[float] = []
 """CPU seconds of `yardstick` after the first ten tests of a second or more: how slow this run's cores are at times."""
@@ -56,6 +59,21 @@ def too_slow(markers: set[str], seconds: float, work: float) -> str | None:
         f"({CPU_SECONDS:g} on a free core): make it cheaper, or mark it slow (engine, if it starts one) and leave a "
         "quick sibling"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives whole files to one process, but the tests of `APART` one by one: a file of 20 minutes leaves others idle."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return nodeid if Path(file).name in APART else file
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

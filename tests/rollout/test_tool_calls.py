@@ -130,6 +130,7 @@ def test_a_served_model_calls_tools(tmp_path):
     """
     url = "http://127.0.0.1:8719"
     command = [sys.executable, "-m", "searchgym", "engine", "tiny-monolithic", "rollout.vllm.cache_gib=1", "--at", url]
+    command += ["rollout.vllm.eager=true", "rollout.vllm.max_context=2048"]
     log = (tmp_path / "log").open("w+")
     server = subprocess.Popen([*command, "--tools"], stdout=log, stderr=log, env=os.environ)
     http = urllib3.PoolManager(retries=False)

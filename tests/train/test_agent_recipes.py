@@ -6,7 +6,8 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import train
 
-SMALL = ["steps=1", "rollout.questions=2", "validation.every=0", "optimizer.warmup_steps=0", "guard.min_legal=null"]
+SMALL = ["steps=1", "rollout.questions=2", "rollout.max_tokens=64", "validation.every=0", "optimizer.warmup_steps=0"]
+SMALL += ["guard.min_legal=null"]
 
 
 @pytest.mark.slow

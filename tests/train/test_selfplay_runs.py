@@ -76,10 +76,16 @@ def finished(*arguments):
     return out
 
 
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Folder of a run of self-play, and what its command printed."""
+    whole = tmp_path_factory.mktemp("whole") / "run"
+    return whole, json.loads(finished("selfplay", "tiny-selfplay", *SMALL, "--out", str(whole), "--json"))
+
+
 @pytest.mark.slow
-def test_self_play_killed_five_times_gives_the_same_bits(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    printed = json.loads(finished("selfplay", "tiny-selfplay", *SMALL, "--out", str(whole), "--json"))
+def test_self_play_killed_five_times_gives_the_same_bits(played, tmp_path):
+    (whole, printed), parts = played, tmp_path / "parts"
     assert len(printed["first"]) == len(printed["last"]) == 5
     assert [third["valid"] for third in printed["proposer"]] == ["1.000"] * 3
     for step in (1, 2, 3, 4, 4):
@@ -110,10 +116,9 @@ def resumed(folder):
 
 
 @pytest.mark.slow
-def test_proposed_questions_are_kept_and_explain_their_episodes(tmp_path):
-    finished("selfplay", "tiny-selfplay", *SMALL, "steps=1", "--out", str(tmp_path / "run"), "--json")
-    asked = {question.id: question for question in read_questions(tmp_path / "run" / "proposed.jsonl")}
-    saved = SavedRun.read(tmp_path / "run")
+def test_proposed_questions_are_kept_and_explain_their_episodes(played):
+    asked = {question.id: question for question in read_questions(played[0] / "proposed.jsonl")}
+    saved = SavedRun.read(played[0])
     assert {episode.question_id for episode in saved.episodes.values()} == asked.keys()
     episode = next(iter(saved.episodes.values()))
     assert set(saved.terms(episode)) == {"outcome", "waypoint"}

@@ -248,7 +248,7 @@ def test_the_teams_prompts_stay_short_where_the_monolithic_ones_grow(real_data):
 # -- training ------------------------------------------------------------------------------------------------------
 
 SMALL = [
-    "rollout.questions=4", "rollout.attempts=8", "rollout.temperature=2", "validation.every=0",
+    "rollout.questions=4", "rollout.attempts=8", "rollout.temperature=2", "rollout.max_tokens=64", "validation.every=0",
     "env_options={world: {size: 60, seed: 1}, reward: f1}",
 ]  # fmt: skip
 

@@ -46,7 +46,7 @@ def test_the_probe_catches(parts, tmp_path, monkeypatch, missing):
 def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_none(parts, monkeypatch):
     """SIGKILL at two moments of one rollout."""
     engine = parts.sampler.engine
-    kills, ended = [20, 130], []
+    kills, ended = [8, 30], []
     take = VllmEngine._step
 
     def step(self):
@@ -60,11 +60,11 @@ def test_an_engine_that_is_killed_again_and_again_loses_no_episode_and_doubles_n
 
     monkeypatch.setattr(VllmEngine, "_step", step)
     restarts = engine.restarts
-    episodes = parts.rollout(parts.task.questions[:40], 4, 7, False)
+    episodes = parts.rollout(parts.task.questions[:12], 4, 7, False)
     assert not kills
     assert engine.restarts == restarts + 2
     ids = [episode.id for episode in episodes]
-    assert len(ids) == len(set(ids)) == 160
+    assert len(ids) == len(set(ids)) == 48
     assert all(episode.stop_reason != "model_error" for episode in episodes)
 
 
@@ -76,7 +76,7 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
 
     def noted(self, asked):
         calls.setdefault(asked.episode, []).append(self)
-        if kill and sum(map(len, calls.values())) > 60:
+        if kill and sum(map(len, calls.values())) > 20:
             for process in kill.pop().backend.processes:
                 os.kill(process, signal.SIGKILL)
         ask(self, asked)
@@ -90,9 +90,9 @@ def test_two_engines_of_which_one_is_killed(tmp_path, monkeypatch, capsys):
         assert max(map(len, calls.values())) > 1
         calls.clear()
         kill.append(first)
-        episodes = made.rollout(made.task.questions[:40], 4, 1, False)
+        episodes = made.rollout(made.task.questions[:12], 4, 1, False)
         assert not kill
-        assert len({episode.id for episode in episodes}) == 160
+        assert len({episode.id for episode in episodes}) == 48
         assert all(episode.stop_reason != "model_error" for episode in episodes)
         assert engines.moved >= 1
         assert all(own == sorted(own, key=lambda one: one is second) for own in calls.values())  # none moved back
