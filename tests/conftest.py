@@ -18,7 +18,13 @@ YARDSTICK_SECONDS = 0.1
 """CPU time of `yardstick` on the free core that `CPU_SECONDS` is meant for."""
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it once, when anything imports it
 MARKERS = {"smoke", "slow", "engine", "adapter", "cluster"}
-APART = {"test_selfcheck.py", "test_vllm_training.py", "test_benchmarks.py", "test_agent_recipes.py", "test_field_run.py"}
+APART = {
+    "test_selfcheck.py",
+    "test_vllm_training.py",
+    "test_benchmarks.py",
+    "test_agent_recipes.py",
+    "test_field_run.py",
+}
 """Names of files whose tests are long and share no costly fixture."""
 SETUP = pytest.StashKey[float]()
 SAMPLED: list[float] = []
@@ -63,7 +69,7 @@ def too_slow(markers: set[str], seconds: float, work: float) -> str | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Gives whole files to one process, but the tests of `APART` one by one: a file of 20 minutes leaves others idle."""
+    """Gives whole files to one process, but tests of `APART` one by one: a long file would leave others idle."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

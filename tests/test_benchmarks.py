@@ -149,7 +149,14 @@ def test_retrieval_takes_real_passages_and_questions():
 @pytest.mark.slow
 def test_plans_of_a_team(tmp_path):
     """What M-ASK's team did in two small steps, counted once more by the tags in its outputs."""
-    options = ["steps=2", "rollout.questions=4", "rollout.attempts=2", "rollout.max_tokens=96", "validation.every=0", "log.tensorboard=false"]
+    options = [
+        "steps=2",
+        "rollout.questions=4",
+        "rollout.attempts=2",
+        "rollout.max_tokens=96",
+        "validation.every=0",
+        "log.tensorboard=false",
+    ]
     options += ["critic.warmup_steps=1", "log.curve=false"]
     run = tmp_path / "mask-0" / "train"
     world = "env_options={world: {size: 60, seed: 1}, reward: f1, max_turns: 3}"
