@@ -146,16 +146,14 @@ def replayed(env, form, question_id, said):
 @pytest.mark.slow
 def test_trl_trains_the_tiny_model_by_the_code_of_the_docs(tmp_path, monkeypatch):
     (code,) = python_blocks("docs/training.md")
-    assert "max_steps=20," in code
-    code = code.replace("max_steps=20,", "max_steps=12,")  # the others show nothing new
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trl, "GRPOTrainer", Recorded)
     scope = {}
     exec(compile(code, "docs/training.md", "exec"), scope)
     trainer, environments = scope["trainer"], scope["environments"]
     steps = [row for row in trainer.state.log_history if "reward" in row]
-    assert len(steps) == trainer.state.global_step == 12
-    assert sum(row["tools/call_frequency"] > 0 for row in steps) == 12
+    assert len(steps) == trainer.state.global_step == 20
+    assert sum(row["tools/call_frequency"] > 0 for row in steps) == 20
     assert sum(row["tools/failure_frequency"] for row in steps) == 0
 
     assert environments.task.card.id == "searchgym/World-v0"
@@ -174,7 +172,7 @@ def test_trl_trains_the_tiny_model_by_the_code_of_the_docs(tmp_path, monkeypatch
             own.append(replayed(env, form, row["question_id"], said))
         assert row_of_log["reward"] == pytest.approx(np.mean(own))
         rewards += own
-    assert observed >= len(rewards) == 96
+    assert observed >= len(rewards) == 160
     assert 0 < sum(rewards) < len(rewards)
     now = trainer.model.state_dict()
     assert max(float((now[name] - old).abs().max()) for name, old in trainer.start.items()) > 1e-4

@@ -12,6 +12,11 @@ from searchgym.train.recipe.launch_checks import launch_problems
 from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
+SAME_AGAIN = {
+    *("outcome", "waypoint", "evidence", "difference", "costs", "process", "decomposition", "search_count"),
+    *("hiersearch", "ikea", "rubric", "gated", "tournament", "candidates"),
+}
+"""Credit terms that give many calls of an episode the same: ``advantage.chain: episode`` would add it up."""
 USED = {
     "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten", "whiten_over"},
     "grpo": {"std", "eps", "std_floor"},
@@ -322,8 +327,7 @@ def _credit_problems(recipe: Recipe) -> list[str]:
         found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
     if chain == "none" and estimator == "gae":
         found.append("advantage.chain none: gae passes rewards back by advantage.lam; choose another estimator")
-    same_again = {"outcome", "waypoint", "evidence", "difference", "costs"}
-    for name in sorted(same_again & set(credit.terms)) if chained else ():
+    for name in sorted(SAME_AGAIN & set(credit.terms)) if chained else ():
         found.append(
             f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again: use gain"
         )
@@ -378,10 +382,6 @@ def _agent_term_problems(recipe: Recipe) -> list[str]:
         found.append("advantage.query_overlap is set: only advantage.normalise query reads it")
     if not 0 < advantage.query_overlap <= 1:
         found.append(f"advantage.query_overlap is {advantage.query_overlap}: expected above 0 and at most 1")
-    whole = {"process", "decomposition", "search_count", "hiersearch", "ikea"}
-    whole |= {"rubric", "gated", "tournament", "candidates"}
-    for name in sorted(whole & set(credit.terms)) if advantage.chain == "episode" else ():
-        found.append(f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again")
     for name in sorted({"hiersearch", "ikea"} & set(credit.terms)) if "outcome" in credit.terms else ():
         found.append(f"credit.terms: {name} takes the place of outcome; name one of them")
     if not 0 < credit.known_share <= 1:
