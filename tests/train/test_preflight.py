@@ -16,6 +16,9 @@ CASES = [
     (["train", "tiny-grpo", "env_options={max_turn: 3}"], "did you mean 'max_turns'"),
     (["train", "tiny-grpo", "validation.env_options={worlds: {}}"], "did you mean 'world'"),
     (["train", "tiny-grpo", "env_options={reward: emm}"], "unknown reward 'emm'; did you mean 'em'"),
+    (["train", "tiny-grpo", "env_options={retriever: {kind: bm26}}"], "'bm26'; did you mean 'bm25'"),
+    (["train", "tiny-grpo", "validation.env_options={retriever: bm26}"], "'bm26'; did you mean 'bm25'"),
+    (["train", "tiny-grpo", "env_options={corpus: nowhere.jsonl}"], "nowhere.jsonl: no such corpus file or folder"),
     (["train", "tiny-grpo", "agent=search-r2"], "did you mean 'search-r1'"),
     (["train", "tiny-grpo", "agent=oracle"], "agent oracle asks no model"),
     (

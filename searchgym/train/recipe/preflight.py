@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from searchgym.agents.base import load_agent
+from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import get_reward
 from searchgym.envs.task import TaskOptions
@@ -15,19 +17,26 @@ from searchgym.train.recipe.recipe import Recipe
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raises an error unless the recipe's environment, agent, roles and models exist and its options have known names.
+    """Raises an error unless what a recipe names exists: environment, options, corpus, retriever, agent, roles, models.
 
     Of a model on the hub only the configuration is downloaded.
 
     Raises:
-        UnknownNameError: An environment, agent, role, reward or option that does not exist; the nearest is suggested.
+        UnknownNameError: An environment, agent, role, reward, retriever or option that does not exist; the nearest is
+            suggested.
+        CardError: The retriever's card has a field that is not valid.
         UsageError: Roles and model keys, or roles and credit, do not fit together.
-        DataMissingError: A model does not exist, or lacks files.
+        DataMissingError: A model or a corpus does not exist, or a model lacks files.
     """
     options = {**env_options(recipe.env), **recipe.env_options}
     for name in (*options, *recipe.validation.env_options):
         if name not in TaskOptions.__annotations__:
             raise UnknownNameError("option", name, TaskOptions.__annotations__)
+    for given in (options, recipe.validation.env_options):
+        if given.get("corpus") is not None:
+            find_corpus(str(given["corpus"]))
+        if isinstance(retriever := given.get("retriever"), (str, dict)):  # else one that is built already
+            find_retriever(retriever)
     get_reward(options.get("reward") or find_env(recipe.env).reward)
     agent = load_agent(recipe.agent)
     keys = keys_of(recipe, agent.roles, agent.name)
