@@ -44,6 +44,7 @@ QUICK = {  # arguments, and rows at least
     "report.py": (["--episodes", "20"], 1),
     "worlds.py": (["--size", "100", "--seeds", "1"], 6),
     "gpu.py": (["--shapes", "mini", "--row-tokens", "64", "--step-tokens", "256", "--runs", "2"], 1),
+    "decode_attention.py": (["--rows", "4", "--columns", "40", "--runs", "2"], 4),
     "memory.py": (["--width", "64", "--layers", "2", "--vocabulary", "500", "--tokens", "512"], 2),
     "contexts.py": (["--passages", "searchgym/demo/corpus.jsonl", "--questions", "searchgym/demo/questions.json"], 2),
     "cosearch.py": (

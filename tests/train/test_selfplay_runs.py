@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from toy_training import QUESTIONS, exact, toy_recipe, toy_trainer
 
+from searchgym.cli.practice.selfplay import fewer_searches
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.questions import read_questions
 from searchgym.train.inspect.saved import SavedRun
@@ -103,6 +104,26 @@ def test_self_play_killed_five_times_gives_the_same_bits(played, tmp_path):
         assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
     weights = [run / "checkpoints" / "last" / "model.safetensors" for run in (whole, parts)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def steps_of(searches, hops):
+    """Returns rows of metrics, one for each number of searches."""
+    return [{"rollout/searches": value, "proposer/hops": hops} for value in searches]
+
+
+@pytest.mark.parametrize(
+    ("searches", "hops", "told"),
+    [
+        ([2.0, 2.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 1.2, True),
+        ([2.0, 2.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2.1, False),  # questions need more than is searched for
+        ([2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.6, 1.6], 1.2, False),  # it came back
+        ([1.0] * 10, 1.2, False),
+        ([2.0], 1.2, False),
+        ([], 1.2, False),
+    ],
+)
+def test_a_solver_that_stops_searching_for_questions_of_one_page_is_told(searches, hops, told):
+    assert fewer_searches(steps_of(searches, hops)) == told
 
 
 def lines(path):

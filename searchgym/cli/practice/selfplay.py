@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Annotated, Any
 
 import typer
@@ -16,16 +17,17 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import UsageError
 
 SHOWN = {
-    "signal": "signal",
-    "signal_unnamed": "of open questions",
-    "pass_rate": "pass rate",
-    "hops": "hops",
-    "named": "named answers",
-    "valid": "valid",
-    "entropy": "entropy",
-    "distinct_arms": "distinct kinds",
+    "proposer/signal": "signal",
+    "proposer/signal_unnamed": "of open questions",
+    "proposer/pass_rate": "pass rate",
+    "proposer/hops": "hops",
+    "rollout/searches": "searches",
+    "proposer/named": "named answers",
+    "proposer/valid": "valid",
+    "proposer/entropy": "entropy",
+    "proposer/distinct_arms": "distinct kinds",
 }
-"""Metrics of the proposer in the table, with their headings."""
+"""Metrics in the table, with their headings."""
 
 
 def selfplay(
@@ -52,6 +54,11 @@ def selfplay(
         return
     emit(summary, False, loaded.name)
     table(("steps", *SHOWN.values()), [tuple(third.values()) for third in thirds], "what was proposed")
+    if fewer_searches(rows):
+        say(
+            "the solver searches less than it did, and most questions needed a single page: proposer.hops=[2,3,4] asks "
+            "for more"
+        )
     for title, some in (("first questions", asked[:show]), ("last questions", asked[-show:])):
         if show:
             table(("kind", "question", "answer"), [_said(row) for row in some], title)
@@ -59,17 +66,26 @@ def selfplay(
 
 
 def thirds_of(rows: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
-    """Returns the proposer's metrics, averaged over each third of the steps."""
+    """Returns the metrics of `SHOWN`, averaged over each third of the steps."""
     cuts = [round(len(rows) * part / 3) for part in range(4)]
     found = []
     for start, end in itertools.pairwise(cuts):
         if part := rows[start:end]:
             row = {"steps": f"{part[0]['step']:.0f} to {part[-1]['step']:.0f}"}
             for name in SHOWN:
-                values = [step[f"proposer/{name}"] for step in part if f"proposer/{name}" in step]
-                row[name] = f"{sum(values) / len(values):.3f}" if values else "n/a"
+                values = [step[name] for step in part if name in step]
+                row[name.partition("/")[2]] = f"{sum(values) / len(values):.3f}" if values else "n/a"
             found.append(row)
     return found
+
+
+def fewer_searches(rows: Sequence[Mapping[str, float]]) -> bool:
+    """Tells whether a solver has learnt to search less from questions most of which need one page."""
+    if not rows:
+        return False
+    fifth = max(len(rows) // 5, 1)
+    first, last = (mean(row["rollout/searches"] for row in part) for part in (rows[:fifth], rows[-fifth:]))
+    return mean(row["proposer/hops"] for row in rows) < 1.5 and last < 0.75 * first
 
 
 def _said(row: Mapping[str, Any]) -> tuple[str, str, str]:
