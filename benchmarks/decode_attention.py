@@ -40,7 +40,8 @@ def main() -> None:
     print("one layer at a time ...", file=sys.stderr)
     rows = [
         measured(model, dtype, args.rows, columns, args.runs)
-        for model, dtype, columns in itertools.product(HEADS, DTYPES, args.columns)
+        for columns in args.columns
+        for model, dtype in itertools.product(HEADS, DTYPES)
     ]
     if args.json:
         emit({"results": rows}, True)
@@ -55,13 +56,13 @@ def measured(model: str, dtype: str, rows: int, columns: int, runs: int) -> dict
     key, value = (torch.randn(rows, shared, columns + 64, WIDTH).to(DTYPES[dtype])[:, :, :columns] for _ in range(2))
     lengths = torch.randint(columns // 3, columns, (rows, 1))
     mask = (torch.arange(columns) >= columns - lengths)[:, None, None]
-    layer = SimpleNamespace(num_key_value_groups=heads // shared, is_causal=True)
+    layer: Any = SimpleNamespace(num_key_value_groups=heads // shared, is_causal=True)
     ways = {"transformers": sdpa_attention_forward, "searchgym": grouped_attention}
-    found = {name: way(layer, query, key, value, mask)[0] for name, way in ways.items()}  # type: ignore[arg-type]
+    found = {name: way(layer, query, key, value, mask)[0] for name, way in ways.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _, (name, way) in itertools.product(range(runs), ways.items()):
         began = time.perf_counter()
-        way(layer, query, key, value, mask)  # type: ignore[arg-type]
+        way(layer, query, key, value, mask)
         seconds[name].append(time.perf_counter() - began)
     medians = {name: round(1e3 * float(np.median(values)), 2) for name, values in seconds.items()}
     return (

@@ -1,6 +1,7 @@
 """Attention of one new token per row, against the sum written out in float64."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_one_new_token_per_row(heads, shared, dtype, tolerance):
         torch.randn(3, n, columns, 8).to(dtype) for n, columns in ((heads, 1), (shared, 10), (shared, 10))
     )
     mask = (torch.arange(10) >= 10 - torch.tensor(LENGTHS)[:, None])[:, None, None]
-    layer = SimpleNamespace(num_key_value_groups=heads // shared, is_causal=True)
+    layer: Any = SimpleNamespace(num_key_value_groups=heads // shared, is_causal=True)
     output, weights = grouped_attention(layer, query, key, value, mask)
     assert (output.shape, output.dtype, weights) == ((3, 1, heads, 8), dtype, None)
     torch.testing.assert_close(output.double(), written_out(query, key, value), atol=tolerance, rtol=tolerance)
