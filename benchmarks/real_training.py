@@ -6,10 +6,11 @@
 Arms: `grpo` (smol-grpo), `rejection` (as many episodes, the right ones learnt), `demonstrations` (oracle episodes of
 the same questions, until the learner has read as many tokens as grpo's of the same seed), `permuted` (grpo with
 rewards exchanged within groups, a check of the pipeline), `worlds` (grpo on generated pages), `selfplay`
-(smol-selfplay: questions by a proposer, credit for waypoints). `warm` is the model that all start from. `--home` holds
-practice/, validation/ and test/ of `searchgym questions select`. Each arm and seed is scored once, after its last step:
-on test/ and, if SEARCHGYM_DATA is set, on HotpotQA's and 2WikiMultihopQA's questions, with and without searches.
-Records are small and enough for the table: with --records, arms and seeds in it are not run again.
+(smol-selfplay: questions by a proposer, credit for waypoints), `selfplay-any` (the same, and questions of one page
+among them). `warm` is the model that all start from. `--home` holds practice/, validation/ and test/ of
+`searchgym questions select`. Each arm and seed is scored once, after its last step: on test/ and, if SEARCHGYM_DATA is
+set, on HotpotQA's and 2WikiMultihopQA's questions, with and without searches. Records are small and enough for the
+table: with --records, arms and seeds in it are not run again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 
-ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay")
+ARMS = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay", "selfplay-any")
 PERMUTED = "credit.terms=[searchgym.practice.controls:permuted]"
 MAX_TOKENS = 64
 
@@ -53,8 +54,9 @@ Records = Mapping[tuple[str, int], dict[str, Any]]
 def recipe_of(arm: str, seed: int, given: argparse.Namespace) -> Recipe:
     """Returns the recipe of an arm that asks questions."""
     values = [*data_of(given.home), f"seed={seed}", f"model={given.model}"]
-    if arm == "selfplay":
-        return load_recipe("smol-selfplay", [*values, f"env_options={proposed(given.home)}", *given.set])
+    if arm in ("selfplay", "selfplay-any"):
+        hops = ["proposer.hops=[1,2,3,4]"] if arm == "selfplay-any" else []
+        return load_recipe("smol-selfplay", [*values, f"env_options={proposed(given.home)}", *hops, *given.set])
     if arm == "worlds":
         rules = ", ".join(f"{name}: {value}" for name, value in RULES.items())
         values += [
