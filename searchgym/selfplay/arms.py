@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -83,7 +83,7 @@ class ArmPolicy:
     the baseline). A natural-gradient step of a softmax over arms moves each arm's logit by its advantage; here the
     logit is the mean advantage of the arm, with weights that decay by `ProposerOptions.decay` per step, shrunk towards
     that of the arm's shape as if by `ProposerOptions.prior` more questions, and the shape's towards 0. The logits are
-    divided by a temperature, which rises until the entropy is `ProposerOptions.min_entropy` of that of uniform draws.
+    divided by a temperature, which rises until the entropy is `ProposerOptions.min_entropy` of that of even draws.
 
     Args:
         arms: Kinds of questions, each once.
@@ -93,6 +93,7 @@ class ArmPolicy:
     def __init__(self, arms: Sequence[Arm], options: ProposerOptions) -> None:
         self.arms, self._options = tuple(arms), options
         self._choices = [choice_of(arm, options.arms) for arm in self.arms]
+        self._named = np.array([arm.named for arm in self.arms])
         self._above = "hops" if options.arms == "hops" else "shape"
         self._sums: dict[str, list[float]] = {}
 
@@ -113,29 +114,41 @@ class ArmPolicy:
         Arms whose questions name their answer have `ProposerOptions.max_named` together at most, if others are open.
         """
         there = np.ones(len(self.arms), bool) if open_arms is None else np.array(open_arms)
-        named = np.array([arm.named for arm in self.arms])
-        chances = np.zeros(len(self.arms))
         if not there.any():
-            return chances
-        chances[there] = _sharpest(self.values()[there], self._spread(there), self._options)
-        share, most = float(chances[named].sum()), self._options.max_named
-        if most < share < 1:
-            chances = np.where(named, chances * most / share, chances * (1 - most) / (1 - share))
-        return chances
+            return np.zeros(len(self.arms))
+        spread, values = self._spread(there), np.where(there, self.values(), -np.inf)
+        least = self._options.min_entropy * self._entropy_of(self._bounded(spread))
+
+        def at(temperature: float) -> Floats:
+            weights = spread * np.exp((values - values.max()) / temperature)
+            return self._bounded(weights / weights.sum())
+
+        return _sharpest(at, lambda chances: self._entropy_of(chances) >= least, self._options.temperature)
 
     def _spread(self, there: npt.NDArray[np.bool_]) -> Floats:
         """Returns the chances of open arms before anything is learnt: equal over what the policy tells apart."""
-        choices = [choice for choice, is_open in zip(self._choices, there, strict=True) if is_open]
-        times = Counter(choices)
-        chances = np.array([1 / times[choice] for choice in choices])
+        times = Counter(choice for choice, is_open in zip(self._choices, there, strict=True) if is_open)
+        chances = np.array([1 / times[choice] if choice in times else 0.0 for choice in self._choices]) * there
         return np.asarray(chances / chances.sum())
 
-    def entropy(self) -> float:
-        """Returns the entropy of the choices over that of uniform draws; 1 with a single choice."""
+    def _bounded(self, chances: Floats) -> Floats:
+        """Returns chances in which the arms that name their answer have no more than their share."""
+        share, most = float(chances[self._named].sum()), self._options.max_named
+        if most < share < 1:
+            return np.where(self._named, chances * most / share, chances * (1 - most) / (1 - share))
+        return chances
+
+    def _entropy_of(self, chances: Floats) -> float:
+        """Returns the entropy of what the policy tells apart, in nats."""
         by_choice: dict[Any, float] = {}
-        for choice, chance in zip(self._choices, self.probabilities(), strict=True):
+        for choice, chance in zip(self._choices, chances, strict=True):
             by_choice[choice] = by_choice.get(choice, 0.0) + float(chance)
-        return _entropy(np.array(list(by_choice.values()))) / math.log(len(by_choice)) if len(by_choice) > 1 else 1.0
+        return -sum(chance * math.log(chance) for chance in by_choice.values() if chance > 0)
+
+    def entropy(self) -> float:
+        """Returns the entropy of the choices over that of even draws; 1 with a single choice."""
+        even = self._entropy_of(self._bounded(self._spread(np.ones(len(self.arms), bool))))
+        return self._entropy_of(self.probabilities()) / even if even else 1.0
 
     def learn(self, arms: Sequence[Arm], rewards: Floats) -> None:
         """Takes in the rewards of a batch of questions; those that are not finite are left out."""
@@ -169,29 +182,16 @@ def _key(kind: str, choice: tuple[Any, ...]) -> str:
     return " ".join([kind, *map(str, choice)])
 
 
-def _entropy(chances: Floats) -> float:
-    """Returns the entropy of a distribution in nats."""
-    some = chances[chances > 0]
-    return float(-(some * np.log(some)).sum())
-
-
-def _sharpest(values: Floats, spread: Floats, options: ProposerOptions) -> Floats:
-    """Returns the softmax of values over a spread, at the lowest temperature that the entropy allows."""
-    least = options.min_entropy * _entropy(spread)
-
-    def at(temperature: float) -> Floats:
-        logits = np.log(spread) + values / temperature
-        chances = np.exp(logits - logits.max())
-        return np.asarray(chances / chances.sum())
-
-    low, high = options.temperature, options.temperature
-    if _entropy(at(low)) >= least:
+def _sharpest(at: Callable[[float], Floats], wide: Callable[[Floats], bool], lowest: float) -> Floats:
+    """Returns the chances at the lowest temperature from `lowest` on at which they are wide enough."""
+    low = high = lowest
+    if wide(at(low)):
         return at(low)
-    while _entropy(at(high)) < least:
+    while not wide(at(high)):
         high *= 2
-        if high > 1e6:  # the spread itself: with one arm there is nothing to choose
-            return spread
+        if high > 1e6:  # even draws: with one choice there is nothing to choose
+            return at(high)
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if _entropy(at(middle)) < least else (low, middle)
+        low, high = (low, middle) if wide(at(middle)) else (middle, high)
     return at(high)

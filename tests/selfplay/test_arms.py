@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.selfplay.arms import Arm, ArmPolicy, choice_of, hardness, signal
+from searchgym.selfplay.arms import LEVELS, Arm, ArmPolicy, choice_of, hardness, signal
 from searchgym.train.recipe.options import ProposerOptions
 
 BORN = Arm("chain", 2, "path", "director", "born")
@@ -80,18 +80,41 @@ def test_named_answers_have_a_share_at_most():
     assert made.probabilities([False] * 5) == pytest.approx([0] * 5)
 
 
-@given(st.lists(st.tuples(st.sampled_from(ARMS), st.floats(0, 1)), max_size=60), st.sampled_from([0.0, 0.7, 1.0]))
-def test_the_policy_is_a_distribution_with_the_entropy_that_is_asked_for(seen, least):
-    made = policy(arms="relations", min_entropy=least, max_named=1.0)
+def entropy(chances, level):
+    """Returns the entropy of what a policy tells apart at a level, in nats."""
+    choices = [choice_of(arm, level) for arm in ARMS]
+    shares = [sum(c for c, own in zip(chances, choices, strict=True) if own == choice) for choice in set(choices)]
+    return -sum(share * math.log(share) for share in shares if share)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(ARMS), st.floats(0, 1)), max_size=60),
+    st.sampled_from([0.0, 0.7, 1.0]),
+    st.sampled_from(sorted(LEVELS)),
+    st.sampled_from([0.0, 0.15, 1.0]),
+)
+def test_the_policy_is_a_distribution_with_the_entropy_that_is_asked_for(seen, least, level, named):
+    options = {"arms": level, "min_entropy": least, "max_named": named}
+    made, even = policy(**options), policy(**options).probabilities()
     for place in range(0, len(seen), 8):
         part = seen[place : place + 8]
         made.learn([arm for arm, _ in part], np.array([reward for _, reward in part]))
     chances = made.probabilities()
     assert chances.sum() == pytest.approx(1) and (chances >= 0).all()
-    assert made.entropy() >= least - 1e-6
-    again = policy(arms="relations", min_entropy=least, max_named=1.0)
+    assert chances[[arm.named for arm in ARMS]].sum() <= named + 1e-9
+    share = entropy(chances, level) / entropy(even, level)
+    assert share >= least - 1e-6
+    assert made.entropy() == pytest.approx(share)
+    again = policy(**options)
     again.restore(made.state())
     assert np.array_equal(again.probabilities(), chances)
+
+
+def test_a_closed_arm_that_is_worth_most_leaves_the_others_as_they_are():
+    made = policy(arms="relations", max_named=1.0, temperature=1e-3, min_entropy=0.0)
+    made.learn(list(ARMS), np.array([1.0, 0.0, 0.0, 0.0, 0.0]))
+    chances = made.probabilities([False, True, True, True, True])
+    assert chances[0] == 0 and chances.sum() == pytest.approx(1)
 
 
 def test_arms_that_teach_are_drawn_more():
