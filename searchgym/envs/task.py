@@ -151,18 +151,12 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
         DataMissingError: Questions or corpus are neither given, nor in the data folder, nor on the Hugging Face hub.
         DataError: A file cannot be read.
     """
-    known = TaskOptions.__annotations__
-    for name in options:
-        if name not in known:
-            raise UnknownNameError("option", name, known)
-    options = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
+    options = named_options(card, options)
     card = _override(card, options)
     given = options.get("retriever")
     if isinstance(given, (str, dict)):
         options["retriever"] = _find_card(card, given)
     reward = get_reward(options.get("reward", card.reward))
-    if "corpus" in options and not options.get("distractors"):
-        find_corpus(_path(card, options["corpus"]))  # refused before large files are read
     options = _generate(card, options)
     aliases = load_aliases(card, options.get("aliases"))
     questions = load_questions(card, options.get("questions"), options.get("aliases"))
@@ -182,6 +176,23 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
     pages = pages_of(retriever) if card.browse else None
     rules = Rules.from_card(card, pages, tuple(further))
     return Task(card, rules, questions, retriever, reward, by_id, aliases, further)
+
+
+def named_options(card: EnvCard, options: Mapping[str, Any]) -> TaskOptions:
+    """Returns the options that are not None, once their names are known and the corpus is there; no file is read.
+
+    Raises:
+        UnknownNameError: An option or a corpus card that does not exist.
+        UsageError: The corpus is neither a path nor a name.
+        DataMissingError: The corpus cannot be found.
+    """
+    for name in options:
+        if name not in TaskOptions.__annotations__:
+            raise UnknownNameError("option", name, TaskOptions.__annotations__)
+    given = cast(TaskOptions, {name: value for name, value in options.items() if value is not None})
+    if "corpus" in given and not given.get("distractors"):
+        find_corpus(_path(card, given["corpus"]))
+    return given
 
 
 def load_aliases(card: EnvCard, path: str | os.PathLike[str] | None) -> scoring.EntityAliases | None:

@@ -185,8 +185,8 @@ def _key(kind: str, choice: tuple[Any, ...]) -> str:
 def _sharpest(at: Callable[[float], Floats], wide: Callable[[Floats], bool], lowest: float) -> Floats:
     """Returns the chances at the lowest temperature from `lowest` on at which they are wide enough."""
     low = high = lowest
-    if wide(at(low)):
-        return at(low)
+    if wide(sharp := at(low)):
+        return sharp
     while not wide(at(high)):
         high *= 2
         if high > 1e6:  # even draws: with one choice there is nothing to choose

@@ -5,6 +5,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from searchgym.errors import DataMissingError
+from searchgym.train import load_recipe
+from searchgym.train.recipe.preflight import check_names
+
 CASES = [
     (["train", "tiny-grpo", "steps=ten"], "steps: expected int, got 'ten'"),
     (["train", "tiny-grpo", "stepps=3"], "did you mean 'steps'"),
@@ -67,3 +73,11 @@ def test_typing_errors_are_answered_before_libraries_are_loaded(tmp_path):
         assert wanted in said, (arguments, said)
         assert said.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
+
+
+def test_a_corpus_that_is_not_searched_need_not_be_there():
+    nowhere = "{corpus: nowhere.jsonl}"
+    check_names(load_recipe("tiny-grpo", ["validation.every=0", f"validation.env_options={nowhere}"]))
+    with pytest.raises(DataMissingError, match=r"nowhere\.jsonl"):
+        check_names(load_recipe("tiny-grpo", [f"validation.env_options={nowhere}"]))
+    check_names(load_recipe("tiny-grpo", ["env_options={corpus: nowhere.jsonl, distractors: true}"]))

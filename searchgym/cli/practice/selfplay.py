@@ -74,7 +74,7 @@ def thirds_of(rows: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
             row = {"steps": f"{part[0]['step']:.0f} to {part[-1]['step']:.0f}"}
             for name in SHOWN:
                 values = [step[name] for step in part if name in step]
-                row[name.partition("/")[2]] = f"{sum(values) / len(values):.3f}" if values else "n/a"
+                row[name.partition("/")[2]] = f"{mean(values):.3f}" if values else "n/a"
             found.append(row)
     return found
 

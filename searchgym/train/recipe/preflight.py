@@ -6,11 +6,9 @@ from pathlib import Path
 
 from searchgym.agents.base import load_agent
 from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import get_reward
-from searchgym.envs.task import TaskOptions
-from searchgym.errors import UnknownNameError
+from searchgym.envs.task import named_options
 from searchgym.rollout.folders import check_files, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.recipe import Recipe
@@ -29,15 +27,13 @@ def check_names(recipe: Recipe) -> None:
         DataMissingError: A model or a corpus does not exist, or a model lacks files.
     """
     options = {**env_options(recipe.env), **recipe.env_options}
-    for name in (*options, *recipe.validation.env_options):
-        if name not in TaskOptions.__annotations__:
-            raise UnknownNameError("option", name, TaskOptions.__annotations__)
-    for given in (options, recipe.validation.env_options):
-        if given.get("corpus") is not None:
-            find_corpus(str(given["corpus"]))
+    card, asked = find_env(recipe.env), recipe.validation.env_options
+    validation = asked if recipe.validation.every else dict.fromkeys(asked)  # without validation their names alone
+    for given in (options, {**options, **validation}):
+        named_options(card, given)
         if isinstance(retriever := given.get("retriever"), (str, dict)):  # else one that is built already
             find_retriever(retriever)
-    get_reward(options.get("reward") or find_env(recipe.env).reward)
+    get_reward(options.get("reward") or card.reward)
     agent = load_agent(recipe.agent)
     keys = keys_of(recipe, agent.roles, agent.name)
     check_credit(recipe, agent.roles)
