@@ -88,6 +88,13 @@ def test_large_recipes_fit_what_they_are_for(models, name):
     assert {p.what.split(":")[0] for p in parts} >= {sampler, "policy"} | ({"critic"} if recipe.has_critic else set())
 
 
+def test_an_adapter_is_planned_as_its_base(models, tmp_path):
+    card = {"base_model_name_or_path": str(models / "0.5B"), "peft_type": "LORA"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(card), encoding="utf-8")
+    assert model_shape(str(tmp_path)) == model_shape(str(models / "0.5B"))
+    assert plan(load_recipe("smol-grpo")) == plan(load_recipe("smol-grpo", ["model=smollm2"]))
+
+
 def test_engines_take_their_share_and_adapters_little(models):
     gpus = plan(large("qwen2.5-7b-grpo-vllm", models), gpus=8)
     assert [p.gib for p in gpus if p.what == "vLLM: its share"] == [pytest.approx(0.35 * 79)] * 8

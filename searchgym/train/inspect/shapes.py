@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from searchgym.errors import DataError, UsageError
-from searchgym.rollout.folders import HUB_NAME, model_folder
+from searchgym.rollout.folders import ADAPTER, HUB_NAME, adapter_base, is_adapter, model_folder
 from searchgym.rollout.loading import model_config
 from searchgym.train.recipe.options import LoraOptions
 
@@ -101,7 +101,7 @@ def _model(name: str) -> Any:
 
 
 def _config(name: str) -> Any:
-    """Returns a model's configuration: of its folder, of a file, as published, or from the hub."""
+    """Returns a model's configuration: of its folder, of a file, as published, or from the hub; an adapter's base's."""
     from transformers import AutoConfig
 
     path, hub = Path(name), HUB_NAME.fullmatch(name)
@@ -112,4 +112,5 @@ def _config(name: str) -> Any:
             raise DataError(f"the configuration cannot be read: {error}", path) from error
     if not path.is_dir() and hub is not None and hub[1] in KNOWN:
         return AutoConfig.for_model("qwen2", **KNOWN[hub[1]])
-    return model_config(model_folder(name, ["config.json"]))
+    folder = model_folder(name, ["config.json", ADAPTER])
+    return _config(adapter_base(folder)) if is_adapter(folder) else model_config(folder)
