@@ -99,6 +99,14 @@ ARMS: Final[dict[str, Arm]] = {
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }
+PANELS: Final = {
+    "methods": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "method" and plan.against == "grpo")),
+    "controls": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "control")),
+    "where the baseline collapses": ("grpo-4", "llds"),
+    "a team": ("team", "chain"),
+    "beside": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "beside")),
+}
+"""Arms of each panel of the picture."""
 Rows = Mapping[tuple[str, int], dict[str, Any]]
 """Row of each finished training by arm and seed."""
 
@@ -127,7 +135,7 @@ def main() -> None:
             run(args, recorded)
     rows = finished(args.out, recorded)
     if rows:
-        draw(dict(rows), args.out, by="read")
+        draw(rows, args.out, "read", PANELS)
     tables = {"arms": table(rows), "contrasts": contrasts(rows)}
     if args.json:
         emit(tables | {"notes": notes(rows)}, True)

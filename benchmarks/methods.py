@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -371,31 +372,56 @@ def contrast(rows: dict[tuple[str, int], dict[str, Any]], first: str, second: st
     }
 
 
-def draw(rows: dict[tuple[str, int], dict[str, Any]], out: Path, by: str = "tokens") -> None:
-    """Plots EM in training against tokens, generated or ``read``: thin lines for seeds, a thick one for their mean."""
+def draw(
+    rows: Mapping[tuple[str, int], Mapping[str, Any]],
+    out: Path,
+    by: str = "tokens",
+    panels: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Plots EM in training against tokens: thin lines for seeds, a thick one for the mean over them.
+
+    Args:
+        rows: Rows of trainings by arm and seed.
+        out: Folder for ``curves.png``.
+        by: What the horizontal axis counts: generated ``tokens``, or those ``read`` by the learner.
+        panels: Arms of each panel by its title; one panel of all arms if None. Panels without a training are left out.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    arms = dict.fromkeys(arm for arm, _ in rows)
+    shown = {title: [arm for arm in own if arm in arms] for title, own in (panels or {"": list(arms)}).items()}
+    shown = {title: own for title, own in shown.items() if own}
+    lines = math.ceil(len(shown) / 2)
+    size = (8, 5) if len(shown) == 1 else (11, 3.4 * lines)
+    figure = Figure(figsize=size, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel=AXES[by], ylabel="EM of training episodes, mean of three steps")
-    for number, arm in enumerate(dict.fromkeys(arm for arm, _ in rows)):
-        curves = []
-        for seed in (seed for name, seed in rows if name == arm):
-            curve = rows[arm, seed]["curve"]
-            if len(curve["em"]) >= 3:
-                smooth = np.convolve(curve["em"], np.ones(3) / 3, mode="valid")
-                curves.append((curve[by][2:], smooth))
-        for tokens, smooth in curves:
-            axes.plot(tokens, smooth, color=f"C{number}", alpha=0.25, linewidth=0.8)
-        if curves:  # the mean, over the range that every seed covers
-            grid = np.linspace(max(tokens[0] for tokens, _ in curves), min(tokens[-1] for tokens, _ in curves), 50)
-            mean = np.mean([np.interp(grid, tokens, smooth) for tokens, smooth in curves], axis=0)
-            axes.plot(grid, mean, color=f"C{number}", linewidth=2.2, label=arm)
-    axes.legend()
-    axes.grid(alpha=0.3)
+    for place, (title, own) in enumerate(shown.items(), 1):
+        axes = figure.add_subplot(lines, min(2, len(shown)), place, title=title, xlabel=AXES[by])
+        axes.set_ylabel("EM of training episodes, mean of three steps", fontsize="small")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        for number, arm in enumerate(own):
+            _draw_arm(axes, f"C{number}", arm, [row["curve"] for (name, _), row in rows.items() if name == arm], by)
+        axes.legend(fontsize="small")
+        axes.grid(alpha=0.3)
     out.mkdir(parents=True, exist_ok=True)
     canvas.print_png(out / "curves.png")  # type: ignore[no-untyped-call]
+
+
+def _draw_arm(axes: Any, colour: str, arm: str, curves: Sequence[Mapping[str, Any]], by: str) -> None:
+    """Draws an arm's curves, and their mean over the range that every one of them covers."""
+    smooth = [
+        (curve[by][2:], np.convolve(curve["em"], np.ones(3) / 3, mode="valid"))
+        for curve in curves
+        if len(curve["em"]) >= 3
+    ]
+    for tokens, em in smooth:
+        axes.plot(tokens, em, color=colour, alpha=0.25, linewidth=0.8)
+    if smooth:
+        grid = np.linspace(max(tokens[0] for tokens, _ in smooth), min(tokens[-1] for tokens, _ in smooth), 50)
+        mean = np.mean([np.interp(grid, tokens, em) for tokens, em in smooth], axis=0)
+        axes.plot(grid, mean, color=colour, linewidth=2.2, label=f"{arm} ({len(smooth)})")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from searchgym.records import Episode
 from searchgym.rollout.storage import sidecar
 from searchgym.train.run.folder import ADVANTAGES, PROPOSED, RECIPE
 from searchgym.version import __version__
-from searchgym.viewing.runs import RECORD, Run, tokenizers_of
+from searchgym.viewing.runs import RECORD, Run, decoder_of
 from searchgym.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
 
 LOG: Final = "episodes.derived.eval"
@@ -101,7 +101,7 @@ def write_log(
 async def _write(run: Run, part: Path, mark: str, model: Path | None, progress: Progress) -> int:
     """Writes the samples, then the means over them."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
-    totals, decode, spec = Totals(), _decoder(run, model), None
+    totals, decode, spec = Totals(), decoder_of(run, model), None
     try:
         for viewed in run:
             if spec is None:
@@ -160,17 +160,6 @@ class Totals:
             for name, values in self._values.items()
         ]
         return EvalResults(total_samples=self.count, completed_samples=self.count, scores=scores)
-
-
-def _decoder(run: Run, model: Path | None) -> Callable[[str, Iterable[int]], str | None]:
-    """Returns a function from a model key and token ids to text, None where the tokenizer is not here."""
-    tokenizer_of = tokenizers_of(run, model)
-
-    def decode(key: str, ids: Iterable[int]) -> str | None:
-        tokenizer = tokenizer_of(key)
-        return None if tokenizer is None else str(tokenizer.decode(list(ids), skip_special_tokens=False))
-
-    return decode
 
 
 def _written(run: Run) -> datetime:

@@ -281,8 +281,8 @@ def load_asked(run: Run) -> list[Question]:
     return asked
 
 
-def tokenizers_of(run: Run, model: Path | None = None) -> Callable[[str], Any]:
-    """Returns a function from a model key to its tokenizer, or to None if it is not here, which is noted once.
+def decoder_of(run: Run, model: Path | None = None) -> Callable[[str, Iterable[int]], str | None]:
+    """Returns a function from a model key and token ids to text, None where its tokenizer is not here, noted once.
 
     Args:
         run: The run.
@@ -292,20 +292,23 @@ def tokenizers_of(run: Run, model: Path | None = None) -> Callable[[str], Any]:
     if run.recipe is not None:
         names = {name: own.model or run.recipe.model for name, own in run.recipe.models.items()}
         names = names or {POLICY: run.recipe.model}
-    loaded: dict[str, Any] = {}
+    loaded: dict[str, Callable[[list[int]], str] | None] = {}
 
-    def tokenizer(key: str) -> Any:
+    def load(key: str) -> Callable[[list[int]], str] | None:
+        try:
+            folder = model or model_folder(names.get(key) or key, ["*.json", "*.jinja", "*.model", "*.txt"])
+            from searchgym.rollout.loading import load_tokenizer  # loads torch
+            from searchgym.rollout.tokens import decoder
+
+            return decoder(load_tokenizer(folder))
+        except (SearchGymError, ImportError) as error:
+            run.notes.append(f"prompts are left out: the tokenizer of {key} is not here ({error}); --model gives it")
+            return None
+
+    def decode(key: str, ids: Iterable[int]) -> str | None:
         if key not in loaded:
-            loaded[key] = None
-            try:
-                folder = model or model_folder(names.get(key) or key, ["*.json", "*.jinja", "*.model", "*.txt"])
-                from searchgym.rollout.loading import load_tokenizer  # loads torch
+            loaded[key] = load(key)
+        text_of = loaded[key]
+        return None if text_of is None else text_of(list(ids))
 
-                loaded[key] = load_tokenizer(folder)
-            except (SearchGymError, ImportError) as error:
-                run.notes.append(
-                    f"prompts are left out: the tokenizer of {key} is not here ({error}); --model gives it"
-                )
-        return loaded[key]
-
-    return tokenizer
+    return decode

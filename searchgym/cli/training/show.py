@@ -6,17 +6,14 @@ import contextlib
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from searchgym.cli.output import Json, emit, in_colour, printable, say
 from searchgym.errors import DataError, DataMissingError, UsageError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 def show_episode(
@@ -52,10 +49,10 @@ def show_episode(
             raise DataError(
                 "no episode has tokens of a model" if chosen is None else "the episode has none", saved.path
             )
-        tokenizers = _tokenizers({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
+        decoders = _decoders({call.model_key: model or saved.model_of(call.model_key) for call in chosen.calls})
 
     def decode(key: str, ids: Iterable[int]) -> str:
-        return str(tokenizers[key].decode(list(ids), skip_special_tokens=False))
+        return decoders[key](list(ids))
 
     terms = saved.terms(chosen)
     tokens = tokens_of(chosen, decode, terms, saved.advantages)
@@ -71,8 +68,9 @@ def show_episode(
         print(draw(chosen, tokens, lambda key, ids: printable(decode(key, ids)), terms, colour))  # noqa: T201
 
 
-def _tokenizers(folders: Mapping[str, Path]) -> dict[str, PreTrainedTokenizerBase]:
-    """Loads the tokenizer of each model key."""
+def _decoders(folders: Mapping[str, Path]) -> dict[str, Callable[[list[int]], str]]:
+    """Returns a function from ids to text for each model key."""
     from searchgym.rollout.loading import load_tokenizer
+    from searchgym.rollout.tokens import decoder
 
-    return {key: load_tokenizer(folder) for key, folder in folders.items()}
+    return {key: decoder(load_tokenizer(folder)) for key, folder in folders.items()}
