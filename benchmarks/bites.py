@@ -56,7 +56,7 @@ def changes(episodes: Sequence[Episode], task: Task, step: int) -> list[dict[str
     plain = advantages(episodes, task, load_recipe(ARMS["grpo"].values[0]))
     rows = []
     for arm, plan in ARMS.items():
-        if plan.against == "grpo":
+        if plan.against == "grpo" and plan.role != "intervention":  # whose credit is that of another arm
             own = advantages(episodes, task, load_recipe(plan.values[0], list(plan.values[1:])))
             pairs = np.array([(own[call], plain[call]) for call in plain])
             moved = np.abs(pairs[:, 0] - pairs[:, 1])

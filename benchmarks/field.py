@@ -9,9 +9,10 @@ a validation world; of the arm that is meant to collapse, the lowest rate at whi
 seed, arm by arm within a seed, and answers the held-out questions of World-v0 greedily.
 
 The contrasts of methods are t-tests over paired seeds with Holm's correction; controls are judged by their own 95 %
-interval: the oracle's credit must win, permuted rewards must not. A training that ends with numbers that are not finite
-counts as EM 0. While seeds are missing there is no verdict, and the
-table says how many there are. ``--table`` prints what there is and trains nothing; ``--search`` ends after the rates.
+interval: the oracle's credit must win, permuted rewards must not. An intervention is judged likewise, and nothing is
+demanded of it. A training that ends with numbers that are not finite counts as EM 0. While seeds are missing there is
+no verdict, and the table says how many there are. ``--table`` prints what there is and trains nothing; ``--search``
+ends after the rates.
 
 What is finished is never repeated, a training that was stopped goes on from its last checkpoint, and ``--recorded``
 keeps the rows (``benchmarks/recorded/``), so that a run survives any stop. Two processes may share the work by seeds,
@@ -38,7 +39,7 @@ from searchgym.cli.demo import ENV
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl, write_atomic
 from searchgym.envs import Task, find_env, load_task
-from searchgym.errors import EngineLostError, ModelError, TrainingError
+from searchgym.errors import EngineLostError, ModelError, TrainingError, UsageError
 from searchgym.train import load_recipe
 
 SEEDS: Final = tuple(range(10))
@@ -70,7 +71,7 @@ class Arm:
     """Recipe and its values."""
     against: str | None = None
     """Arm that it is compared with; None: it is a baseline, or stands beside the others."""
-    role: Literal["baseline", "method", "control", "beside"] = "method"
+    role: Literal["baseline", "method", "control", "intervention", "beside"] = "method"
     seeds: tuple[int, ...] = SEEDS
     rates: tuple[float, ...] = RATES
     """Learning rates that are tried."""
@@ -82,6 +83,8 @@ class Arm:
     """Whether the lowest rate at which it collapses is chosen."""
     must_win: bool = False
     """Of a control: whether it must win, or must not."""
+    steps_of: str | None = None
+    """Arm whose number of steps it takes with the same seed, however many tokens its learner reads."""
 
 
 ARMS: Final[dict[str, Arm]] = {
@@ -96,12 +99,19 @@ ARMS: Final[dict[str, Arm]] = {
     "chain": Arm((*MASK, "credit.terms=[gain,format]", "advantage.chain=episode"), "team"),
     "oracle": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS), "grpo", "control", must_win=True),
     "permuted": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:permuted]"), "grpo", "control"),
+    "oracle-steps": Arm(
+        ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS),
+        "grpo",
+        "intervention",
+        rate_of="oracle",
+        steps_of="grpo",
+    ),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }
 PANELS: Final = {
     "methods": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "method" and plan.against == "grpo")),
-    "controls": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "control")),
+    "controls": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role in ("control", "intervention"))),
     "where the baseline collapses": ("grpo-4", "llds"),
     "a team": ("team", "chain"),
     "beside": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "beside")),
@@ -165,13 +175,29 @@ def run(args: argparse.Namespace, recorded: Recorded) -> None:
         if seed in ARMS[arm].seeds:
             chosen = rate_of(arm, args.out, recorded)
             assert chosen is not None
-            trained(task, f"{arm}-{seed}", values_of(arm, chosen, seed, args.read, args.set), args.out, recorded)
+            values = values_of(arm, chosen, seed, args.read, args.set, steps_of(arm, seed, args.out, recorded))
+            trained(task, f"{arm}-{seed}", values, args.out, recorded)
 
 
-def values_of(arm: str, rate: float, seed: int, read: int, given: Sequence[str]) -> list[str]:
-    """Returns the recipe and the values of one training of an arm."""
-    budget = f"max_read_tokens={read * ARMS[arm].reads}"
+def values_of(arm: str, rate: float, seed: int, read: int, given: Sequence[str], steps: int | None = None) -> list[str]:
+    """Returns the recipe and the values of one training of an arm, which ends after `steps` if they are given."""
+    budget = f"max_read_tokens={read * ARMS[arm].reads}" if steps is None else f"steps={steps}"
     return [*ARMS[arm].values, *SHARED, budget, *given, f"optimizer.lr={rate}", f"seed={seed}"]
+
+
+def steps_of(arm: str, seed: int, out: Path, recorded: Recorded) -> int | None:
+    """Returns the steps of the training whose number of steps an arm takes; None if it has a budget of tokens.
+
+    Raises:
+        UsageError: That training has not been made.
+    """
+    other = ARMS[arm].steps_of
+    if other is None:
+        return None
+    row = known(f"{other}-{seed}", out, recorded)
+    if row is None:
+        raise UsageError(f"{arm} takes as many steps as {other}, which has not trained with seed {seed}: name it, too")
+    return int(row["steps"])
 
 
 def trained(task: Task, name: str, values: list[str], out: Path, recorded: Recorded) -> None:
@@ -283,9 +309,11 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
         for row in methods:
             row["verdict"] = f"no verdict: {len(methods)} of {planned} contrasts have all seeds"
     for row in whole:
-        if row["role"] == "control":
+        if row["role"] in ("control", "intervention"):
             wins, must = row["low"] > 0, ARMS[row["contrast"].partition(":")[0]].must_win
-            row["verdict"] = f"{'wins' if wins else 'does not win'}, {'as it must' if wins == must else 'WRONG'}"
+            row["verdict"] = "wins" if wins else "does not win"
+            if row["role"] == "control":
+                row["verdict"] += ", as it must" if wins == must else ", WRONG"
     return found
 
 

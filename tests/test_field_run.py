@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import ttest_1samp
 from test_benchmarks import script
 
-from searchgym.errors import EngineLostError, TrainingError
+from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import train
@@ -54,7 +54,8 @@ def test_the_plan_is_what_the_protocol_says(field):
         assert len(plan.rates) == 3 and plan.seeds == field.SEEDS[: len(plan.seeds)]
         assert (len(plan.seeds) == 5) == (plan.role == "beside")
     roles = [plan.role for plan in field.ARMS.values()]
-    assert [roles.count(role) for role in ("method", "control", "beside", "baseline")] == [6, 2, 2, 3]
+    wanted = {"method": 6, "control": 2, "intervention": 1, "beside": 2, "baseline": 3}
+    assert {role: roles.count(role) for role in wanted} == wanted
 
 
 def test_arms_differ_from_their_baseline_in_credit_alone(field):
@@ -95,7 +96,7 @@ def test_the_rate_that_collapses_is_the_lowest_that_does(field, tmp_path):
 def test_contrasts_by_hand(field):
     rows = rows_of(field, vpr=0.05, oracle=0.1, tree=-0.05, permuted=-0.1)
     found = {made["contrast"]: made for made in field.contrasts(rows)}
-    assert len(found) == 8
+    assert len(found) == 9
     vpr = found["vpr:grpo"]
     differences = [0.05 + 0.002 * (seed % 2) for seed in range(10)]
     assert vpr["difference"] == pytest.approx(0.051) and vpr["seeds"] == "10 of 10"
@@ -109,9 +110,28 @@ def test_contrasts_by_hand(field):
 
 
 def test_controls_that_fail_say_so(field):
-    found = {made["contrast"]: made for made in field.contrasts(rows_of(field, oracle=-0.1, permuted=0.1))}
+    found = {
+        made["contrast"]: made
+        for made in field.contrasts(rows_of(field, oracle=-0.1, permuted=0.1, **{"oracle-steps": -0.1}))
+    }
     assert found["oracle:grpo"]["verdict"] == "does not win, WRONG"
     assert found["permuted:grpo"]["verdict"] == "wins, WRONG"
+    assert found["oracle-steps:grpo"]["verdict"] == "does not win"
+
+
+def test_an_intervention_takes_the_steps_of_its_baseline(field, tmp_path):
+    kept = recorded(field, tmp_path)
+    with pytest.raises(UsageError, match="as many steps as grpo, which has not trained with seed 3"):
+        field.steps_of("oracle-steps", 3, tmp_path, kept)
+    kept.add("grpo-3", row(0.4, steps=9))
+    steps = field.steps_of("oracle-steps", 3, tmp_path, kept)
+    values = field.values_of("oracle-steps", 1e-3, 3, 1000, [], steps)
+    recipe = load_recipe(values[0], values[1:])
+    assert (recipe.steps, recipe.max_read_tokens) == (9, None)
+    assert field.steps_of("oracle", 3, tmp_path, kept) is None
+    found = {made["contrast"]: made for made in field.contrasts(rows_of(field, **{"oracle-steps": 0.05}))}
+    assert found["oracle-steps:grpo"]["verdict"] == "wins"
+    assert found["oracle-steps:grpo"]["p_holm"] is None
 
 
 def test_fewer_seeds_than_planned_give_no_verdict(field):
@@ -124,7 +144,7 @@ def test_fewer_seeds_than_planned_give_no_verdict(field):
     assert found["oracle:grpo"]["verdict"] == "wins, as it must"  # a control with all its seeds is judged
     table = {made["arm"]: made for made in field.table(rows)}
     assert (table["vpr"]["seeds"], table["ppo"]["seeds"]) == ("9 of 10", "5 of 5")
-    assert "119 of 120 planned trainings" in field.notes(rows)[0]
+    assert "129 of 130 planned trainings" in field.notes(rows)[0]
     few = {key: own for key, own in rows.items() if key == ("grpo", 3)}
     assert field.contrasts(few) == [] and len(field.table(few)) == 1
 
