@@ -5,13 +5,15 @@
 For a run folder of ``tiny-grpo`` (or another training of one agent by its outcome) and some of its steps, each arm that
 is compared with ``grpo`` gives the same episodes its own credit: the share of calls whose advantage is another one, how
 far it moves on average, and its correlation with the baseline's. An arm that changes next to nothing cannot win.
+The balance is the sum of the advantages of all searches that find a gold page over that of all right answers that rest
+on all of them: where it is high, a policy learns to search more than to answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,13 @@ from field import ARMS
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit_rows
 from searchgym.envs import Task
+from searchgym.practice.controls import oracle_answers, oracle_searches
 from searchgym.records import Episode
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.algorithms.tree import assign_tree
+from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.run.assembly import load_tasks
@@ -52,20 +56,36 @@ def main() -> None:
 
 
 def changes(episodes: Sequence[Episode], task: Task, step: int) -> list[dict[str, Any]]:
-    """Returns a row for each arm that is compared with ``grpo``."""
+    """Returns a row for ``grpo`` and for each arm that is compared with it and has credit of its own."""
     plain = advantages(episodes, task, load_recipe(ARMS["grpo"].values[0]))
+    questions = {question.id: question for question in task.questions}
+    context = CreditContext(question=lambda episode: questions[episode.question_id])
     rows = []
     for arm, plan in ARMS.items():
-        if plan.against == "grpo" and plan.role != "intervention":  # whose credit is that of another arm
+        if "grpo" in (arm, plan.against) and plan.steps_of is None:
             own = advantages(episodes, task, load_recipe(plan.values[0], list(plan.values[1:])))
             pairs = np.array([(own[call], plain[call]) for call in plain])
             moved = np.abs(pairs[:, 0] - pairs[:, 1])
             alike = float(np.corrcoef(pairs.T)[0, 1]) if (np.ptp(pairs, axis=0) > 0).all() else None
             rows.append(
                 {"step": step, "arm": arm, "calls": len(moved), "changed": float((moved > 1e-3).mean())}
-                | {"by": float(moved.mean()), "correlation": alike}
+                | {"by": float(moved.mean()), "correlation": alike, "balance": balance(episodes, own, context)}
             )
     return rows
+
+
+def balance(episodes: Sequence[Episode], advantage: Mapping[str, float], context: CreditContext) -> float | None:
+    """Returns what searches that find a gold page are paid in all, over what right answers from all of them are."""
+    paid = []
+    for approved in (oracle_searches(episodes, context), oracle_answers(episodes, context)):
+        paid.append(
+            sum(
+                advantage[f"{episode.id}/{place}"]
+                for episode, row in zip(episodes, approved, strict=True)
+                for place in np.flatnonzero(row)
+            )
+        )
+    return paid[0] / paid[1] if paid[1] > 0 else None
 
 
 def advantages(episodes: Sequence[Episode], task: Task, recipe: Recipe) -> dict[str, float]:

@@ -99,6 +99,17 @@ ARMS: Final[dict[str, Arm]] = {
     "chain": Arm((*MASK, "credit.terms=[gain,format]", "advantage.chain=episode"), "team"),
     "oracle": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS), "grpo", "control", must_win=True),
     "permuted": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:permuted]"), "grpo", "control"),
+    "oracle-balanced": Arm(
+        (
+            "tiny-grpo",
+            f"credit.terms={{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}",
+            *TURNS,
+            "advantage.std=none",
+        ),
+        "grpo",
+        "intervention",
+        rate_of="oracle",
+    ),
     "oracle-steps": Arm(
         ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS),
         "grpo",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from searchgym.errors import CardError, DataError
-from searchgym.practice.controls import oracle
+from searchgym.practice.controls import oracle, oracle_answers, oracle_searches
 from searchgym.records import (
     Call,
     Context,
@@ -172,18 +172,20 @@ def test_questions_without_facts_keep_the_outcome():
     assert credit("outcome", "evidence", question=plain).allocate([attempt(0, 1.0, ["Zor"])]) == [[0, 1.0]]
 
 
-def oracle_rows(*group, question=CHAIN):
-    return oracle(group, CreditContext(question=lambda episode: question))
+def oracle_rows(*group, question=CHAIN, term=oracle):
+    return term(group, CreditContext(question=lambda episode: question))
 
 
 def test_an_oracle_approves_of_searches_that_find_and_of_answers_that_rest_on_all_pages():
-    rows = oracle_rows(
+    group = (
         attempt(0, 1.0, *WHOLE),
         attempt(1, 1.0, ["Zor"]),
         attempt(2, 0.0, *WHOLE[2:], ["Zor"]),
         attempt(3, 0.0, *WHOLE, stop="turns"),
     )
-    assert rows == [[1, 0, 1, 1, 1], [1, 0], [1, 1, 1, 0], [1, 0, 1, 1, 0]]
+    assert oracle_rows(*group) == [[1, 0, 1, 1, 1], [1, 0], [1, 1, 1, 0], [1, 0, 1, 1, 0]]
+    assert oracle_rows(*group, term=oracle_searches) == [[1, 0, 1, 1, 0], [1, 0], [1, 1, 1, 0], [1, 0, 1, 1, 0]]
+    assert oracle_rows(*group, term=oracle_answers) == [[0, 0, 0, 0, 1], [0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
     with pytest.raises(DataError, match="names no gold page"):
         oracle_rows(attempt(0, 1.0), question=Question("q", "?", ("Rox",)))
 
