@@ -83,6 +83,8 @@ class Arm:
     """Whether the lowest rate at which it collapses is chosen."""
     must_win: bool = False
     """Of a control: whether it must win, or must not."""
+    changes: str | None = None
+    """Of an intervention: the arm of which it changes something, with which it is compared, too."""
     steps_of: str | None = None
     """Arm whose number of steps it takes with the same seed, however many tokens its learner reads."""
 
@@ -109,12 +111,14 @@ ARMS: Final[dict[str, Arm]] = {
         "grpo",
         "intervention",
         rate_of="oracle",
+        changes="oracle",
     ),
     "oracle-steps": Arm(
         ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS),
         "grpo",
         "intervention",
         rate_of="oracle",
+        changes="oracle",
         steps_of="grpo",
     ),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
@@ -299,13 +303,15 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
     Holm's correction is over all planned contrasts of methods, and made once each has all of its seeds.
     """
     found = list[dict[str, Any]]()
-    for arm, plan in ARMS.items():
-        pairs = [seed for seed in plan.seeds if plan.against and (arm, seed) in rows and (plan.against, seed) in rows]
+    compared = [(arm, other) for arm, plan in ARMS.items() for other in (plan.against, plan.changes) if other]
+    for arm, other in compared:
+        plan = ARMS[arm]
+        pairs = [seed for seed in plan.seeds if (arm, seed) in rows and (other, seed) in rows]
         if not pairs:
             continue
-        differences = [rows[arm, seed]["em"] - rows[plan.against or "", seed]["em"] for seed in pairs]
+        differences = [rows[arm, seed]["em"] - rows[other, seed]["em"] for seed in pairs]
         found.append(
-            {"contrast": f"{arm}:{plan.against}", "role": plan.role, "seeds": f"{len(pairs)} of {len(plan.seeds)}"}
+            {"contrast": f"{arm}:{other}", "role": plan.role, "seeds": f"{len(pairs)} of {len(plan.seeds)}"}
             | tested_differences(differences)
             | {"p_holm": None, "verdict": f"no verdict: {len(pairs)} of {len(plan.seeds)} seeds"}
         )

@@ -96,7 +96,7 @@ def test_the_rate_that_collapses_is_the_lowest_that_does(field, tmp_path):
 def test_contrasts_by_hand(field):
     rows = rows_of(field, vpr=0.05, oracle=0.1, tree=-0.05, permuted=-0.1)
     found = {made["contrast"]: made for made in field.contrasts(rows)}
-    assert len(found) == 10
+    assert len(found) == 12
     vpr = found["vpr:grpo"]
     differences = [0.05 + 0.002 * (seed % 2) for seed in range(10)]
     assert vpr["difference"] == pytest.approx(0.051) and vpr["seeds"] == "10 of 10"
@@ -132,6 +132,7 @@ def test_an_intervention_takes_the_steps_of_its_baseline(field, tmp_path):
     found = {made["contrast"]: made for made in field.contrasts(rows_of(field, **{"oracle-steps": 0.05}))}
     assert found["oracle-steps:grpo"]["verdict"] == "wins"
     assert found["oracle-steps:grpo"]["p_holm"] is None
+    assert found["oracle-steps:oracle"]["difference"] == pytest.approx(0.05)
 
 
 def test_fewer_seeds_than_planned_give_no_verdict(field):
