@@ -68,7 +68,7 @@ def oracle_answers(group: Sequence[Episode], context: CreditContext) -> Rows:
     for episode in group:
         question = _question(episode, context)
         rewards, made_by, found = [0.0] * len(episode.calls), acting_calls(episode), new_pages(episode, question)
-        whole = sum(found.values()) == len({title_key(title) for title in question.gold_titles})
+        whole = sum(found.values()) == len({title_key(title) for title in question.gold_titles or ()})
         if whole and episode.stop_reason == "answer" and made_by:
             rewards[max(made_by.values())] = episode.reward
         rows.append(rewards)
