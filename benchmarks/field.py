@@ -61,6 +61,10 @@ MASK: Final = (*TEAM, "agent=m-ask")
 COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zero_variance=false")
 """Updates on old samples; groups without signal stay, as in LLDS's code, whose gate protects them too."""
 CONTROLS: Final = "searchgym.practice.controls"
+ORACLE: Final = ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS)
+HALVES: Final = f"{{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}"
+BALANCED: Final = ("tiny-grpo", f"credit.terms={HALVES}", *TURNS, "advantage.std=none")
+"""The oracle's credit, with a third for searches and without the deviation's division, so that rare turns count less."""
 
 
 @dataclass(frozen=True)
@@ -99,28 +103,11 @@ ARMS: Final[dict[str, Arm]] = {
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
     "team": Arm((*MASK, "credit.terms=[outcome,format]"), role="baseline"),
     "chain": Arm((*MASK, "credit.terms=[gain,format]", "advantage.chain=episode"), "team"),
-    "oracle": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS), "grpo", "control", must_win=True),
+    "oracle": Arm(ORACLE, "grpo", "control", must_win=True),
     "permuted": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:permuted]"), "grpo", "control"),
-    "oracle-balanced": Arm(
-        (
-            "tiny-grpo",
-            f"credit.terms={{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}",
-            *TURNS,
-            "advantage.std=none",
-        ),
-        "grpo",
-        "intervention",
-        rate_of="oracle",
-        changes="oracle",
-    ),
-    "oracle-steps": Arm(
-        ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS),
-        "grpo",
-        "intervention",
-        rate_of="oracle",
-        changes="oracle",
-        steps_of="grpo",
-    ),
+    "oracle-balanced": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", changes="oracle"),
+    "oracle-steps": Arm(ORACLE, "grpo", "intervention", rate_of="oracle", changes="oracle", steps_of="grpo"),
+    "oracle-both": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", changes="oracle-balanced", steps_of="grpo"),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }
