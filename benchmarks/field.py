@@ -64,7 +64,7 @@ CONTROLS: Final = "searchgym.practice.controls"
 ORACLE: Final = ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS)
 HALVES: Final = f"{{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}"
 BALANCED: Final = ("tiny-grpo", f"credit.terms={HALVES}", *TURNS, "advantage.std=none")
-"""The oracle's credit, with a third for searches and without the deviation's division, so that rare turns count less."""
+"""The oracle's credit with a third for searches, and not divided by the deviation, so that rare turns count less."""
 
 
 @dataclass(frozen=True)
