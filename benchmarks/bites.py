@@ -58,8 +58,7 @@ def main() -> None:
 def changes(episodes: Sequence[Episode], task: Task, step: int) -> list[dict[str, Any]]:
     """Returns a row for ``grpo`` and for each arm that is compared with it and has credit of its own."""
     plain = advantages(episodes, task, load_recipe(ARMS["grpo"].values[0]))
-    questions = {question.id: question for question in task.questions}
-    context = CreditContext(question=lambda episode: questions[episode.question_id])
+    context = CreditContext(question=lambda episode: task.find(episode.question_id))
     rows = []
     for arm, plan in ARMS.items():
         if "grpo" in (arm, plan.against) and plan.steps_of is None:

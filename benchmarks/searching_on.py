@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from searchgym.cli.output import emit_rows
-from searchgym.corpora.files import read_json
-from searchgym.corpora.retrieval.retriever import NullRetriever
-from searchgym.envs import find_env, load_task
 from searchgym.errors import DataError
 from searchgym.records import Episode, Question, title_key
 from searchgym.rollout import read_episodes
 from searchgym.train.credit.evidence import new_pages
+from searchgym.viewing.runs import load_asked, open_run
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,9 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
     Raises:
         DataError: A question names no gold page.
+        UsageError: The environment's questions are not those that were asked.
     """
-    asked = load_task(find_env(read_json(folder / "run.json")["env"]), retriever=NullRetriever()).questions
-    questions = {question.id: question for question in asked}
+    questions = {question.id: question for question in load_asked(open_run(folder))}
     found = [found_in(episode, questions[episode.question_id]) for episode in read_episodes(folder / "episodes.jsonl")]
     groups = {
         str(pages): [own for own in found if own.pages == pages] for pages in sorted({own.pages for own in found})
