@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from methods import ROW, TEAM, by_hops, curve_of, draw, holm, known, means, scores_of, tested_differences, trained_as
+from methods import ROW, TEAM, by_hops, curve_of, draw, holm, known, means, tested_differences, trained_as, warm_scores
 from recorded import Recorded
 
 from searchgym.cli.demo import ENV
@@ -218,7 +218,7 @@ def trained(task: Task, name: str, values: list[str], out: Path, recorded: Recor
 def lost(task: Task, name: str, values: list[str], out: Path, why: str) -> dict[str, Any]:
     """Returns the row of a training that could not go on: as of a model that answers nothing."""
     recipe = load_recipe(values[0], values[1:])
-    before = means(scores_of(task, recipe, None, out / f"before-{recipe.agent}-{recipe.model}"))
+    before = means(warm_scores(task, recipe, out))
     steps = [row for _, row in iter_jsonl(out / name / "train" / "metrics.jsonl")]
     seconds = sum(row.get("time/draw", 0.0) + row.get("time/learn", 0.0) for row in steps)
     return {

@@ -34,6 +34,7 @@ from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
 from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl
+from searchgym.corpora.locks import lock_folder
 from searchgym.envs import Task, find_env, load_task
 from searchgym.eval import bootstrap_ci, t_interval
 from searchgym.rollout import in_checkpoints, read_episodes
@@ -228,7 +229,7 @@ def new_row(task: Task, name: str, values: list[str], out: Path) -> dict[str, An
     folder = out / name
     recipe = load_recipe(values[0], values[1:])
     task = under(recipe, task)
-    before = scores_of(task, recipe, None, out / f"before-{recipe.agent}-{str(recipe.model).replace('/', '-')}")
+    before = warm_scores(task, recipe, out)
     started = time.perf_counter()
     result = train(recipe, folder / "train", resume=(folder / "train").exists())
     seconds = time.perf_counter() - started
@@ -262,6 +263,13 @@ def curve_of(run: Path) -> dict[str, list[float]]:
     steps = [row for _, row in iter_jsonl(run / "metrics.jsonl") if "rollout/em" in row]
     names = {"tokens": "generated_tokens", "read": "read_tokens", "em": "rollout/em"}
     return {name: [row[key] for row in steps] for name, key in names.items() if all(key in row for row in steps)}
+
+
+def warm_scores(task: Task, recipe: Recipe, out: Path) -> dict[str, Any]:
+    """Returns the scores of a recipe's agent with its initial models; a second process waits until they are there."""
+    name = f"before-{recipe.agent}-{str(recipe.model).replace('/', '-')}"
+    with lock_folder(out / f".{name}", wait=3600.0):
+        return scores_of(task, recipe, None, out / name)
 
 
 def scores_of(task: Task, recipe: Recipe, checkpoint: Path | None, out: Path) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from linked_pages import linked_pages
 from scipy.stats import ttest_1samp
 
 from searchgym.cards import WorldSpec
+from searchgym.corpora import locks
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.worlds import build_world
@@ -220,6 +223,28 @@ def test_recorded_trainings_are_not_repeated(tmp_path, monkeypatch):
     row = {"em": 0.25, "curve": {"tokens": [10, 25], "em": [0.1, 0.2]}}
     assert methods.trained(None, "grpo", 4, [], tmp_path, kept) == row
     assert methods.Recorded(tmp_path / "rows.jsonl", {}).rows["grpo-4"] == row
+
+
+def test_two_processes_that_share_a_folder_evaluate_the_warm_model_one_after_the_other(tmp_path, monkeypatch):
+    """The second one finds the first one's lock, tries again until it is gone, and is not refused."""
+    methods = module("methods")
+    inside, met = threading.Event(), threading.Event()
+
+    def scores_of(task, recipe, checkpoint, out):
+        with locks.lock_folder(out):  # as an evaluation does
+            first = not inside.is_set()
+            inside.set()
+            return {"waited": not first or met.wait(60)}
+
+    monkeypatch.setattr(methods, "scores_of", scores_of)
+    monkeypatch.setattr(locks.time, "sleep", lambda seconds: met.set())
+    recipe = load_recipe("tiny-grpo", [])
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(methods.warm_scores, None, recipe, tmp_path)
+        assert inside.wait(60)
+        second = pool.submit(methods.warm_scores, None, recipe, tmp_path)
+        assert first.result(60) == second.result(60) == {"waited": True}
+    assert met.is_set() and (tmp_path / "before-search-r1-tiny").is_dir()
 
 
 def test_growth_of_short_plans_by_hand():

@@ -225,7 +225,7 @@ def test_a_training_that_cannot_go_on_counts_as_nothing_right(field, tmp_path, m
     task = task.asking(task.questions[:4])
     monkeypatch.setattr(field, "trained_as", breaks)
     before = {"em": {"a": 0.5}, "f1": 0.5, "title_recall": [0.1], "searches": 1.0, "longest_prompt": 9}
-    monkeypatch.setattr(field, "scores_of", lambda *given: before)
+    monkeypatch.setattr(field, "warm_scores", lambda *given: before)
     kept = field.Recorded(tmp_path / "rows.jsonl", {})
     values = field.values_of("llds", 1e-2, 0, 1000, [])
     field.trained(task, "llds-0", values, tmp_path, kept)
