@@ -14,7 +14,7 @@ from typing import Final
 from searchgym.cards import PretrainedCard, list_cards, load_card
 from searchgym.corpora.files import read_json
 from searchgym.corpora.hub import hub_answers
-from searchgym.errors import DataMissingError
+from searchgym.errors import DataError, DataMissingError
 from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
@@ -63,7 +63,26 @@ def check_files(folder: Path) -> None:
 
 
 def adapter_base(folder: Path) -> str:
-    """Returns the name of an adapter's base model."""
+    """Returns the name of an adapter's base model.
+
+    Raises:
+        DataError: The adapter is its own base, directly or through other adapters.
+    """
+    base = name = _named_base(folder)
+    passed = [folder.resolve()]
+    while (local := local_folder(name)) is not None and is_adapter(local):
+        if local.resolve() in passed:
+            raise DataError(
+                f"its base {base!r} leads back to {local}: set base_model_name_or_path to a complete model",
+                folder / ADAPTER,
+            )
+        passed.append(local.resolve())
+        name = _named_base(local)
+    return base
+
+
+def _named_base(folder: Path) -> str:
+    """Returns the base that an adapter's configuration names, or an empty string."""
     return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
 
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from made_models import save_tiny
 
-from searchgym.errors import DataMissingError
+from searchgym.errors import DataError, DataMissingError
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.loading import load_model, load_tokenizer
+from searchgym.train.inspect.shapes import model_shape
 
 
 @pytest.fixture
@@ -66,3 +67,14 @@ def test_an_adapter_without_a_tokenizer_has_that_of_its_base(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "gone")}))
     with pytest.raises(DataMissingError, match="gone"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("bases", [["0"], ["1", "0"], ["1", "2", "1"]])
+def test_adapters_whose_bases_lead_in_a_circle_are_refused(bases, tmp_path):
+    for number, base in enumerate(bases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / base)}))
+    for read in (load_tokenizer, load_model, model_shape):
+        with pytest.raises(DataError, match=r"adapter_config.json: its base .* leads back to .*a complete model"):
+            read(str(tmp_path / "0"))
