@@ -63,8 +63,11 @@ COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zer
 CONTROLS: Final = "searchgym.practice.controls"
 ORACLE: Final = ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS)
 HALVES: Final = f"{{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}"
-BALANCED: Final = ("tiny-grpo", f"credit.terms={HALVES}", *TURNS, "advantage.std=none")
-"""The oracle's credit with a third for searches, and not divided by the deviation, so that rare turns count less."""
+THIRD: Final = ("tiny-grpo", f"credit.terms={HALVES}", *TURNS)
+UNDIVIDED: Final = "advantage.std=none"
+"""Advantages are not divided by the deviation, so that turns at which few attempts differ count less."""
+BALANCED: Final = (*THIRD, UNDIVIDED)
+VERIFIED: Final = ("tiny-grpo", "credit.terms={outcome: 1, vpr: 0.333}", *TURNS, UNDIVIDED)
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,9 @@ ARMS: Final[dict[str, Arm]] = {
     "oracle-balanced": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", changes="oracle"),
     "oracle-steps": Arm(ORACLE, "grpo", "intervention", rate_of="oracle", changes="oracle", steps_of="grpo"),
     "oracle-both": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", changes="oracle-balanced", steps_of="grpo"),
+    "oracle-third": Arm(THIRD, "grpo", "intervention", rate_of="oracle", changes="oracle"),
+    "oracle-undivided": Arm((*ORACLE, UNDIVIDED), "grpo", "intervention", rate_of="oracle", changes="oracle"),
+    "vpr-balanced": Arm(VERIFIED, "grpo", "intervention", rate_of="vpr", changes="vpr"),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }
