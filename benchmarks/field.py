@@ -90,8 +90,8 @@ class Arm:
     """Whether the lowest rate at which it collapses is chosen."""
     must_win: bool = False
     """Of a control: whether it must win, or must not."""
-    changes: str | None = None
-    """Of an intervention: the arm of which it changes something, with which it is compared, too."""
+    also: tuple[str, ...] = ()
+    """Other arms with which it is compared, too, as interventions are."""
     steps_of: str | None = None
     """Arm whose number of steps it takes with the same seed, however many tokens its learner reads."""
 
@@ -101,19 +101,27 @@ ARMS: Final[dict[str, Arm]] = {
     "stratified": Arm(("tiny-grpo", "advantage.estimator=stratified"), "grpo"),
     "vpr": Arm(("tiny-grpo", "credit.terms=[outcome,vpr]", *TURNS), "grpo"),
     "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]", *MIXED), "grpo"),
-    "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo"),
+    "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo", also=("grpo-undivided",)),
     "grpo-4": Arm(COLLAPSING, role="baseline", rates=HIGH, collapses=True, reads=2),
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
     "team": Arm((*MASK, "credit.terms=[outcome,format]"), role="baseline"),
     "chain": Arm((*MASK, "credit.terms=[gain,format]", "advantage.chain=episode"), "team"),
     "oracle": Arm(ORACLE, "grpo", "control", must_win=True),
     "permuted": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:permuted]"), "grpo", "control"),
-    "oracle-balanced": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", changes="oracle"),
-    "oracle-steps": Arm(ORACLE, "grpo", "intervention", rate_of="oracle", changes="oracle", steps_of="grpo"),
-    "oracle-both": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", changes="oracle-balanced", steps_of="grpo"),
-    "oracle-third": Arm(THIRD, "grpo", "intervention", rate_of="oracle", changes="oracle"),
-    "oracle-undivided": Arm((*ORACLE, UNDIVIDED), "grpo", "intervention", rate_of="oracle", changes="oracle"),
-    "vpr-balanced": Arm(VERIFIED, "grpo", "intervention", rate_of="vpr", changes="vpr"),
+    "oracle-balanced": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", also=("oracle", "grpo-undivided")),
+    "oracle-steps": Arm(ORACLE, "grpo", "intervention", rate_of="oracle", also=("oracle",), steps_of="grpo"),
+    "oracle-both": Arm(
+        BALANCED,
+        "grpo",
+        "intervention",
+        rate_of="oracle",
+        also=("oracle-balanced", "grpo-undivided"),
+        steps_of="grpo",
+    ),
+    "oracle-third": Arm(THIRD, "grpo", "intervention", rate_of="oracle", also=("oracle",)),
+    "oracle-undivided": Arm((*ORACLE, UNDIVIDED), "grpo", "intervention", rate_of="oracle", also=("oracle",)),
+    "vpr-balanced": Arm(VERIFIED, "grpo", "intervention", rate_of="vpr", also=("vpr", "grpo-undivided")),
+    "grpo-undivided": Arm(("tiny-grpo", UNDIVIDED), "grpo", "intervention", rate_of="grpo"),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }
@@ -296,15 +304,16 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
     Holm's correction is over all planned contrasts of methods, and made once each has all of its seeds.
     """
     found = list[dict[str, Any]]()
-    compared = [(arm, other) for arm, plan in ARMS.items() for other in (plan.against, plan.changes) if other]
+    compared = [(arm, other) for arm, plan in ARMS.items() for other in (plan.against, *plan.also) if other]
     for arm, other in compared:
         plan = ARMS[arm]
+        role = plan.role if other == plan.against else "intervention"
         pairs = [seed for seed in plan.seeds if (arm, seed) in rows and (other, seed) in rows]
         if not pairs:
             continue
         differences = [rows[arm, seed]["em"] - rows[other, seed]["em"] for seed in pairs]
         found.append(
-            {"contrast": f"{arm}:{other}", "role": plan.role, "seeds": f"{len(pairs)} of {len(plan.seeds)}"}
+            {"contrast": f"{arm}:{other}", "role": role, "seeds": f"{len(pairs)} of {len(plan.seeds)}"}
             | tested_differences(differences)
             | {"p_holm": None, "verdict": f"no verdict: {len(pairs)} of {len(plan.seeds)} seeds"}
         )
