@@ -127,7 +127,8 @@ ARMS: Final[dict[str, Arm]] = {
 }
 PANELS: Final = {
     "methods": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "method" and plan.against == "grpo")),
-    "controls": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role in ("control", "intervention"))),
+    "controls": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "control")),
+    "interventions": ("grpo", "oracle", *(arm for arm, plan in ARMS.items() if plan.role == "intervention")),
     "where the baseline collapses": ("grpo-4", "llds"),
     "a team": ("team", "chain"),
     "beside": ("grpo", *(arm for arm, plan in ARMS.items() if plan.role == "beside")),
