@@ -66,7 +66,7 @@ def adapter_base(folder: Path) -> str:
     """Returns the name of an adapter's base model.
 
     Raises:
-        DataError: The adapter is its own base, directly or through other adapters.
+        DataError: The adapter names no base, or is its own, directly or through other adapters.
     """
     base = name = _named_base(folder)
     passed = [folder.resolve()]
@@ -82,8 +82,10 @@ def adapter_base(folder: Path) -> str:
 
 
 def _named_base(folder: Path) -> str:
-    """Returns the base that an adapter's configuration names, or an empty string."""
-    return str(read_json(folder / ADAPTER).get("base_model_name_or_path") or "")
+    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    if not base:
+        raise DataError("names no base: set base_model_name_or_path to the model that it adapts", folder / ADAPTER)
+    return str(base)
 
 
 def is_adapter(folder: Path) -> bool:

@@ -78,3 +78,14 @@ def test_adapters_whose_bases_lead_in_a_circle_are_refused(bases, tmp_path):
     for read in (load_tokenizer, load_model, model_shape):
         with pytest.raises(DataError, match=r"adapter_config.json: its base .* leads back to .*a complete model"):
             read(str(tmp_path / "0"))
+
+
+@pytest.mark.parametrize("given", [{}, {"base_model_name_or_path": None}, {"base_model_name_or_path": ""}])
+def test_an_adapter_that_names_no_base_is_refused(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where an empty name would be the working folder
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(given))
+    for read in (load_tokenizer, load_model, model_shape):
+        with pytest.raises(DataError, match="adapter_config.json: names no base: set base_model_name_or_path"):
+            read(str(folder))
