@@ -411,7 +411,7 @@ def draw(
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         for number, arm in enumerate(own):
             _draw_arm(axes, f"C{number}", arm, [row["curve"] for (name, _), row in rows.items() if name == arm], by)
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small" if len(own) < 7 else "x-small", ncols=math.ceil(len(own) / 6))
         axes.grid(alpha=0.3)
     out.mkdir(parents=True, exist_ok=True)
     canvas.print_png(out / "curves.png")  # type: ignore[no-untyped-call]
