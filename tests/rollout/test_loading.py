@@ -87,5 +87,5 @@ def test_an_adapter_that_names_no_base_is_refused(given, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps(given))
     for read in (load_tokenizer, load_model, model_shape):
-        with pytest.raises(DataError, match="adapter_config.json: names no base: set base_model_name_or_path"):
+        with pytest.raises(DataError, match=r"adapter_config.json: names no base: set base_model_name_or_path"):
             read(str(folder))
