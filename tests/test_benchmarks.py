@@ -317,7 +317,8 @@ def test_a_ladder_of_two_rungs(practised):
 @pytest.mark.slow
 def test_a_study_of_all_arms(practised):
     out = practised / "study"
-    arms = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay")
+    # the facts of a world's pages that patterns of real text find are of one page, or lead to comparisons
+    arms = ("warm", "grpo", "demonstrations", "rejection", "permuted", "worlds", "selfplay-any")
     given = [*arms, "--seeds", "0", "--home", str(practised)]
     given += ["--corpus", str(practised / "corpus.jsonl"), "--model", "tiny", "--out", str(out), "--json"]
     given += ["--shown", "learner.frozen_layers=0", "optimizer.autocast=null", "--dtype", "float32", "--set", *SMALL]

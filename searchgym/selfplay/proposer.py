@@ -29,7 +29,7 @@ class PathProposer:
         seed: Seed of the choices.
 
     Raises:
-        UsageError: The graph has no walk of the lengths that are asked for.
+        UsageError: The graph has no walk of the lengths that are asked for, or none but those to named answers.
     """
 
     name, made = "proposer", True
@@ -40,6 +40,12 @@ class PathProposer:
             raise UsageError(
                 f"proposer: the graph has no path of {hops} hops: ask for other hops (proposer.hops), or for a corpus "
                 "with more links (`searchgym questions generate` reports what it found)"
+            )
+        if options.max_named < 1 and all(arm.named for arm in ground.arms):
+            raise UsageError(
+                "proposer: all questions that the graph allows name their answer (comparisons), but at most "
+                f"{options.max_named:g} of the questions may (proposer.max_named): ask for other hops "
+                "(proposer.hops), for a corpus with more links, or set proposer.max_named=1"
             )
         self.policy = ArmPolicy(ground.arms, options)
         self._ground, self._options, self._seed = ground, options, seed
@@ -95,7 +101,9 @@ class PathProposer:
         for proposal in found:
             self.known[proposal.question.id] = proposal.question
         if not found and not fill and not round:
-            why = ", ".join(f"{rule} {times}" for rule, times in self._step.most_common(4)) or "every walk is used up"
+            why = (
+                ", ".join(f"{rule} {times}" for rule, times in (+self._step).most_common(4)) or "every walk is used up"
+            )
             raise TrainingError(
                 f"proposer: step {step + 1} has no question, and the pool of earlier ones is empty ({why}): ask for "
                 "fewer questions or steps, other hops (proposer.hops), or a larger world or corpus"

@@ -212,6 +212,14 @@ def test_a_corpus_without_paths_of_the_asked_length_says_what_to_do():
         path_proposer(ground, hops=[3])
 
 
+def test_a_graph_of_named_answers_alone_says_what_to_do():
+    _, ground = corpus_ground(made_pages(40, 1))
+    ground.arms = [arm for arm in ground.arms if arm.named]
+    with pytest.raises(UsageError, match=r"name their answer .* at most 0.15 .*proposer.max_named=1"):
+        path_proposer(ground)
+    assert path_proposer(ground, max_named=1.0).draw(0, 4)
+
+
 # -- recipes -------------------------------------------------------------------------------------------------------
 
 
