@@ -300,9 +300,10 @@ def table(rows: Rows) -> list[dict[str, Any]]:
 
 
 def contrasts(rows: Rows) -> list[dict[str, Any]]:
-    """Returns a row for each arm that is compared and has a seed in common with its baseline.
+    """Returns a row for each comparison of two arms that have a seed in common.
 
-    Holm's correction is over all planned contrasts of methods, and made once each has all of its seeds.
+    Holm's correction is over all planned contrasts of methods with their baselines, and made once each has all of its
+    seeds.
     """
     found = list[dict[str, Any]]()
     compared = [(arm, other) for arm, plan in ARMS.items() for other in (plan.against, *plan.also) if other]

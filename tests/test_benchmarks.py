@@ -339,6 +339,8 @@ def test_a_study_of_all_arms(practised):
     assert contrast["em"] == pytest.approx(sum(em[0]) / 6 - sum(em[1]) / 6)
     again = here("real_training.py", *given)
     assert again.returncode == 0 and json.loads(again.stdout) == result and "scored" not in again.stderr
+    refused = here("real_training.py", "selfplay", *given[len(arms) :])
+    assert refused.returncode == 1 and "name their answer (comparisons)" in refused.stderr
 
 
 @pytest.mark.slow

@@ -107,6 +107,8 @@ def test_contrasts_by_hand(field):
     assert found["oracle:grpo"]["verdict"] == "wins, as it must"
     assert found["permuted:grpo"]["verdict"] == "does not win, as it must"
     assert found["oracle:grpo"]["p_holm"] is None
+    assert found["tree:grpo-undivided"]["verdict"] == "does not win"  # beside Holm's six, though of a method
+    assert found["tree:grpo-undivided"]["p_holm"] is None
 
 
 def test_controls_that_fail_say_so(field):

@@ -82,6 +82,7 @@ def adapter_base(folder: Path) -> str:
 
 
 def _named_base(folder: Path) -> str:
+    """Returns the base that an adapter's configuration names; raises a DataError if it names none."""
     base = read_json(folder / ADAPTER).get("base_model_name_or_path")
     if not base:
         raise DataError("names no base: set base_model_name_or_path to the model that it adapts", folder / ADAPTER)

@@ -101,9 +101,8 @@ class PathProposer:
         for proposal in found:
             self.known[proposal.question.id] = proposal.question
         if not found and not fill and not round:
-            why = (
-                ", ".join(f"{rule} {times}" for rule, times in (+self._step).most_common(4)) or "every walk is used up"
-            )
+            counts = (+self._step).most_common(4)
+            why = ", ".join(f"{rule} {times}" for rule, times in counts) or "every walk is used up"
             raise TrainingError(
                 f"proposer: step {step + 1} has no question, and the pool of earlier ones is empty ({why}): ask for "
                 "fewer questions or steps, other hops (proposer.hops), or a larger world or corpus"
