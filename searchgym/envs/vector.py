@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from searchgym.cards import EnvCard
@@ -26,7 +27,10 @@ from searchgym.envs.single import (
     step_info,
 )
 from searchgym.envs.task import Task, TaskOptions
-from searchgym.errors import EpisodeError, RetrieverError, UsageError
+from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
+
+AUTORESET: Final = {mode.name.lower(): mode for mode in AutoresetMode}
+"""Autoreset modes of Gymnasium by the name that `SearchVectorEnv` takes."""
 
 StepResult = tuple[
     tuple[str, ...], npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]
@@ -37,25 +41,31 @@ StepResult = tuple[
 class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], npt.NDArray[Any]]):
     """A vector of `SearchEnv` episodes: the same observations, rewards and infos as that many single environments.
 
-    All queries of a step go to a retriever in exactly one call, or in none if no episode searched. Finished episodes
-    are not reset automatically (``AutoresetMode.DISABLED``): reset them with
-    ``reset(options={"reset_mask": finished})``, or continue the others with `step_subset`. A retrieval that fails past
-    its deadline ends every episode that searched in that step.
+    All queries of a step go to a retriever in exactly one call, or in none if no episode searched. A retrieval that
+    fails past its deadline ends every episode that searched in that step.
 
     Args:
         card: See `SearchEnv`.
         num_envs: Number of episodes.
+        autoreset: What becomes of an episode that has ended, as in Gymnasium's vector environments. ``"next_step"``:
+            the next step ignores its action and starts a new episode with reward 0. ``"same_step"``: a new episode
+            starts in the same step; the last observation and info are in ``infos["final_obs"]`` and
+            ``infos["final_info"]``. ``"disabled"``: reset it with ``reset(options={"reset_mask": ended})``, or continue
+            the others with `step_subset`. A member of ``gymnasium.vector.AutoresetMode`` is taken as well.
         render_mode: Must be None: a vector environment is not rendered.
         **options: See `TaskOptions`.
-    """
 
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}  # noqa: RUF012 (see SearchEnv)
+    Raises:
+        UnknownNameError: No such `autoreset`.
+        UsageError: `num_envs` is below 1, or a `render_mode` is given.
+    """
 
     def __init__(
         self,
         card: EnvCard | Task | Mapping[str, Any] | str,
         num_envs: int = 1,
         *,
+        autoreset: str | AutoresetMode = "next_step",
         render_mode: str | None = None,
         **options: Unpack[TaskOptions],
     ) -> None:
@@ -63,6 +73,11 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             raise UsageError(f"num_envs must be at least 1, got {num_envs}")
         if render_mode is not None:
             raise UsageError("a vector environment is not rendered: make a single one with render_mode='ansi'")
+        name = autoreset.name.lower() if isinstance(autoreset, AutoresetMode) else autoreset
+        if name not in AUTORESET:
+            raise UnknownNameError("autoreset", name, AUTORESET)
+        self.autoreset_mode = AUTORESET[name]
+        self.metadata = {"autoreset_mode": self.autoreset_mode}
         self.task = resolve(card, options)
         self.num_envs = num_envs
         self.render_mode = None
@@ -105,16 +120,19 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             if question_id is not None:
                 self.task.find(str(question_id))  # an unknown one is refused before anything changes
         observations, infos = [""] * self.num_envs, {}
-        instructions = self.task.rules.protocol.instructions()
-        for i in np.flatnonzero(mask):
+        for i in map(int, np.flatnonzero(mask)):
             if seeds[i] is not None:
                 self._rngs[i] = seeding.np_random(seeds[i])[0]
-            question = draw_question(self.task, self._rngs[i], question_ids[i])
-            state = self._states[i] = State(question)
-            observations[i] = question.text
-            infos[int(i)] = step_info(self.task, state) | {"instructions": instructions}
-            self.stats.episodes += 1
+            observations[i], infos[i] = self._start(i, question_ids[i])
         return tuple(observations), stack_infos(infos, self.num_envs)
+
+    def _start(self, i: int, question_id: object = None) -> tuple[str, dict[str, Any]]:
+        """Starts an episode in environment `i` and returns its first observation and info."""
+        state = self._states[i] = State(draw_question(self.task, self._rngs[i], question_id))
+        self.stats.episodes += 1
+        return state.question.text, step_info(self.task, state) | {
+            "instructions": self.task.rules.protocol.instructions()
+        }
 
     def _per_env(self, values: Any, name: str) -> list[Any]:
         """Returns the values as a list with one entry per environment, all None for None."""
@@ -135,7 +153,7 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             bool, infos (Gymnasium's vector form: an array per key and its ``_key`` mask).
 
         Raises:
-            EpisodeError: An environment has not been reset, or its episode has ended.
+            EpisodeError: An environment has not been reset, or its episode has ended and `autoreset` is disabled.
         """
         return self.step_subset(range(self.num_envs), actions)
 
@@ -150,36 +168,45 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
             As `step`; environments that were not stepped have an empty observation, reward 0 and False flags.
 
         Raises:
-            EpisodeError: An environment has not been reset, or its episode has ended.
+            EpisodeError: An environment has not been reset, or its episode has ended and `autoreset` is disabled.
             UsageError: An index is unknown or repeated, or the number of actions differs.
         """
         chosen, texts = list(indices), list(actions)
         if len(chosen) != len(texts) or len(set(chosen)) != len(chosen):
             raise UsageError(f"{len(texts)} actions for {len(chosen)} environments (each at most once)")
-        begun = [
-            begin(self._ready(i), read_action(self.task, a), self.task.rules)
-            for i, a in zip(chosen, texts, strict=True)
-        ]
-        stepped = self._finish_all(begun)
+        ended = {i for i in chosen if self._restarts(i)}
+        acting = [(i, text) for i, text in zip(chosen, texts, strict=True) if i not in ended]
+        begun = [begin(self._ready(i), read_action(self.task, text), self.task.rules) for i, text in acting]
+        stepped = {i: pair for (i, _), pair in zip(acting, self._finish_all(begun), strict=True)}
 
         observations = [""] * self.num_envs
         rewards = np.zeros(self.num_envs)
         terminations, truncations = np.zeros((2, self.num_envs), np.bool_)
         infos: dict[int, dict[str, Any]] = {}
-        for i, (state, observation) in zip(chosen, stepped, strict=True):
-            info = step_info(self.task, state)
+        for i, (state, observations[i]) in stepped.items():
+            infos[i] = step_info(self.task, state)
             if state.done:
                 rewards[i], scores = self.task.score(state)
-                info |= end_info(state, scores)
+                infos[i] |= end_info(state, scores)
             truncations[i] = state.stop_reason == "retriever_error"
             terminations[i] = state.done and not truncations[i]
-            observations[i] = observation
-            infos[i] = info
         # Last, after every reward was computed: a step that raises leaves all states as they were.
-        for i, (state, _) in zip(chosen, stepped, strict=True):
+        for i, (state, _) in stepped.items():
             self._states[i] = state
-        self.stats.steps += len(chosen)
+        self.stats.steps += len(stepped)
+        for i in ended:
+            observations[i], infos[i] = self._start(i)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            for i in np.flatnonzero(terminations | truncations).tolist():
+                last = {"final_obs": observations[i], "final_info": infos[i]}
+                observations[i], info = self._start(i)
+                infos[i] = last | info
         return tuple(observations), rewards, terminations, truncations, stack_infos(infos, self.num_envs)
+
+    def _restarts(self, i: int) -> bool:
+        """Tells whether the next step of environment `i` starts a new episode instead of taking its action."""
+        state = self._states[i] if 0 <= i < self.num_envs else None
+        return self.autoreset_mode is AutoresetMode.NEXT_STEP and state is not None and state.done
 
     def _ready(self, i: int) -> State:
         """Returns the state of environment `i`, refusing one that is not reset or has ended."""
@@ -188,7 +215,10 @@ class SearchVectorEnv(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...
         state = self._states[i]
         if state is None or state.done:
             why = "has not been reset" if state is None else f"has ended ({state.stop_reason})"
-            raise EpisodeError(f"environment {i} {why}: reset it with options={{'reset_mask': ...}} or use step_subset")
+            raise EpisodeError(
+                f"environment {i} {why}: reset it with options={{'reset_mask': ...}}, step the others with "
+                "step_subset, or make the environment with autoreset='next_step'"
+            )
         return state
 
     def _finish_all(self, begun: Sequence[tuple[State, tuple[str, ...]]]) -> list[tuple[State, str]]:
@@ -226,8 +256,9 @@ def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[s
         num_envs: Length of the arrays.
 
     Returns:
-        For each key, an array (num_envs,) of numbers if the first value is a number, else of objects; and under
-        ``_key`` a bool mask (num_envs,) of the environments that have a value.
+        For each key, an array (num_envs,) of numbers if the first value is a number, a dict of this form if it is an
+        info itself, else an array of objects; and under ``_key`` a bool mask (num_envs,) of the environments that have
+        a value.
     """
     stacked: dict[str, Any] = {}
     for key in dict.fromkeys(key for info in infos.values() for key in info):
@@ -235,8 +266,12 @@ def stack_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[s
         kind = type(rows[0][1])
         mask = np.zeros(num_envs, np.bool_)
         mask[[i for i, _ in rows]] = True
+        stacked[f"_{key}"] = mask
+        if kind is dict:
+            stacked[key] = stack_infos(dict(rows), num_envs)
+            continue
         array = np.zeros(num_envs, kind) if kind in (int, float, bool) else np.full(num_envs, None, object)
         for i, value in rows:
             array[i] = value
-        stacked[key], stacked[f"_{key}"] = array, mask
+        stacked[key] = array
     return stacked

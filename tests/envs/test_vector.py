@@ -4,6 +4,7 @@ import json
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
 
 from searchgym.envs.single import SearchEnv
@@ -28,7 +29,10 @@ def infos_equal(one, other):
     assert one.keys() == other.keys()
     for key, value in one.items():
         assert type(value) is type(other[key]), key
-        assert list(value) == list(other[key]), key
+        if isinstance(value, dict):
+            infos_equal(value, other[key])
+        else:
+            assert list(value) == list(other[key]), key
 
 
 def actions(turn, n):
@@ -105,6 +109,46 @@ def test_it_agrees_with_async_vector_env():
         other.close()
 
 
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+@pytest.mark.parametrize(
+    ("n", "steps"), [(8, 40), pytest.param(64, 1000, marks=pytest.mark.slow, id="64 environments, 1,000 steps")]
+)
+def test_the_loop_of_gymnasiums_documentation_equals_single_environments(mode, n, steps):
+    """The oracle is Gymnasium's own vector of single environments."""
+    shared = task()
+    vector = SearchVectorEnv(shared, n, autoreset=mode)
+    singles = gymnasium.vector.SyncVectorEnv(
+        [lambda: SearchEnv(shared)] * n, autoreset_mode=AutoresetMode[mode.upper()]
+    )
+    assert vector.metadata["autoreset_mode"] is singles.metadata["autoreset_mode"]
+    rng = np.random.default_rng(5)
+    for one, two in zip(vector.reset(seed=4), singles.reset(seed=4), strict=True):
+        infos_equal({"": one}, {"": two})
+    episodes = 0
+    for _ in range(steps):
+        texts = tuple(SCRIPT[i] for i in rng.integers(len(SCRIPT), size=n))
+        one, two = vector.step(texts), singles.step(texts)
+        assert one[0] == two[0]
+        for a, b in zip(one[1:4], two[1:4], strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+        infos_equal(one[4], two[4])
+        ended = one[2] | one[3]
+        episodes += int(ended.sum())
+        if mode == "disabled" and ended.any():
+            one, two = (env.reset(options={"reset_mask": ended}) for env in (vector, singles))
+            assert [text for text, new in zip(one[0], ended, strict=True) if new] == [
+                text for text, new in zip(two[0], ended, strict=True) if new
+            ]
+            infos_equal(one[1], two[1])
+    assert episodes > n  # so episodes did start again
+
+
+def test_an_unknown_autoreset_is_refused():
+    with pytest.raises(UnknownNameError, match="unknown autoreset 'nextstep'; did you mean 'next_step'"):
+        gymnasium.make_vec("searchgym/Demo-v0", num_envs=2, autoreset="nextstep")
+
+
 def test_shared_memory_is_refused_with_a_clear_error():
     shared = task()
     with pytest.raises(ValueError, match="shared_memory"):
@@ -121,7 +165,7 @@ def test_make_vec_takes_the_same_options():
 
 
 def test_a_reset_mask_resets_only_the_finished():
-    vector = SearchVectorEnv(task(), 3)
+    vector = SearchVectorEnv(task(), 3, autoreset="disabled")
     vector.reset(seed=0)
     terminations = vector.step(["<answer>x</answer>", "junk", "<answer>x</answer>"])[2]
     assert list(terminations) == [True, False, True]
