@@ -63,18 +63,23 @@ def split_thoughts(text: str) -> tuple[str, str]:
     Returns:
         (thoughts, rest): the insides of the blocks joined by newlines; the text without the blocks.
     """
-    thoughts: list[str] = []
-    rest: list[str] = []
+    spans = closed_thoughts(text)
+    thoughts = [text[start + len(THINK_OPEN) : end - len(THINK_CLOSE)] for start, end in spans]
+    starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
+    return "\n".join(thoughts), "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def closed_thoughts(text: str) -> list[tuple[int, int]]:
+    """Returns (start, end) in characters of each closed ``<think>`` block, tags included."""
+    spans: list[tuple[int, int]] = []
     at = 0
     while (start := text.find(THINK_OPEN, at)) >= 0:
         end = text.find(THINK_CLOSE, start)
         if end < 0:
             break
-        rest.append(text[at:start])
-        thoughts.append(text[start + len(THINK_OPEN) : end])
         at = end + len(THINK_CLOSE)
-    rest.append(text[at:])
-    return "\n".join(thoughts), "".join(rest)
+        spans.append((start, at))
+    return spans
 
 
 def close_tag(text: str, stop: Sequence[str]) -> str:
@@ -149,7 +154,7 @@ class Protocol:
         first = self._first_action(rest)
         if first is None:
             return Invalid("no complete action was found")
-        tag, body = first
+        _, tag, body = first
         if any(f"<{t}>" in body or f"</{t}>" in body for t in self._tags):
             return Invalid(f"<{tag}> holds another tag")
         if tag == self.answer_tag:
@@ -167,15 +172,25 @@ class Protocol:
         further = () if self.name == "tool_calls" else tuple(f"{source}_search" for source in self.sources)
         return (self.search_tag, self.answer_tag, *own, *further)
 
-    def _first_action(self, text: str) -> tuple[str, str] | None:
-        """Returns (tag, body) of the first opening tag that has a closing tag after it."""
+    def before_action(self, text: str) -> str:
+        """Returns what stands before the first complete action of a model's text, thoughts included; all if none."""
+        first = self._first_action(split_thoughts(text)[1])
+        if first is None:
+            return text
+        at = first[0]
+        for start, end in closed_thoughts(text):
+            at += end - start if start <= at else 0
+        return text[:at]
+
+    def _first_action(self, text: str) -> tuple[int, str, str] | None:
+        """Returns (position, tag, body) of the first opening tag that has a closing tag after it."""
         best: tuple[int, str, str] | None = None
         for tag in self._tags:
             start = text.find(f"<{tag}>")
             end = text.find(f"</{tag}>", start) if start >= 0 else -1
             if end >= 0 and (best is None or start < best[0]):
                 best = (start, tag, text[start + len(tag) + 2 : end])
-        return None if best is None else best[1:]
+        return best
 
     def _read_search(self, body: str, source: str) -> Action:
         """Parses the text between the search tags of a source."""

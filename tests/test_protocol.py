@@ -132,6 +132,20 @@ def test_parsing_never_raises_and_is_deterministic(text):
             assert all(query and query == query.strip() for query in action.queries)
 
 
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("a <search>x</search> b <search>y</search>", "a "),
+        ("<think>maybe <search>w</search></think>so <search>x</search>", "<think>maybe <search>w</search></think>so "),
+        ("a<think>b</think><think>c</think><answer>x</answer>", "a<think>b</think><think>c</think>"),
+        ("<answer>open <search>x</search><think>c</think>", "<answer>open "),
+        ("no <think>action</think>", "no <think>action</think>"),
+    ],
+)
+def test_what_stands_before_the_first_action(text, before):
+    assert TAGS.before_action(text) == before
+
+
 @pytest.mark.parametrize("piece", ["<think>", "</think>", "<search>", "</answer>", "<think></think>", "<", "\x00"])
 def test_megabytes_of_one_tag_take_linear_time(piece):
     text = piece * (MAX_ACTION_CHARS // len(piece))

@@ -370,6 +370,7 @@ class _Chat:
         if len(sampled.ids):
             io.calls.append(call)
         if sampled.finish == "context" and not prefix:
+            call.legal = False  # nobody reads it: the episode ends here
             raise io.end("context", f"role {self._role.name}: the context is full after {call.end} tokens")
         return Reply(text, call)
 

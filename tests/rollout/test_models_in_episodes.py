@@ -107,7 +107,7 @@ def test_a_full_context_is_a_counted_end():
     episode = run(model, QUESTIONS[:1])[0]
     assert (episode.stop_reason, episode.reward, episode.answer) == ("context", 0.0, None)
     assert "context is full" in episode.error
-    assert len(episode.calls) == 1
+    assert [call.legal for call in episode.calls] == [False]
 
 
 def test_calls_of_concurrent_episodes_share_batches():

@@ -39,8 +39,7 @@ def called(protocol: Protocol, text: str) -> tuple[str, str, dict[str, Any] | No
         tool, given = "more", {}
     else:
         return text, "", None
-    tag = protocol.search_tag if protocol.name == "tool_calls" else tool
-    return text[: text.rfind(f"<{tag}>")], tool, given
+    return protocol.before_action(text), tool, given
 
 
 class _Parser(ToolParser):
