@@ -170,8 +170,8 @@ def test_phases_are_added_up_apart():
     parts = [Part("cpu", "a", 3.0), Part("cpu", "b", 4.0, ("policy",)), Part("cpu", "c", 5.0, ("critic",))]
     assert check_plan(parts, {"cpu": 8.0}) == []
     assert check_plan(parts, {"cpu": 6.5}) == [
-        "cpu has 6.5 GiB, phase policy needs 7.0",
-        "cpu has 6.5 GiB, phase critic needs 8.0",
+        "main memory has 6.5 GiB, phase policy needs 7.0",
+        "main memory has 6.5 GiB, phase critic needs 8.0",
     ]
 
 

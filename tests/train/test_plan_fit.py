@@ -98,7 +98,29 @@ def test_what_does_not_fit_is_told_with_changes_that_make_it_fit(cli):
     status, _, err = cli("qwen2.5-7b-grpo", "--plan", "--gpus", 8, "--gpu-gib", 8, "--cpu-gib", 64)
     assert status == 2
     assert "fits: no, " in err and "GiB too little" in err
-    assert "no smaller micro-batches, ZeRO, offloading or LoRA make it fit" in err
+    assert "ZeRO, offloading or LoRA make it fit: take more or larger GPUs, or another model" in err
+
+
+def test_the_main_memory_of_another_machine_is_checked_only_when_it_is_given(cli, monkeypatch):
+    monkeypatch.setattr("searchgym.train.inspect.plan.memory_here", lambda: {"cpu": 4.0})  # a laptop's
+    vllm = ("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8)
+    status, _, err = cli(*vllm)
+    assert status == 0
+    assert "main memory: needs 28.4 GiB (draw); --cpu-gib checks whether a machine has it" in err
+    status, out, _ = cli(*vllm, "--json")
+    (cpu,) = (fit for fit in json.loads(out)["fits"] if fit["device"] == "cpu")
+    assert (status, cpu["capacity"], cpu["left"]) == (0, None, None)
+    status, _, err = cli(*vllm, "--cpu-gib", 16)
+    assert status == 2
+    assert "take a machine with 28 GiB of main memory" in err and "larger GPUs" not in err
+    assert "does not fit: main memory has 16.0 GiB, phase draw needs 28.4" in err
+
+
+def test_an_engines_share_is_among_the_changes(cli):
+    """0.35 of 40 GB is too little for 14.2 GiB of weights and a context."""
+    status, _, err = cli("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8, "--gpu-gib", 40)
+    assert status == 2
+    assert "it fits with rollout.vllm.gpu_share=0.4 learner.offload_optimizer=true (6.8 GiB left" in err
 
 
 @pytest.mark.parametrize("name", LARGE)

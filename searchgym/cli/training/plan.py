@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,15 +28,17 @@ class Machine:
     gpu_gib: float
     """GiB of each of `gpus`."""
     cpu_gib: float | None
-    """GiB of main memory; what is available here if None."""
+    """GiB of main memory; if None, what is available here, and not checked where `gpus` plans another machine."""
 
     def memory(self) -> dict[str, float]:
-        """Returns GiB by device."""
+        """Returns GiB by device; without ``cpu`` where the main memory is not checked."""
         from searchgym.train.inspect.plan import memory_here
 
         memory = memory_here()
-        if self.gpus is not None:
-            memory = {"cpu": memory["cpu"]} | {f"cuda:{number}": self.gpu_gib for number in range(self.gpus)}
+        if self.gpus:
+            memory = {f"cuda:{number}": self.gpu_gib for number in range(self.gpus)}
+        elif self.gpus == 0:
+            memory = {"cpu": memory["cpu"]}
         return memory | ({} if self.cpu_gib is None else {"cpu": self.cpu_gib})
 
 
@@ -73,7 +76,7 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
     if as_json:
         content: dict[str, Any] = {"recipe": recipe.name, "memory": memory}
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
-        content |= {"fits": [dataclasses.asdict(own) | {"left": own.left} for own in fits], "hours": hours}
+        content |= {"fits": [_as_json(own) for own in fits], "hours": hours}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
     else:
         if parts:
@@ -92,6 +95,9 @@ def _say(fits: Sequence[Fit], hours: float | None, problem: str, found: Sequence
     for own in fits:
         alike.setdefault(dataclasses.replace(own, device=""), []).append(own.device)
     for own, devices in alike.items():
+        if math.isinf(own.capacity):
+            say(f"main memory: needs {own.need:.1f} GiB ({own.phase}); --cpu-gib checks whether a machine has it")
+            continue
         verdict = f"yes, {own.left:.1f} GiB left" if own.left >= 0 else f"no, {-own.left:.1f} GiB too little"
         say(f"{_together(devices)}: has {own.capacity:.1f} GiB, needs {own.need:.1f} ({own.phase}); fits: {verdict}")
     unknown = "unknown (give --step-seconds, or an earlier run as --out)"
@@ -99,9 +105,17 @@ def _say(fits: Sequence[Fit], hours: float | None, problem: str, found: Sequence
     for one in found:
         say(f"it fits with {' '.join(one.changes)} ({one.left:.1f} GiB left on the fullest device)")
     if problem and not found:
-        say(
-            "no smaller micro-batches, ZeRO, offloading or LoRA make it fit: take more or larger GPUs, or another model"
-        )
+        lacking = [own for own in fits if own.left < 0]
+        wanted = "more or larger GPUs, or another model"
+        if lacking and all(own.device == "cpu" for own in lacking):
+            wanted = f"a machine with {max(own.need for own in lacking):.0f} GiB of main memory, or another model"
+        say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {wanted}")
+
+
+def _as_json(fit: Fit) -> dict[str, Any]:
+    """Returns a fit as JSON: null where the memory of the device is not checked."""
+    checked = math.isfinite(fit.capacity)
+    return dataclasses.asdict(fit) | ({"left": fit.left} if checked else {"capacity": None, "left": None})
 
 
 def _rows(parts: Sequence[Part], phases: Sequence[str], memory: Mapping[str, float]) -> Iterator[list[str]]:
@@ -115,8 +129,10 @@ def _rows(parts: Sequence[Part], phases: Sequence[str], memory: Mapping[str, flo
         for part in items:
             yield [name, part.what, *(f"{part.gib:.2f}" if phase in part.phases else "" for phase in phases)]
         sums = [sum(part.gib for part in items if phase in part.phases) for phase in phases]
-        capacity = memory[devices[0]]
         yield [name, "all", *(f"{total:.2f}" for total in sums)]
+        if devices[0] not in memory:
+            continue
+        capacity = memory[devices[0]]
         yield [name, "capacity", *(f"{capacity:.2f}" for _ in sums)]
         yield [name, "left", *(f"{capacity - total:.2f}" for total in sums)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any, Final
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import CardError, UsageError
-from searchgym.train.inspect.plan import PHASES, Part, plan
+from searchgym.train.inspect.plan import PHASES, Part, engine_gib, plan
+from searchgym.train.inspect.shapes import model_shape
 from searchgym.train.recipe.load import check_recipe
 from searchgym.train.recipe.recipe import Recipe, recipe_values
 from searchgym.train.run.folder import METRICS
@@ -31,7 +33,7 @@ class Fit:
 
     device: str
     capacity: float
-    """GiB that the device has."""
+    """GiB that the device has; infinite if that is not checked."""
     need: float
     """GiB in the phase that needs most."""
     phase: str
@@ -62,7 +64,7 @@ def fits_of(parts: Sequence[Part], memory: Mapping[str, float]) -> list[Fit]:
             ((sum(part.gib for part in own if phase in part.phases), phase) for phase in PHASES),
             key=lambda pair: pair[0],
         )
-        found.append(Fit(device, memory[device], need, phase))
+        found.append(Fit(device, memory.get(device, math.inf), need, phase))
     return found
 
 
@@ -73,10 +75,10 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
         recipe: Recipe that does not fit, or that needs more GPUs.
         gpus: Number of GPUs.
         gpu_gib: GiB of memory of each GPU.
-        memory: GiB by device.
+        memory: GiB by device; a device that is left out is not checked.
     """
     base = _on_gpus(recipe, gpus)
-    levers = list(_levers(recipe, gpus))
+    levers = list(_levers(recipe, gpus, gpu_gib))
     found: list[tuple[frozenset[int], Suggestion]] = []
     for size in range(len(levers) + 1):
         for chosen in itertools.combinations(range(len(levers)), size):
@@ -123,7 +125,7 @@ def _on_gpus(recipe: Recipe, gpus: int) -> Values:
     return values
 
 
-def _levers(recipe: Recipe, gpus: int) -> Iterator[Values]:
+def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
     """Yields the changes that save memory, the ones that cost least first."""
     learner, vllm = recipe.learner, recipe.rollout.vllm
     tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
@@ -137,8 +139,8 @@ def _levers(recipe: Recipe, gpus: int) -> Iterator[Values]:
         yield smaller
     if recipe.rollout.sampler == "transformers" and running > 16:
         yield {"rollout.concurrency": max(running // 4, 16)}
-    if recipe.rollout.sampler != "transformers" and not vllm.sleep and not recipe.rollout.staleness:
-        yield {"rollout.vllm.sleep": 1}
+    if recipe.rollout.sampler != "transformers":
+        yield from _engine_levers(recipe, gpus, gpu_gib)
     sharded = {"learner.backend": "deepspeed", "learner.zero": 3, "learner.dtype": "bfloat16"}
     if gpus > 1 and (learner.zero, learner.ranks) != (3, gpus):
         yield sharded | {"learner.ranks": gpus}
@@ -153,6 +155,16 @@ def _levers(recipe: Recipe, gpus: int) -> Iterator[Values]:
         if recipe.rollout.sampler == "transformers":  # which would merge the adapter into rounded weights
             asleep = {"rollout.sampler": "vllm", "rollout.vllm.sleep": 1, "rollout.vllm.gpu_share": 0.3}
         yield whole | asleep | {"lora.rank": RANK, "learner.dtype": "bfloat16"}
+
+
+def _engine_levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
+    """Yields the least share of a GPU, in steps of 0.05, that holds weights and a full context; then sleep."""
+    need = engine_gib(recipe, model_shape(recipe.model))[1]
+    share = round(math.ceil(need / gpu_gib / 0.05) * 0.05, 2)
+    if gpus and share != recipe.rollout.vllm.gpu_share:
+        yield {"rollout.vllm.gpu_share": share}
+    if not recipe.rollout.vllm.sleep and not recipe.rollout.staleness:
+        yield {"rollout.vllm.sleep": 1}
 
 
 def _left(recipe: Recipe, values: Values, gpus: int, gpu_gib: float, memory: Mapping[str, float]) -> float | None:

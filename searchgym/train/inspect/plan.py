@@ -9,6 +9,7 @@ micro-batch trained.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,15 +125,16 @@ def check_plan(parts: Sequence[Part], memory: Mapping[str, float], phases: Seque
 
     Args:
         parts: Items as `plan` returns them.
-        memory: GiB by device.
+        memory: GiB by device; a device that is left out is not checked.
         phases: Phases that the training has; without a critic the last one is not among them.
     """
     found = []
     for device in dict.fromkeys(part.device for part in parts):
         for phase in phases:
             need = sum(part.gib for part in parts if part.device == device and phase in part.phases)
-            if need > memory[device]:
-                found.append(f"{device} has {memory[device]:.1f} GiB, phase {phase} needs {need:.1f}")
+            if need > memory.get(device, math.inf):
+                name = "main memory" if device == "cpu" else device
+                found.append(f"{name} has {memory[device]:.1f} GiB, phase {phase} needs {need:.1f}")
     return found
 
 
@@ -187,14 +189,11 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
     way = Part("cpu", "weights on their way to vLLM", sent / GIB)
     if options.servers:
         return [way]
-    size = 2 if recipe.optimizer.autocast == "bfloat16" or options.dtype == "bfloat16" else _bytes(recipe.learner.dtype)
-    weights = shape.parameters * size / options.tensor_parallel / GIB
-    per_token = 2 * shape.layers * shape.kv_width * size / options.tensor_parallel / GIB
+    weights, need = engine_gib(recipe, shape)
     if not count:
         return [way, Part("cpu", "vLLM: weights, keys and values", options.replicas * (weights + options.cache_gib))]
     parts = [way]
     share, phases = options.gpu_share * gpu_gib, ("draw",) if options.sleep else PHASES
-    need = weights + per_token * (options.max_context or BATCH_TOKENS)
     if need > share:
         why = f"its weights and one full context take {need:.1f} GiB"
         raise UsageError(f"rollout.vllm.gpu_share {options.gpu_share:g} is {share:.1f} GiB of a GPU, too little: {why}")
@@ -208,6 +207,15 @@ def _engines(recipe: Recipe, shape: Shape, count: int, gpu_gib: float) -> list[P
         asleep = options.replicas * options.tensor_parallel * weights
         parts.append(Part("cpu", "vLLM: weights, asleep", asleep, ("policy", "critic")))
     return parts
+
+
+def engine_gib(recipe: Recipe, shape: Shape) -> tuple[float, float]:
+    """Returns the GiB that an engine's weights take on each of its GPUs, and weights with keys of one full context."""
+    options = recipe.rollout.vllm
+    size = 2 if recipe.optimizer.autocast == "bfloat16" or options.dtype == "bfloat16" else _bytes(recipe.learner.dtype)
+    weights = shape.parameters * size / options.tensor_parallel / GIB
+    per_token = 2 * shape.layers * shape.kv_width * size / options.tensor_parallel / GIB
+    return weights, weights + per_token * (options.max_context or BATCH_TOKENS)
 
 
 def _trained(
