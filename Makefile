@@ -178,3 +178,5 @@ $(STAMP): $(LOCK) setup.cfg pyproject.toml
 		--no-binary=deepspeed,pyserini -r $(LOCK)
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
+	@echo 'Installed: .venv/bin/searchgym, or searchgym after `source .venv/bin/activate`'
+
