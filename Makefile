@@ -179,4 +179,3 @@ $(STAMP): $(LOCK) setup.cfg pyproject.toml
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 	@echo 'Installed: .venv/bin/searchgym, or searchgym after `source .venv/bin/activate`'
-
