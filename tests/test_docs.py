@@ -10,6 +10,7 @@ import pytest
 from made_pages import PAGES
 from nbclient import NotebookClient
 
+from searchgym import packages
 from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.envs.task import load_task
@@ -195,7 +196,16 @@ def test_the_page_about_opening_pages(capsys):
 def test_notebooks_open_in_colab_and_install(notebook):
     badge, install, *_ = nbformat.read(ROOT / "notebooks" / notebook, as_version=4).cells
     assert "](https://colab.research.google.com/github/" in badge.source and f"`notebooks/{notebook}`" in badge.source
-    assert "%pip install -q searchgym" in install.source
+    assert '%pip install -q "..[notebooks]"' in install.source
+
+
+def test_pages_name_no_package_index_that_does_not_have_searchgym():
+    """A page says what works: once searchgym is published, `packages.PUBLISHED` and the pages change together."""
+    assert not packages.PUBLISHED
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    wrong = re.compile(r"pip install (?!--find-links )[^`\n]*?searchgym(\[|\b(?![-/]))")
+    found = {page.name: wrong.findall(page.read_text("utf-8")) for page in pages if page.name != "CHANGELOG.md"}
+    assert not any(found.values()), found
 
 
 def test_masked_spans_of_documents(tmp_path, monkeypatch):

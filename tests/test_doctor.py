@@ -23,6 +23,7 @@ from searchgym.cli.doctor.installed import (
     requirements,
 )
 from searchgym.corpora.retrieval.lucene import java
+from searchgym.packages import install_command
 
 ROOT = Path(__file__).parent.parent
 GIB = 2**30
@@ -167,9 +168,9 @@ def test_a_version_is_in_its_range_or_outside(install, version, asked, status):
 @pytest.mark.parametrize(
     ("name", "extra", "command"),
     [
-        ("torch", "train", 'pip install "searchgym[train]"'),
-        ("pyserini", "lucene", 'pip install "searchgym[lucene]"'),
-        ("numba", "core", "pip install searchgym"),
+        ("torch", "train", install_command("train")),
+        ("pyserini", "lucene", install_command("lucene")),
+        ("numba", "core", install_command()),
         ("wandb", None, "pip install wandb"),
     ],
 )
@@ -309,9 +310,9 @@ def test_the_core_alone_runs_environments(install):
     assert {name for name, part in parts.items() if part["state"] == "ready"} == {"environments"}
     assert parts["training"]["state"] == "missing"
     assert list(parts["training"]["lacks"]) == ["torch", "transformers", "matplotlib"]
-    assert list(parts["training"]["commands"]) == ['pip install "searchgym[train]"']
-    assert list(parts["Lucene"]["commands"]) == ['pip install "searchgym[lucene]"', machine.JAVA_COMMAND]
-    assert list(parts["TRL"]["commands"]) == ['pip install "searchgym[dev]"', 'pip install "searchgym[train]"']
+    assert list(parts["training"]["commands"]) == [install_command("train")]
+    assert list(parts["Lucene"]["commands"]) == [install_command("lucene"), machine.JAVA_COMMAND]
+    assert list(parts["TRL"]["commands"]) == [install_command("dev"), install_command("train")]
     assert parts["Weights & Biases"]["commands"] == ("pip install wandb",)
     assert report["torch"]["note"] == "no torch"
     assert report["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
@@ -547,7 +548,7 @@ def test_the_command_ends_with_1_and_names_what_is_outside(cli, install):
     status, out = cli()
     assert status == 1
     assert "0.1 is not >=0.3.285,<0.4" in out
-    assert 'pip install "searchgym[train]"' in out
+    assert install_command("train") in out
     assert all(package.name in out for package in look_at_packages())
     assert all(part.name in out for part in PARTS)
 

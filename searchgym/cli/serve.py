@@ -15,6 +15,7 @@ import typer
 
 from searchgym.cli.output import say
 from searchgym.errors import UsageError
+from searchgym.packages import install_command
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -76,7 +77,7 @@ def serve(
         from searchgym.serving.connections import bounded
         from searchgym.serving.service import Limits, Service
     except ImportError as error:
-        raise UsageError(f"serving needs {error.name}: pip install 'searchgym[serve]'") from error
+        raise UsageError(f"serving needs {error.name}: {install_command('serve')}") from error
     token = _token(token, token_file)
     if token is None and not open_ and not stdio and not is_loopback(host):
         raise UsageError(

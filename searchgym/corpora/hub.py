@@ -4,7 +4,7 @@ A split of a data set is named ``hf:OWNER/NAME[:CONFIG][@REVISION]/SPLIT``, one 
 ``hf:OWNER/NAME[@REVISION]/FILE``. A local folder in the hub's layout may replace ``OWNER/NAME`` if its path begins with
 ``.``, ``/`` or ``~``. Rows are parsed by the same formats as those of files.
 
-Needs the ``datasets`` package (``pip install 'searchgym[train]'``). Questions are downloaded once and then read from
+Needs the ``datasets`` package (extra ``train``). Questions are downloaded once and then read from
 its cache; passages are streamed.
 """
 
@@ -25,6 +25,7 @@ from searchgym.corpora.passages import parse_passages, read_passages
 from searchgym.corpora.questions import parse_questions, read_questions
 from searchgym.corpora.rows import Rows
 from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.packages import install_command
 from searchgym.records import Passage, Question
 
 PROBE_SECONDS = 5.0
@@ -214,7 +215,7 @@ def _import(module: str, source: HubSource) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UsageError(f"{source} is a Hugging Face data set: it needs `pip install 'searchgym[train]'`") from None
+        raise UsageError(f"{source} is a Hugging Face data set: it needs {install_command('train')}") from None
 
 
 def _missing(source: HubSource, error: Exception, offline: bool) -> DataMissingError:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, iter_jsonl, read_json, sniff
 from searchgym.corpora.ids import FirstPlaces
 from searchgym.errors import DataError, UsageError
+from searchgym.packages import install_command
 
 Row = Mapping[str, Any]
 
@@ -143,7 +144,7 @@ def _parquet_rows(path: FilePath) -> Iterator[tuple[int, Row]]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UsageError(f"{path} is a parquet file: reading it needs `pip install 'searchgym[train]'`") from None
+        raise UsageError(f"{path} is a parquet file: reading it needs {install_command('train')}") from None
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as table:

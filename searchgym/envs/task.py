@@ -31,6 +31,7 @@ from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_cor
 from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
+from searchgym.packages import install_command
 from searchgym.records import Passage, Question, simulated_share
 
 
@@ -367,7 +368,7 @@ def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[
     """Returns questions from the Hugging Face hub; if it has none, the error tells how to get the file."""
     reason = "no hub data set is named in its card"
     if source.hub is not None:
-        reason = "the datasets package is not installed (pip install 'searchgym[train]')"
+        reason = f"the datasets package is not installed ({install_command('train')})"
         if importlib.util.find_spec("datasets") is not None:
             from searchgym.corpora.hub import read_hub_questions
 

@@ -11,8 +11,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from searchgym import packages
 from searchgym.errors import UsageError
-from searchgym.packages import EXTRAS, WORKS, check
+from searchgym.packages import EXTRAS, WORKS, check, install_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,10 +57,19 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(UsageError, match=r"pip install 'searchgym\[verifiers\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e .*\[verifiers\]"):
         check("verifiers")
     with pytest.raises(UsageError, match=r"verl is not installed: pip install 'verl>=0.9.1,<0.10'"):
         check("verl")
+
+
+def test_what_installs_searchgym_works_where_it_is(monkeypatch, tmp_path):
+    assert install_command("view") == f'pip install -e "{ROOT}[view]"'
+    assert install_command() == f'pip install -e "{ROOT}"'
+    monkeypatch.setattr(packages, "__file__", str(tmp_path / "searchgym" / "packages.py"))  # from a wheel
+    assert install_command("view") == 'pip install --find-links FOLDER_OF_THE_WHEEL "searchgym[view]"'
+    monkeypatch.setattr(packages, "PUBLISHED", True)
+    assert install_command("view") == 'pip install "searchgym[view]"'
 
 
 @pytest.mark.parametrize(

@@ -185,5 +185,5 @@ def test_questions_come_from_the_cache_without_network(hub):
 
 def test_without_the_datasets_package(hub, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UsageError, match=r"pip install 'searchgym\[train\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e .*\[train\]"):
         read_hub_questions(f"hf:{hub}:hotpot/validation")

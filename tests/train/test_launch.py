@@ -74,7 +74,7 @@ def test_where_nothing_is_launched_the_recipe_is_as_it_was(tmp_path):
 def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     recipe = load_recipe("tiny-grpo", ["launch=ray", *RANKS])
-    with pytest.raises(UsageError, match=r"pip install 'searchgym\[ray\]'"), launched(recipe, tmp_path):
+    with pytest.raises(UsageError, match=r"pip install -e .*\[ray\]"), launched(recipe, tmp_path):
         pass
 
 

@@ -13,6 +13,7 @@ import pytest
 from browser import HOSTILE, chromium, watch
 from support import command_line
 
+from searchgym.packages import install_command
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
@@ -149,7 +150,7 @@ def test_without_jinja_the_command_says_how_to_install_it(tmp_path, monkeypatch,
         writer.write(episode_of())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     status, _, err = cli("show", tmp_path, "--html", tmp_path / "page.html")
-    assert (status, "pip install 'searchgym[view]'" in err) == (2, True)
+    assert (status, install_command("view") in err) == (2, True)
     assert not (tmp_path / "page.html").exists()
 
 

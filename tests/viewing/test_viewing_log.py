@@ -24,6 +24,7 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
 from searchgym.eval.runner import evaluate
+from searchgym.packages import install_command
 from searchgym.records import Answer, Call, Context, Episode, Hit, Opened, Passage, Question, Searched, Span
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
@@ -433,7 +434,7 @@ def test_without_the_extra_the_command_says_how_to_install_it(run, cli, monkeypa
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     status, _, err = cli("view", run, "--export-only")
     assert (status, err.startswith("error: the viewer needs inspect-ai (")) == (2, True)
-    assert err.strip().endswith("pip install 'searchgym[view]'")
+    assert err.strip().endswith(install_command("view"))
 
 
 def test_a_wrong_folder_is_an_error_before_anything_is_loaded(cli, tmp_path):

@@ -18,10 +18,12 @@ from typing import Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from searchgym.packages import install_command as install_searchgym
+
 Status = Literal["ok", "missing", "outside", "broken"]
 
 CORE = "core"
-"""Name for the requirements of ``pip install searchgym`` without extras."""
+"""Name for the requirements of an installation without extras."""
 JAVA = "java"
 """Name under which the Java virtual machine is listed among the packages."""
 
@@ -150,7 +152,7 @@ def install_command(extra: str | None, name: str) -> str:
     """Returns the shell command that installs a package, through its extra if it has one."""
     if extra is None:
         return f"pip install {name}"
-    return "pip install searchgym" if extra == CORE else f'pip install "searchgym[{extra}]"'
+    return install_searchgym("" if extra == CORE else extra)
 
 
 # -- what is there -------------------------------------------------------------------------------------------------

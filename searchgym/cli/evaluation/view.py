@@ -14,6 +14,7 @@ import typer
 
 from searchgym.cli.output import Json, emit_rows, progress, say
 from searchgym.errors import UsageError
+from searchgym.packages import install_command
 
 if TYPE_CHECKING:
     from searchgym.viewing.runs import Run
@@ -49,7 +50,7 @@ def view(
             from searchgym.viewing.log import LOG
             from searchgym.viewing.server import viewer
         except ImportError as error:
-            raise UsageError(f"the viewer needs inspect-ai ({error}): pip install 'searchgym[view]'") from error
+            raise UsageError(f"the viewer needs inspect-ai ({error}): {install_command('view')}") from error
         logs = _log_paths(folders, to, LOG)
         rows = [_export(run, log, questions, model, run_code) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:

@@ -14,6 +14,7 @@ import typer
 
 from searchgym.cli.output import Json, emit, in_colour, printable, say
 from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.packages import install_command
 
 
 def show_episode(
@@ -42,7 +43,7 @@ def show_episode(
         from searchgym.train.inspect.view import draw, tokens_of
 
         if html is not None and importlib.util.find_spec("jinja2") is None:
-            raise UsageError("a page needs jinja2: pip install 'searchgym[view]'")
+            raise UsageError(f"a page needs jinja2: {install_command('view')}")
         saved = SavedRun.read(episodes)
         chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
         if chosen is None or not chosen.calls:

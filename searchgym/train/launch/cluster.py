@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.errors import EngineLostError, TrainingError, UsageError
+from searchgym.packages import install_command
 from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY
 from searchgym.train.launch.actors import RankActor, ServerActor
@@ -84,7 +85,7 @@ def connected(recipe: Recipe) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise UsageError("launch ray needs Ray: pip install 'searchgym[ray]'") from error
+        raise UsageError(f"launch ray needs Ray: {install_command('ray')}") from error
     if ray.is_initialized():  # by the user, who ends it
         yield ray
         return

@@ -468,7 +468,7 @@ def test_facts_of_another_index_are_refused(tmp_path: Path, use: Use) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"device": "cuda"}, r"has no GPU support: .*pip install 'searchgym\[gpu\]'"),
+        ({"device": "cuda"}, r"has no GPU support: .*pip install -e .*\[gpu\]"),
         ({"device": "cuda:1"}, r"has no GPU support"),
         ({"device": "tpu"}, "is cpu, cuda or cuda:N, got 'tpu'"),
         ({"device": "cuda:"}, "is cpu, cuda or cuda:N"),

@@ -234,7 +234,7 @@ def test_a_damaged_model_is_refused(tiny: Path, tmp_path: Path) -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
-    with pytest.raises(UsageError, match=r"pip install 'searchgym\[dense\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e .*\[dense\]"):
         Encoder(CARD)
 
 

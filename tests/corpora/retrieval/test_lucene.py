@@ -482,7 +482,7 @@ def test_without_a_jdk_or_pyserini_what_to_install_is_told(place: Path, monkeypa
         with pytest.raises(UsageError, match="no JDK 21 or newer"):
             build_index(generated(3), place / "index", CARD)
     monkeypatch.setitem(sys.modules, "pyserini.setup", None)
-    with pytest.raises(UsageError, match=r"pip install 'searchgym\[lucene\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e .*\[lucene\]"):
         build_index(generated(3), place / "index", CARD)
 
 

@@ -33,6 +33,7 @@ from searchgym.corpora.retrieval.dense.vectors import (
 from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.corpora.store import PassageStore, load_array
 from searchgym.errors import IndexMismatchError, ModelError, UsageError
+from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 
 _FAISS: Any = faiss  # untyped, for names that the type stubs lack
@@ -279,7 +280,7 @@ def _check_device(card: DenseCard) -> None:
     if not hasattr(_FAISS, "StandardGpuResources"):
         raise UsageError(
             f"device {card.device}: the FAISS that is installed has no GPU support: pip uninstall faiss-cpu, then "
-            "pip install 'searchgym[gpu]'"
+            f"{install_command('gpu')}"
         )
     gpus = _FAISS.get_num_gpus()
     if int(number or 0) >= gpus:

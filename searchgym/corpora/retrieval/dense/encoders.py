@@ -21,6 +21,7 @@ import numpy.typing as npt
 from searchgym.cards import EncoderCard
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import CardError, DataMissingError, UsageError
+from searchgym.packages import install_command
 from searchgym.records import Passage
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ CHARACTERS: Final = 64
 A token has 2 to 5 characters in the languages of the world, so the tokenizer would cut the rest anyway. Exceptions are
 long runs of blanks, and words of more than a hundred letters.
 """
-EXTRA: Final = "pip install 'searchgym[dense]'"
-"""Command that installs the libraries of this module, for error messages."""
 
 _PACKAGE: Final = "package:"
 _FIELD: Final = re.compile(r"\{(title|text)\}")
@@ -135,7 +134,9 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     except ImportError as error:
-        raise UsageError(f"encoders need sentence-transformers 6 or newer ({error}): {EXTRA}") from error
+        raise UsageError(
+            f"encoders need sentence-transformers 6 or newer ({error}): {install_command('dense')}"
+        ) from error
     if (card.device or "").startswith("cuda") and not torch.cuda.is_available():
         raise UsageError(f"encoder card {card.name!r}: torch finds no GPU for device {card.device!r}")
     place, where = _place(card)

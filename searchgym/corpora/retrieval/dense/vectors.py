@@ -22,6 +22,7 @@ import numpy.typing as npt
 from searchgym.corpora.retrieval.backends import Progress
 from searchgym.corpora.retrieval.cards import DenseCard
 from searchgym.errors import IndexMismatchError, RunExistsError, UsageError
+from searchgym.packages import install_command
 
 if TYPE_CHECKING:
     import faiss as faiss_types
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 try:
     import faiss
 except ImportError as error:  # pragma: no cover: tests need it
-    raise UsageError(f"dense retrieval needs FAISS ({error}): pip install 'searchgym[dense]'") from error
+    raise UsageError(f"dense retrieval needs FAISS ({error}): {install_command('dense')}") from error
 
 Floats = npt.NDArray[np.float32]
 

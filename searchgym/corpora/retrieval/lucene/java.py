@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from searchgym.errors import UsageError
+from searchgym.packages import install_command
 
 JDK: Final = 21
 """Oldest Java release that pyserini 1.6 supports."""
@@ -81,7 +82,7 @@ def start_java(memory: str = "2g") -> Java:
             pyserini = importlib.import_module("pyserini.setup")
         except ImportError as error:
             raise UsageError(
-                f"Lucene needs pyserini ({error}): pip install 'searchgym[lucene]', and a JDK {JDK} or newer"
+                f"Lucene needs pyserini ({error}): {install_command('lucene')}, and a JDK {JDK} or newer"
             ) from error
         if not config.vm_running:
             home = find_jdk()

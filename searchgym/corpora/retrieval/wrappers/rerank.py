@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,12 @@ from searchgym.corpora.retrieval.cards import RerankCard
 from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
 from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
 from searchgym.errors import DataMissingError, ModelError, UsageError
+from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 
 if TYPE_CHECKING:
     from searchgym.corpora.retrieval.dense.encoders import Encoder
 
-EXTRA: Final = "pip install 'searchgym[dense]'"
-"""Command that installs the libraries of this module, for error messages."""
 Floats = npt.NDArray[np.floating[Any]]
 Scorer = Callable[[Sequence[str], Sequence[Sequence[Passage]]], Sequence[Floats]]
 """Function of Q queries and the passages of each that returns, per query, one score per passage; larger is better."""
@@ -146,7 +145,9 @@ class ByPairs:
             from sentence_transformers import CrossEncoder
             from torch.nn import Identity
         except ImportError as error:
-            raise UsageError(f"a cross-encoder needs sentence-transformers ({error}): {EXTRA}") from error
+            raise UsageError(
+                f"a cross-encoder needs sentence-transformers ({error}): {install_command('dense')}"
+            ) from error
         try:
             self.loaded = CrossEncoder(
                 model,
