@@ -72,7 +72,7 @@ def _musique(row: Row, position: int) -> Question:
         id=id if answerable is not False else id + UNANSWERABLE_SUFFIX,
         text=text_field(row, "question"),
         answers=_gold(row, "answer"),
-        aliases=texts_field(row, "answer_aliases"),
+        aliases=not_blank("answer_aliases", texts_field(row, "answer_aliases")),
         kind=id.split("__")[0] if "__" in id else None,
         hops=tuple(_hop(step, "paragraph_support_idx") for step in _objects(row, "question_decomposition")) or None,
         paragraphs=tuple(_musique_paragraph(*item) for item in enumerate(_objects(row, "paragraphs"))) or None,
@@ -191,7 +191,7 @@ def _searchgym(row: Row, position: int) -> Question:
         id=id_field(row, "id"),
         text=text_field(row, "text"),
         answers=_gold(row, "answers"),
-        aliases=texts_field(row, "aliases"),
+        aliases=not_blank("aliases", texts_field(row, "aliases")),
         kind=optional_text(row, "kind"),
         level=optional_text(row, "level"),
         supporting_facts=_facts(row, "supporting_facts"),
@@ -221,13 +221,24 @@ FORMATS: dict[str, Parser[Question]] = {
 
 
 def _gold(row: Row, key: str) -> tuple[str, ...]:
-    """Returns the gold answers of a field that holds one answer or a list; at least one must not be blank."""
+    """Returns the gold answers of a field that holds one answer or a list, at least one and none of them blank."""
     value = row.get(key)
     if not isinstance(value, str | list | None):
         raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
     golds = as_texts(key, [value] if isinstance(value, str) else value or [])
     if not any(gold.strip() for gold in golds):
         raise DataError(f"no gold answer: {key!r} is {value!r:.60}; a question without one cannot be scored")
+    return not_blank(key, golds)
+
+
+def not_blank(key: str, golds: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the accepted answers of a field as they are.
+
+    Raises:
+        DataError: One of them is blank: every answer would cover it, and one without words would equal it.
+    """
+    if not all(gold.strip() for gold in golds):
+        raise DataError(f"{key!r}: a text of {list(golds)!r:.60} is blank: leave it out")
     return golds
 
 

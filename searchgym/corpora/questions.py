@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from searchgym.corpora.files import BadLines, FilePath, iter_jsonl, write_jsonl
-from searchgym.corpora.question_formats import FORMATS
+from searchgym.corpora.question_formats import FORMATS, not_blank
 from searchgym.corpora.rows import Row, Rows, find_format, id_field, open_rows, parse_rows, text_field, texts_field
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Question
@@ -55,8 +55,8 @@ def read_questions(
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty or damaged, its format is unknown, a question has no gold answer, a field has the
-            wrong type, or an id occurs twice.
+        DataError: The file is empty or damaged, its format is unknown, a question has no gold answer or a blank one,
+            a field has the wrong type, or an id occurs twice.
         UnknownNameError: `format` is not one of `FORMATS`.
         UsageError: `aliases` is given, but no question has an entity id for its answer.
     """
@@ -110,12 +110,12 @@ def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty or damaged, or a line has another form.
+        DataError: The file is empty or damaged, or a line has another form or a blank name.
     """
     aliases = {}
     for number, row in iter_jsonl(path):
         try:
-            names = texts_field(row, "aliases") + texts_field(row, "demonyms")
+            names = (name for key in ("aliases", "demonyms") for name in not_blank(key, texts_field(row, key)))
             aliases[text_field(row, "Q_id")] = tuple(dict.fromkeys(names))
         except DataError as error:
             raise DataError(error.reason, path, number) from None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from searchgym import scoring
 from searchgym.envs.core import State
@@ -12,35 +13,51 @@ from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import coverage, rubric_score, wanted_of
 from searchgym.judging.rules import RuleJudge
 from searchgym.named import find_function
+from searchgym.records import Question
 
 Reward = Callable[[State], float]
 """Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
 
 
+def payable(state: State) -> str | None:
+    """Returns the answer that a reward of this module may pay, None if there is none or it normalises to nothing.
+
+    The official scripts take an answer of articles and punctuation alone for a gold answer such as *The The*: an agent
+    that says nothing would earn.
+    """
+    if state.answer is None or not scoring.normalise_answer(state.answer.text):
+        return None
+    return state.answer.text
+
+
 def reward_em(state: State) -> float:
     """Returns exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
-    return 0.0 if state.answer is None else scoring.exact_match(state.answer.text, state.question.golds)
+    text = payable(state)
+    return 0.0 if text is None else scoring.exact_match(text, state.question.golds)
 
 
 def reward_f1(state: State) -> float:
     """Returns token F1 with the best gold answer or alias (HotpotQA's yes/no rule); 0 without an answer."""
-    return 0.0 if state.answer is None else scoring.f1_score(state.answer.text, state.question.golds)
+    text = payable(state)
+    return 0.0 if text is None else scoring.f1_score(text, state.question.golds)
 
 
 def reward_recall(state: State) -> float:
     """Returns span recall with a guard on length (see `scoring.span_recall`), the largest over the gold answers."""
-    answer = state.answer
-    return 0.0 if answer is None else max(scoring.span_recall(answer.text, gold) for gold in state.question.golds)
+    text = payable(state)
+    return 0.0 if text is None else max(scoring.span_recall(text, gold) for gold in state.question.golds)
 
 
 def reward_rubric(state: State) -> float:
     """Returns the share of the question's rubric that the answer passes by rules; see `searchgym.judging.rubric`."""
-    return 0.0 if state.answer is None else rubric_score(Checked(RuleJudge()), state.question, state.answer.text)
+    text = payable(state)
+    return 0.0 if text is None else rubric_score(Checked(RuleJudge()), state.question, text)
 
 
 def reward_coverage(state: State) -> float:
     """Returns the F1 between the parts of the answer and all answers that the question wants."""
-    return 0.0 if state.answer is None else coverage(state.answer.text, wanted_of(state.question))
+    text = payable(state)
+    return 0.0 if text is None else coverage(text, wanted_of(state.question))
 
 
 REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
@@ -52,6 +69,25 @@ NAMED: dict[str, Reward] = {
     "coverage": reward_coverage,
 }
 """Rewards that a card names without a module."""
+
+
+NOTED: Final = 3
+"""Number of golds that a note names."""
+
+
+def unpaid(questions: Sequence[Question]) -> list[str]:
+    """Returns notes for the user on golds of questions that no reward of this module pays; none if all can be paid."""
+    found = [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]
+    if not found:
+        return []
+    named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in found[:NOTED]) + (", ..." if len(found) > NOTED else "")
+    what = "a gold answer of articles and punctuation alone, for which no reward is paid"
+    return [f"{len(found)} of {len(questions)} questions have {what}: {named}"]
+
+
+def wordless_gold(question: Question) -> str | None:
+    """Returns the first gold answer or alias of a question that normalises to nothing, None if there is none."""
+    return next((gold for gold in question.golds if not scoring.normalise_answer(gold)), None)
 
 
 def get_reward(reward: str | Reward) -> Reward:

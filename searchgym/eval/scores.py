@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from searchgym import scoring
+from searchgym.envs.rewards import wordless_gold
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
 from searchgym.eval.awareness import awareness
@@ -95,6 +96,8 @@ def summarise(scored: Scored) -> Scores:
     """Returns the scores of a run, as `score_episodes` does."""
     task, ordered = scored.task, scored.episodes
     scores: Scores = {"n": len(task.questions), **_official(scored)}
+    if wordless := sum(wordless_gold(question) is not None for question in task.questions):
+        scores["golds_without_words"] = wordless
     for name in OFFICIAL:
         if (values := scored.official(name)) is not None:
             scores[f"{name}_ci95"] = bootstrap_ci(values)
@@ -151,7 +154,7 @@ def _pass_at(scored: Scored) -> Iterator[tuple[str, list[float]]]:
 def _columns(scored: Scored) -> dict[str, list[float] | None]:
     """Returns one value per question for each metric of this project, or None if no episode has what it needs."""
     task, episodes = scored.task, scored.episodes
-    golds = [task.by_id[e.question_id].golds for e in episodes]
+    golds = [scoring.golds_with_words(task.by_id[e.question_id].golds) for e in episodes]
     texts = [None if e.answer is None else e.answer.text for e in episodes]
     columns: dict[str, list[float]] = {
         "cover_em": [0.0 if t is None else scoring.cover_match(t, g) for t, g in zip(texts, golds, strict=True)],

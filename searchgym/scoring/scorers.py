@@ -131,9 +131,9 @@ def search_r1_scores(question: Question, answer: Answer) -> Scores:
 def kilt_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as KILT's eval_downstream.py does: ``em``, ``f1``, and ``accuracy`` for the text itself.
 
-    A blank prediction scores 0 whatever the gold answers are, and a blank gold answer matches nothing.
+    A blank prediction scores 0 whatever the gold answers are.
     """
-    text, golds = answer.text.strip(), [gold.strip() for gold in question.answers if gold.strip()]
+    text, golds = answer.text.strip(), [gold.strip() for gold in question.answers]
     if not text:
         return {"em": 0.0, "f1": 0.0, "accuracy": 0.0}
     return {"em": exact_match(text, golds), "f1": plain_f1_score(text, golds), "accuracy": float(text in golds)}

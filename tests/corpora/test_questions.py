@@ -169,6 +169,10 @@ def test_aliases_need_entity_ids(tmp_path):
     wrong = put(tmp_path / "b", ({"Q_id": "Q3", "aliases": []}, {"aliases": []}))
     with pytest.raises(DataError, match=r"b:2: no 'Q_id'"):
         read_questions(put(path, [WIKI_IDS]), aliases=wrong)
+    for names in ({"aliases": ["Anna", ""]}, {"aliases": ["Anna"], "demonyms": [" "]}):
+        blank = put(tmp_path / "c", ({"Q_id": "Q3", "aliases": []}, {"Q_id": "Q4", **names}))
+        with pytest.raises(DataError, match=r"c:2: '(aliases|demonyms)': a text of .* is blank"):
+            read_questions(path, aliases=blank)
 
 
 def test_musique(tmp_path):
@@ -314,14 +318,15 @@ def test_damaged_parquet(tmp_path):
 
 TEXT = st.text(st.characters(codec=None), min_size=1, max_size=8)
 NAMES = st.lists(TEXT, min_size=1, max_size=3).map(tuple)
+GOLDS = st.lists(TEXT.filter(str.strip), min_size=1, max_size=3).map(tuple)
 TRIPLES = st.lists(st.builds(Triple, TEXT, TEXT, TEXT), min_size=1, max_size=2).map(tuple)
 JSON = st.recursive(st.none() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=2), max_leaves=3)
 QUESTIONS = st.builds(
     Question,
     id=TEXT.filter(str.strip),
     text=TEXT,
-    answers=NAMES.filter(lambda answers: any(map(str.strip, answers))),
-    aliases=NAMES | st.just(()),
+    answers=GOLDS,
+    aliases=GOLDS | st.just(()),
     kind=st.none() | TEXT,
     level=st.none() | TEXT,
     supporting_facts=st.none()
@@ -403,6 +408,10 @@ def test_files_that_hold_no_questions(tmp_path):
         ),
         (FLASHRAG | {"golden_answers": []}, "no gold answer: 'golden_answers' is []"),
         (FLASHRAG | {"golden_answers": ["", " "]}, "no gold answer"),
+        (FLASHRAG | {"golden_answers": ["Paris", ""]}, "'golden_answers': a text of ['Paris', ''] is blank"),
+        (FLASHRAG | {"golden_answers": ["\u00a0", "Paris"]}, "is blank: leave it out"),
+        (MUSIQUE | {"answer_aliases": ["Miquette", " "]}, "'answer_aliases': a text of ['Miquette', ' '] is blank"),
+        ({"id": "1", "text": "Who?", "answers": ["x"], "aliases": [""]}, "'aliases': a text of [''] is blank"),
         (FLASHRAG | {"golden_answers": [3]}, "'golden_answers': expected a list of texts, got [3]"),
         (FLASHRAG | {"metadata": "x"}, "'metadata': expected an object, got 'x'"),
         ({"id": "1", "text": "Who?", "answers": []}, "no gold answer"),

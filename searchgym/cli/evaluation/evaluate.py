@@ -199,10 +199,13 @@ def run_evaluation(
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
         whole: Folder of the suite's run, if this is a part of it.
     """
+    from searchgym.envs.rewards import unpaid
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings
 
     label = f"{task.card.id} {agent.name}"
+    for note in unpaid(task.questions):
+        say(f"note: {task.card.id}: {note}")
     try:
         with stages() as report:
             scores = runner.evaluate(task, agent, out, models, options, progress=lambda *done: report(label, *done))

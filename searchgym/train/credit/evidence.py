@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from searchgym.graphs.text import holds, norm
 from searchgym.records import Call, Episode, Passage, Question, Triple, is_simulated, title_key
+from searchgym.scoring import golds_with_words
 from searchgym.teams.cosearch import fetched_for
 
 
@@ -39,9 +40,9 @@ def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]
     passages = [hit.passage for hit in fetched_for(call, episode.searches)]
     if gold:
         return [int(title_key(passage.title) in gold) for passage in passages]
+    golds = golds_with_words(question.golds)
     return [
-        int(not is_simulated(p) and any(holds(f"{p.title} {p.text}", answer) for answer in question.golds))
-        for p in passages
+        int(not is_simulated(p) and any(holds(f"{p.title} {p.text}", answer) for answer in golds)) for p in passages
     ]
 
 
