@@ -5,9 +5,13 @@ Every parser takes a row and its 0-based position and raises a DataError without
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
+import re
+import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from searchgym.corpora.rows import (
     Parser,
@@ -72,7 +76,7 @@ def _musique(row: Row, position: int) -> Question:
         id=id if answerable is not False else id + UNANSWERABLE_SUFFIX,
         text=text_field(row, "question"),
         answers=_gold(row, "answer"),
-        aliases=not_blank("answer_aliases", texts_field(row, "answer_aliases")),
+        aliases=accepted("answer_aliases", texts_field(row, "answer_aliases")),
         kind=id.split("__")[0] if "__" in id else None,
         hops=tuple(_hop(step, "paragraph_support_idx") for step in _objects(row, "question_decomposition")) or None,
         paragraphs=tuple(_musique_paragraph(*item) for item in enumerate(_objects(row, "paragraphs"))) or None,
@@ -191,7 +195,7 @@ def _searchgym(row: Row, position: int) -> Question:
         id=id_field(row, "id"),
         text=text_field(row, "text"),
         answers=_gold(row, "answers"),
-        aliases=not_blank("aliases", texts_field(row, "aliases")),
+        aliases=accepted("aliases", texts_field(row, "aliases")),
         kind=optional_text(row, "kind"),
         level=optional_text(row, "level"),
         supporting_facts=_facts(row, "supporting_facts"),
@@ -225,21 +229,71 @@ def _gold(row: Row, key: str) -> tuple[str, ...]:
     value = row.get(key)
     if not isinstance(value, str | list | None):
         raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
-    golds = as_texts(key, [value] if isinstance(value, str) else value or [])
-    if not any(gold.strip() for gold in golds):
+    texts = as_texts(key, [value] if isinstance(value, str) else value or [])
+    golds = accepted(key, texts) if any(text.strip() for text in texts) else ()
+    if not golds:
         raise DataError(f"no gold answer: {key!r} is {value!r:.60}; a question without one cannot be scored")
-    return not_blank(key, golds)
+    return golds
 
 
-def not_blank(key: str, golds: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the accepted answers of a field as they are.
+def accepted(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns accepted answers out of the texts of a field, in which a list that was written as text counts as a list.
 
     Raises:
-        DataError: One of them is blank: every answer would cover it, and one without words would equal it.
+        DataError: One is blank, so that every answer would cover it, or a list as text cannot be read.
     """
+    golds = tuple(gold for text in texts for gold in _listed(key, text))
     if not all(gold.strip() for gold in golds):
         raise DataError(f"{key!r}: a text of {list(golds)!r:.60} is blank: leave it out")
     return golds
+
+
+_QUOTED: Final = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")\s*+"""
+_PYTHON_LIST: Final = re.compile(rf"\[\s*+{_QUOTED}(?:,\s*+{_QUOTED})*+(?:,\s*+)?+\]", re.DOTALL)
+"""Matches what ``str`` makes of a list of texts. Between two texts stands a comma: ``['x' 'y']``, of which Python would
+make one text, is what it makes of a NumPy array."""
+_LIKE_A_LIST: Final = re.compile(
+    r"""\[[\s\[]*+[bBrRuU]?+['"]|\[\s*+(?:(?:None|nan|True|False)\s*+[],]|[-+.\d]++\s*+,)|array\(\s*+\["""
+    rf"|[({{]\s*+{_QUOTED},\s*+{_QUOTED}",
+    re.DOTALL,
+)
+"""Matches the beginning of texts that were lists, tuples, sets or arrays, not that of ``[O.S. 6 January] 1835``."""
+
+
+def _listed(key: str, text: str) -> list[str]:
+    """Returns the texts of a list that is written as text, in JSON or in Python; the text alone if it is none.
+
+    Raises:
+        DataError: The text is such a list, but of other values, cut, or written in another way.
+    """
+    written, value = text.strip(), None
+    like = _LIKE_A_LIST.match(written) is not None
+    if written.startswith("[") and written.endswith("]"):
+        try:
+            value = json.loads(written)
+        except RecursionError:
+            like = True
+        except ValueError:
+            value = _python_list(written)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    if like or isinstance(value, list):
+        raise DataError(
+            f"{key!r}: {text!r:.60} is a list written as text that cannot be read: give a JSON list of texts"
+        )
+    return [text]
+
+
+def _python_list(written: str) -> list[str] | None:
+    """Returns a Python list of texts that is written as text, None if it is none."""
+    if not _PYTHON_LIST.fullmatch(written):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an unknown escape, such as \d, which str() never writes
+        try:
+            return list(ast.literal_eval(written))
+        except (ValueError, SyntaxError):
+            return None
 
 
 def _facts(row: Row, key: str) -> tuple[SupportingFact, ...] | None:

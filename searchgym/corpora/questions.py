@@ -14,6 +14,10 @@ The format is detected from the content:
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================
 
+Gold answers are one text or a list of texts, none of them blank. A list that comes as text, in JSON or as Python writes
+it (``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` of a NumPy
+array, is an error.
+
 A format describes rows: a JSON list, JSON lines, gzip or parquet may hold any of them, as may a data set on the hub
 (whose tables keep ``supporting_facts`` and ``context`` as columns; both ways are read).
 """
@@ -26,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from searchgym.corpora.files import BadLines, FilePath, iter_jsonl, write_jsonl
-from searchgym.corpora.question_formats import FORMATS, not_blank
+from searchgym.corpora.question_formats import FORMATS, accepted
 from searchgym.corpora.rows import Row, Rows, find_format, id_field, open_rows, parse_rows, text_field, texts_field
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Question
@@ -115,7 +119,7 @@ def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
     aliases = {}
     for number, row in iter_jsonl(path):
         try:
-            names = (name for key in ("aliases", "demonyms") for name in not_blank(key, texts_field(row, key)))
+            names = (name for key in ("aliases", "demonyms") for name in accepted(key, texts_field(row, key)))
             aliases[text_field(row, "Q_id")] = tuple(dict.fromkeys(names))
         except DataError as error:
             raise DataError(error.reason, path, number) from None
