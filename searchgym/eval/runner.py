@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from searchgym import scoring
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
 from searchgym.corpora.locks import lock_folder
@@ -90,9 +91,11 @@ def evaluate(
     Raises:
         RunExistsError: The folder holds a run and neither `resume` nor `overwrite` is set.
         UsageError: `resume` of a run of something else, or fewer than one sample.
+        ScoringError: The questions cannot be scored; see `check_scorable`.
     """
     if options.samples < 1:
         raise UsageError(f"samples must be at least 1, got {options.samples}")
+    check_scorable(task)
     engine = Engine(
         task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
     )
@@ -116,6 +119,15 @@ def evaluate(
         scores = summarise(scored)
         write_json(out / SCORES, scores)
     return scores
+
+
+def check_scorable(task: Task) -> None:
+    """Scores a task's questions without answers, to refuse a set before its first episode rather than after the last.
+
+    Raises:
+        ScoringError: An id stands twice, gold data are inconsistent, or one of a pair of MuSiQue-Full is missing.
+    """
+    scoring.score_predictions({}, task.questions, task.card.scorer, task.aliases, "zero")
 
 
 def _run_episodes(
