@@ -106,10 +106,11 @@ def _flashrag(row: Row, position: int) -> Question:
 def _kilt(row: Row, position: int) -> Question:
     """Makes a question from a KILT row, whose outputs are accepted answers, pages that support them, or both.
 
-    Each output with pages is one set of pages that is enough; the first is taken, since a question has one such set.
+    A blank answer is none, as in KILT's script. Each output with pages is one set of pages that is enough; the first is
+    taken, since a question has one such set.
     """
     outputs = _objects(row, "output")
-    golds = [answer for output in outputs if (answer := optional_text(output, "answer")) is not None]
+    golds = [answer for output in outputs if (answer := optional_text(output, "answer") or "").strip()]
     pages = (tuple(optional_text(page, "title") for page in _objects(output, "provenance")) for output in outputs)
     titles = next((own for own in pages if any(own)), ())
     return Question(

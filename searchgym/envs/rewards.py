@@ -23,9 +23,9 @@ def payable(state: State) -> str | None:
     """Returns the answer that a reward of this module may pay, None if there is none or it normalises to nothing.
 
     The official scripts take an answer of articles and punctuation alone for a gold answer such as *The The*: an agent
-    that says nothing would earn.
+    that says nothing would earn. None of a question without an answer is paid: its gold answer is that of its twin.
     """
-    if state.answer is None or not scoring.normalise_answer(state.answer.text):
+    if state.answer is None or state.question.answerable is False or not scoring.normalise_answer(state.answer.text):
         return None
     return state.answer.text
 
@@ -61,7 +61,7 @@ def reward_coverage(state: State) -> float:
 
 
 REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
-"""Rewards that are scores of every episode, too."""
+"""Rewards that are scores of every episode, too, but for those at questions without an answer."""
 NAMED: dict[str, Reward] = {
     **REWARDS,
     "recall": reward_recall,
@@ -71,18 +71,25 @@ NAMED: dict[str, Reward] = {
 """Rewards that a card names without a module."""
 
 
+def answer_scores(state: State) -> dict[str, float]:
+    """Returns ``em`` and ``f1`` of a finished episode; nothing at a question without an answer, which has neither."""
+    return {} if state.question.answerable is False else {name: reward(state) for name, reward in REWARDS.items()}
+
+
 NOTED: Final = 3
 """Number of golds that a note names."""
 
 
 def unpaid(questions: Sequence[Question]) -> list[str]:
     """Returns notes for the user on golds of questions that no reward of this module pays; none if all can be paid."""
-    found = [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]
-    if not found:
-        return []
-    named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in found[:NOTED]) + (", ..." if len(found) > NOTED else "")
-    what = "a gold answer of articles and punctuation alone, for which no reward is paid"
-    return [f"{len(found)} of {len(questions)} questions have {what}: {named}"]
+    notes, count = [], len(questions)
+    if found := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
+        named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in found[:NOTED]) + ", ..." * (len(found) > NOTED)
+        what = "a gold answer of articles and punctuation alone, for which no reward is paid"
+        notes.append(f"{len(found)} of {count} questions have {what}: {named}")
+    if twins := sum(question.answerable is False for question in questions):
+        notes.append(f"{twins} of {count} questions have no answer: no answer to them is paid, and EM leaves them out")
+    return notes
 
 
 def wordless_gold(question: Question) -> str | None:

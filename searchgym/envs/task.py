@@ -28,7 +28,7 @@ from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetrieve
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
-from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
+from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
 from searchgym.records import Passage, Question, simulated_share
@@ -126,14 +126,14 @@ class Task:
         return dataclasses.replace(self, questions=asked, by_id={question.id: question for question in asked})
 
     def score(self, state: State) -> tuple[float, dict[str, float]]:
-        """Returns the reward and the scores of a finished episode; zeros if its retriever failed.
+        """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
 
         Raises:
             RewardError: The reward function raised, or returned something other than a finite number.
         """
+        scores = answer_scores(state)
         if state.stop_reason == "retriever_error":
-            return 0.0, {"em": 0.0, "f1": 0.0}
-        scores = {name: reward(state) for name, reward in REWARDS.items()}
+            return 0.0, scores
         if written := simulated_share(state.searches):
             scores["simulated"] = written
         return checked_reward(self.reward, state), scores

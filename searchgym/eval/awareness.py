@@ -24,7 +24,9 @@ def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) ->
     pairs = [
         (_is_right(trial, questions[episode.question_id]), not episode.searches)
         for episode in episodes
-        if episode.stop_reason != "retriever_error" and (trial := _trial(episode)) is not None
+        if questions[episode.question_id].answerable is not False
+        and episode.stop_reason != "retriever_error"
+        and (trial := _trial(episode)) is not None
     ]
     if not pairs:
         return None

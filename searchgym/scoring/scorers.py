@@ -164,6 +164,9 @@ def score_question(
         scorer: A key of `SCORERS`.
         aliases: Names by entity id, for ``"2wiki"`` only.
 
+    Returns:
+        The scores; of a question without an answer none, but for MuSiQue's ``sufficiency``.
+
     Raises:
         UnknownNameError: If there is no such scorer.
         UsageError: If `aliases` is given with another scorer than ``"2wiki"``.
@@ -171,6 +174,8 @@ def score_question(
     """
     if scorer not in SCORERS:
         raise UnknownNameError("scorer", scorer, SCORERS)
+    if question.answerable is False and scorer != "musique":
+        return {}
     score = SCORERS[scorer]
     if aliases is not None:
         if scorer != "2wiki":

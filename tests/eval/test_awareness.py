@@ -67,6 +67,11 @@ def test_a_trial_answer_without_words_knows_nothing():
     assert found is not None and found["known"] == 1 / 4
 
 
+def test_a_question_without_an_answer_is_known_by_nobody():
+    unanswerable = {"q": dataclasses.replace(GOLD["q"], answerable=False)}
+    assert awareness(counted(3, 1, 2, 4), unanswerable) is None
+
+
 def test_it_is_f1_for_every_small_table():
     for cells in itertools.product(range(3), repeat=4):
         if not sum(cells):
