@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from searchgym.corpora.rows import (
@@ -34,11 +34,10 @@ T = TypeVar("T")
 def _hotpotqa(row: Row, position: int) -> Question:
     """Makes a question from a HotpotQA row, also from the simplified one without id and context."""
     facts = _facts(row, "supporting_facts")
-    gold = {title_key(fact.title) for fact in facts or ()}
     pages = tuples_field(row, "context", "title", "sentences")
     texts = spaced([as_texts("context", sentences) for _, sentences in pages])
     titles = as_texts("context", [title for title, _ in pages])
-    paragraphs = tuple(Paragraph(t, s, title_key(t) in gold) for t, s in zip(titles, texts, strict=True))
+    paragraphs = _marked([Paragraph(t, s) for t, s in zip(titles, texts, strict=True)], facts or ())
     used = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
     return Question(
         id=id_field(row, "_id", "id", position=position),
@@ -49,6 +48,23 @@ def _hotpotqa(row: Row, position: int) -> Question:
         supporting_facts=facts,
         paragraphs=paragraphs or None,
         metadata=_rest(row, used),
+    )
+
+
+def _marked(paragraphs: Sequence[Paragraph], facts: Sequence[SupportingFact]) -> tuple[Paragraph, ...]:
+    """Marks the paragraphs that facts name: of several with one title, those that have most of its sentences."""
+    wanted: dict[str, list[int]] = {}
+    for fact in facts:
+        wanted.setdefault(title_key(fact.title), []).extend([] if fact.sentence is None else [fact.sentence])
+    keys = [title_key(paragraph.title) for paragraph in paragraphs]
+    held = [
+        sum(0 <= number < len(paragraph.sentences) for number in wanted.get(key, ()))
+        for key, paragraph in zip(keys, paragraphs, strict=True)
+    ]
+    most = {key: max(n for own, n in zip(keys, held, strict=True) if own == key) for key in keys if key in wanted}
+    return tuple(
+        dataclasses.replace(paragraph, supporting=most.get(key) == count)
+        for key, paragraph, count in zip(keys, paragraphs, held, strict=True)
     )
 
 

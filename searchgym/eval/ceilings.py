@@ -94,7 +94,7 @@ class GoldRetriever:
 
 
 def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Returns the gold pages of each question: its own gold paragraphs, or else the first passage of each gold title.
+    """Returns the gold pages of each question: its own gold paragraphs, and the first passage of each other gold title.
 
     Raises:
         UsageError: No question names gold pages that are at hand.
@@ -109,9 +109,9 @@ def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> di
     for question in questions:
         own = [p for p in question.paragraphs or () if p.supporting and p.text.strip()]
         found = [Passage(f"{question.id}/{number}", p.title, p.text) for number, p in enumerate(own)]
-        if not found:
-            keys = dict.fromkeys(title_key(title) for title in question.gold_titles or ())
-            found = [by_title[key] for key in keys if key in by_title]
+        judged = {title_key(paragraph.title) for paragraph in own}
+        keys = dict.fromkeys(title_key(title) for title in question.gold_titles or ())
+        found += [by_title[key] for key in keys if key in by_title and key not in judged]
         if found:
             pages[question.id] = found
     if not pages:

@@ -31,6 +31,7 @@ from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.rewards import reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, RunExistsError, UsageError
+from searchgym.eval.evidence import NAMED, unreachable_golds
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
@@ -117,6 +118,8 @@ def evaluate(
         scored = score_each(task, list(read_episodes(path)), options.samples)
         write_jsonl(out / QUESTIONS, question_rows(scored))
         scores = summarise(scored)
+        if unreachable := unreachable_golds(task):
+            scores["unreachable_golds"] = {"n": len(unreachable), "first": unreachable[:NAMED]}
         write_json(out / SCORES, scores)
     return scores
 

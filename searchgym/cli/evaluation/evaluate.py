@@ -205,6 +205,7 @@ def run_evaluation(
     from searchgym.envs.rewards import unpaid
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
+    from searchgym.eval.evidence import of_unreachable
 
     label = f"{task.card.id} {agent.name}"
     for note in unpaid(task.questions):
@@ -228,6 +229,8 @@ def run_evaluation(
         raise
     if trained is not None:
         scores = _with_contamination(task, out, scores, trained)
+    if found := scores.get("unreachable_golds"):
+        say(f"warning: {of_unreachable(found['first'], found['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
     return scores

@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from searchgym.cli.output import show, table, tell
 
-TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness")
+TABLES: Final = (
+    "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness",
+    "unreachable_golds",
+)  # fmt: skip
 """Keys of scores that explain the others; they have tables of their own."""
 UNMEASURED: Final = {
     ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
