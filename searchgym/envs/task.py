@@ -152,7 +152,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
         DataError: A file cannot be read.
     """
     options = named_options(card, options)
-    card = _override(card, options)
+    card = _labelled(_override(card, options), options.get("questions"))
     given = options.get("retriever")
     if isinstance(given, (str, dict)):
         options["retriever"] = _find_card(card, given)
@@ -231,6 +231,25 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
     return card
+
+
+def _labelled(card: EnvCard, given: object) -> EnvCard:
+    """Returns the card with the split of the questions that are asked, in place of that of its own data set.
+
+    Args:
+        card: The card, with the user's options applied.
+        given: The user's questions; None for the card's.
+    """
+    source, spec = card.questions, card.world or card.generated or card.masked
+    if given is None:
+        label = spec.split if spec is not None else source.split
+    else:
+        several = given if isinstance(given, (list, tuple)) else [given]
+        names = [Path(one).name for one in several if isinstance(one, (str, os.PathLike))]
+        if not source.file or names == [source.file] or given == source.hub:
+            return card
+        label = f"given ({', '.join(names)})" if names else "given"
+    return dataclasses.replace(card, questions=dataclasses.replace(source, split=label))
 
 
 def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:

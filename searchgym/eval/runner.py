@@ -269,7 +269,10 @@ def _check_record(out: Path, identity: dict[str, Any]) -> None:
     if not isinstance(before, dict):
         raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
     before = {name: identity[name] for name in LATER} | ONCE | before
-    differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
+    fixed = {
+        name: value for name, value in identity.items() if name != "split"
+    }  # a label: the hash tells the questions
+    differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in fixed.items() if before.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,9 @@ def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) 
             raise type(error)(where + error.reason, error.path, error.line) from error
         raise CardError(f"{where}{error}") from error
     task = task.asking(asked(suite, part, task.questions))
+    if part.split is not None:
+        source = dataclasses.replace(task.card.questions, split=part.split)
+        task = dataclasses.replace(task, card=dataclasses.replace(task.card, questions=source))
     try:
         check_scorable(task)
     except ScoringError as error:
