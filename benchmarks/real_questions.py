@@ -4,8 +4,8 @@
     python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json --rows "agent,gold pages"
 
 Without --questions: those of HotpotQA's training set and 2WikiMultihopQA's dev set below SEARCHGYM_DATA. Each row is a
-run of its own, greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits of another
-question is what the pages are worth to it; it is paired by question, over all sets together.
+run of its own, greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits
+of another question is what the pages are worth to it; it is paired by question, over all sets together.
 """
 
 from __future__ import annotations

@@ -237,7 +237,9 @@ def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite:
     record = out / "run.json"
     with lock_folder(out):
         if record.exists() and not overwrite:
-            _check_record(out, identity)
+            before = _check_record(out, identity)
+            if before.get("split") != identity["split"]:  # as an earlier version called it
+                write_json(record, {**before, "split": identity["split"]})
         else:
             for name in (SCORES, QUESTIONS, "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
                 (out / name).unlink(missing_ok=True)
@@ -263,18 +265,19 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
 
 
-def _check_record(out: Path, identity: dict[str, Any]) -> None:
-    """Refuses to continue a run with another identity."""
-    before = read_json(out / "run.json")
-    if not isinstance(before, dict):
+def _check_record(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """Returns the record of a run, refusing to continue one with another identity."""
+    held = read_json(out / "run.json")
+    if not isinstance(held, dict):
         raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
-    before = {name: identity[name] for name in LATER} | ONCE | before
+    before = {name: identity[name] for name in LATER} | ONCE | held
     fixed = {
         name: value for name, value in identity.items() if name != "split"
     }  # a label: the hash tells the questions
     differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in fixed.items() if before.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
+    return held
 
 
 def _drop_errors(path: Path) -> set[tuple[str, int]]:

@@ -63,6 +63,7 @@ def test_a_run_with_an_earlier_label_goes_on(tmp_path, file):
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"split": "dev (distractor file)"}))
     assert evaluate(task, agent, tmp_path / "run", options=EvalOptions(resume=True)) == first
+    assert json.loads((tmp_path / "run" / "run.json").read_text()) == record
 
 
 def test_the_command_says_that_other_questions_stand_in_for_the_cards(tmp_path, file, monkeypatch, capsys):
