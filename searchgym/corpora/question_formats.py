@@ -18,6 +18,7 @@ from searchgym.corpora.rows import (
     Row,
     as_texts,
     id_field,
+    listed,
     optional_text,
     spaced,
     text_field,
@@ -110,12 +111,13 @@ def _musique_paragraph(position: int, row: Row) -> Paragraph:
 
 
 def _flashrag(row: Row, position: int) -> Question:
-    """Makes a question from a FlashRAG row."""
+    """Makes a question from a FlashRAG row, or from one that has ``answers`` in place of ``golden_answers``."""
+    key = "answers" if "golden_answers" not in row and "answers" in row else "golden_answers"
     return Question(
         id=id_field(row, "id", position=position),
         text=text_field(row, "question"),
-        answers=_gold(row, "golden_answers"),
-        **_flashrag_metadata(row, ("id", "question", "golden_answers")),
+        answers=_gold(row, key),
+        **_flashrag_metadata(row, ("id", "question", key)),
     )
 
 
@@ -243,7 +245,9 @@ FORMATS: dict[str, Parser[Question]] = {
 
 def _gold(row: Row, key: str) -> tuple[str, ...]:
     """Returns the gold answers of a field that holds one answer or a list, at least one and none of them blank."""
-    value = row.get(key)
+    if key not in row:
+        raise DataError(f"no gold answer: no {key!r}, got keys {listed(row)}")
+    value = row[key]
     if not isinstance(value, str | list | None):
         raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
     texts = as_texts(key, [value] if isinstance(value, str) else value or [])

@@ -7,7 +7,7 @@ The format is detected from the content:
                gets its position, from 0
 ``2wiki``      the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
 ``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
-``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``
+``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds
 ``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
 ``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
 ``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
@@ -36,7 +36,7 @@ from searchgym.errors import DataError, DataMissingError, UnknownNameError, Usag
 from searchgym.records import Question
 
 EXPECTED = (
-    "question and answer, question and golden_answers, text and answers, KILT's input and output, or Search-R1's "
+    "question and answer, answers or golden_answers, text and answers, KILT's input and output, or Search-R1's "
     "prompt and reward_model"
 )
 """Description of the known formats for error messages."""
@@ -184,7 +184,8 @@ def _shape(row: Row) -> str | None:
             "paragraphs": "musique",
             "evidences": "2wiki",
         }
-        return next((name for mark, name in marks.items() if mark in row), "hotpotqa")
+        others = "flashrag" if "answers" in row and "answer" not in row else "hotpotqa"
+        return next((name for mark, name in marks.items() if mark in row), others)
     return "beir" if {"_id", "text"} <= row.keys() else None
 
 

@@ -622,3 +622,52 @@ def test_real_golds_are_no_lists(real_data):
     read = read_questions(real_data / "hotpotqa" / "dev_simplified.json")
     assert [question.answers for question in read] == [(row["answer"],) for row in rows]
     assert any(row["answer"].startswith("[") for row in rows)
+
+
+# -- files of users' own -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("golds", [["Rome", "Roma"], "Rome", "['Rome', 'Roma']"])
+def test_question_and_answers_are_read(tmp_path, golds):
+    (question,) = read_questions(put(tmp_path / "x", ({"question": "Which city?", "answers": golds},)))
+    expected = ("Rome",) if golds == "Rome" else ("Rome", "Roma")
+    assert (question.id, question.text, question.answers) == ("0", "Which city?", expected)
+    (named,) = read_questions(put(tmp_path / "y", [{"id": "a", "question": "?", "answers": golds, "topic": "x"}]))
+    assert (named.id, named.answers, named.metadata) == ("a", expected, {"topic": "x"})
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"question": "Who?", "gold": "x"}, "no gold answer: no 'answer', got keys question, gold"),
+        ({"question": "Who?", "answers": None}, "no gold answer: 'answers' is None"),
+        ({"question": "Who?", "answers": {"text": ["x"]}}, "'answers': expected text or a list of texts, got {'text'"),
+        (
+            {"query": "Who?", "answer": "x"},
+            "of no known format: the first row has keys query, answer; expected question",
+        ),
+    ],
+)
+def test_rows_without_golds_that_are_known_are_named_well(tmp_path, row, reason):
+    assert reason in refused(put(tmp_path / "x", (row,))).reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "question,answer\nWho?,Ada\n",
+        "\ufeffid;question;answers\n1;Who?;Ada\n",
+        "question\tanswer\nWho?\tAda\n",
+        '"question","answer"\n"Who, then?","Ada"\n',
+    ],
+)
+def test_a_table_as_text_is_named_as_one(tmp_path, text):
+    error = refused(put(tmp_path / "x.csv", text.encode()))
+    assert "; a table as text (CSV or TSV) is not read: convert it to JSON lines" in error.reason
+    assert "question" in error.reason and "b'" not in error.reason
+
+
+@pytest.mark.parametrize("content", [b"hello\nyou\n", b"\x00\x01\x02\xff", "caf\u00e9 au lait".encode("latin-1")])
+def test_other_files_are_shown_as_text(tmp_path, content):
+    reason = refused(put(tmp_path / "x", content)).reason
+    assert reason.startswith("neither JSON, JSON lines nor parquet: it begins with ") and "b'" not in reason
