@@ -8,7 +8,7 @@ order of the file, where ``trec_eval`` orders them by document id.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
@@ -35,7 +35,7 @@ def read_qrels(path: Path) -> Qrels:
         DataError: A line of another form, or a pair judged twice.
     """
     qrels: Qrels = {}
-    for number, fields in _fields(path):
+    for number, fields in _fields(path, (3, 4)):
         if number == 1 and fields[:2] == ["query-id", "corpus-id"]:
             continue
         if len(fields) not in (3, 4):
@@ -65,7 +65,7 @@ def read_run(path: Path) -> Run:
         DataError: A line of another form, or a passage twice under one query.
     """
     run: Run = {}
-    for number, fields in _fields(path):
+    for number, fields in _fields(path, (6,)):
         if len(fields) != 6:
             raise DataError(f"expected 'query Q0 passage rank score tag', got {len(fields)} fields", path, number)
         own = run.setdefault(fields[0], [])
@@ -89,17 +89,23 @@ def write_run(path: Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: s
     )
 
 
-def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number, whitespace-separated fields)."""
+def _fields(path: Path, counts: Collection[int]) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number, fields): between tabs if these are of a right number and not empty, else between blanks.
+
+    Args:
+        path: The file; a byte order mark is skipped.
+        counts: Numbers of fields that a line may have.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise DataMissingError("no such file", path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read as UTF-8 text: {error}", path) from error
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield number, line.split()
+            tabbed = [field.strip() for field in line.split("\t")]
+            yield number, tabbed if len(tabbed) in counts and all(tabbed) else line.split()
 
 
 def _number(text: str, what: str, path: Path, line: int) -> float:
