@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from support import CARD, FailingRetriever, TitleRetriever, command_line, json_of
@@ -15,10 +16,15 @@ from searchgym.errors import CardError, ScoringError
 from searchgym.eval.compare import difference, read_run
 from searchgym.eval.formats.predictions import Prediction
 from searchgym.eval.formats.score import score_answers, write_scored
+from searchgym.eval.intervals import bootstrap_ci, t_interval
+from searchgym.eval.leaderboard.manifest import EPISODES
+from searchgym.eval.leaderboard.table import ALIKE, _track
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import EvalOptions, evaluate
+from searchgym.eval.scores import score_each
 from searchgym.eval.suites.run import evaluate_suite, suite_means
-from searchgym.records import Answer, Paragraph, Question, Triple
+from searchgym.records import Answer, Episode, Paragraph, Question, Triple
+from searchgym.report.board import track_cells
 from searchgym.rollout.storage import read_episodes
 from searchgym.scoring import score_question
 from searchgym.train.run.metrics import rollout_metrics
@@ -187,6 +193,40 @@ def test_means_over_a_suite_weigh_parts_by_the_questions_that_have_the_score():
     assert means["em_parts"] == (1.0 + 0.5) / 2
     assert (means["f1_parts"], means["f1_questions"]) == (0.625, 0.625)
     assert suite_means({"none": parts["none"]}) == {}
+
+
+def submitted(name, scored, folder, seed=None, **scores):
+    """A checked submission, as far as the rows of a leaderboard look at it."""
+    budgets = {"top_k": 3, "max_turns": 4, "max_queries": 1, "max_observation_words": 500}
+    manifest = SimpleNamespace(
+        name=name, agent="a", suite="s", part="p", training_seed=seed, retriever={"kind": "bm25"}, corpus_sha256=None,
+        files={EPISODES: "0"}, **dict.fromkeys(ALIKE[1:], ""), models={}, **budgets,
+    )  # fmt: skip
+    return SimpleNamespace(folder=folder, manifest=manifest, scored=scored, scores=scores)
+
+
+def test_rows_of_a_leaderboard_are_over_the_questions_that_have_the_score(runs, tmp_path):
+    most, none = (score_each(task(), list(read_episodes(runs / name / "episodes.jsonl"))) for name in ("most", "none"))
+    checked = [
+        submitted("most", most, tmp_path, 0, em=0.75), submitted("most", most, tmp_path, 1, em=0.25),
+        submitted("most", most, tmp_path, 2), submitted("none", none, tmp_path, em=0.0),
+    ]  # fmt: skip
+    track = _track(checked, [])
+    assert [row.manifest.name for row in track.rows] == ["most", "none"]
+    first, last = track.rows
+    assert (first.mean("em"), first.over_seeds("em")) == (0.5, t_interval([0.75, 0.25]))  # two of three seeds have it
+    assert (first.interval("em"), last.interval("em")) == (bootstrap_ci([1.0, 1.0, 1.0, 0.0]), [0.0, 0.0])
+    assert (track.to_best["none"].mean, track.to_best["none"].losses) == (-0.75, 3)
+
+
+def test_rows_without_any_score_come_last_and_are_compared_with_none(tmp_path):
+    alone = load_task(CARD, questions=pair(0)[1:], retriever=TitleRetriever())
+    silent = Episode(f"{pair(0)[1].id}#0", pair(0)[1].id, "a", "e", stop_reason="turns")
+    scored = score_each(alone, [silent])
+    track = _track([submitted("a", scored, tmp_path), submitted("b", scored, tmp_path, em=0.0)], [])
+    assert [row.manifest.name for row in track.rows] == ["b", "a"]
+    assert (track.rows[1].interval("em"), track.rows[1].over_seeds("em"), dict(track.to_best)) == ([], None, {})
+    assert track_cells(track)[1][5:7] == ["", ""]
 
 
 # -- what is paid --------------------------------------------------------------------------------------------------

@@ -47,10 +47,10 @@ class Row:
         return self.manifest.agent in CEILINGS
 
     def mean(self, name: str) -> float | None:
-        """Returns the mean of a score over the seeds, None if it was not measured."""
+        """Returns the mean of a score over the seeds that have it, None if it was not measured."""
         values = [member.scores.get(name) for member in self.members]
         known = [value for value in values if isinstance(value, (int, float))]
-        return sum(known) / len(values) if known else None
+        return sum(known) / len(known) if known else None
 
     def interval(self, name: str) -> list[float]:
         """Returns the 95 % bootstrap interval over questions of the mean over the seeds, empty without a score."""
