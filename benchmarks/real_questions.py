@@ -3,9 +3,9 @@
     python benchmarks/real_questions.py --warm smollm2-searcher [--limit 20] [--out runs/real] [--json]
     python benchmarks/real_questions.py --warm M --questions test.jsonl --corpus corpus.json --rows "agent,gold pages"
 
-Without --questions: HotpotQA's and 2WikiMultihopQA's questions below SEARCHGYM_DATA. Each row is a run of its own,
-greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits of another
-question is what the pages are worth to it; it is paired by question, over all sets together.
+Without --questions: those of HotpotQA's training set and 2WikiMultihopQA's dev set below SEARCHGYM_DATA. Each row is a
+run of its own, greedy; with --out a stopped table is gone on with. The gain of the agent over the same agent with hits
+of another question is what the pages are worth to it; it is paired by question, over all sets together.
 """
 
 from __future__ import annotations

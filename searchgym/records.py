@@ -151,11 +151,13 @@ class Question:
         """Checks the answers and aliases now, since a wrong one would otherwise fail only at scoring.
 
         Raises:
-            UsageError: `answers` or `aliases` is not a tuple of strings, or there is no answer.
+            UsageError: `answers` or `aliases` is not a tuple of strings, one of them is blank, or there is no answer.
         """
         for name, texts in (("answers", self.answers), ("aliases", self.aliases)):
             if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
                 raise UsageError(f"question {self.id!r}: {name} must be a tuple of strings, got {texts!r:.80}")
+            if not all(map(str.strip, texts)):
+                raise UsageError(f"question {self.id!r}: a text of {name} is blank: {texts!r:.80}")
         if not self.answers:
             raise UsageError(f"question {self.id!r} has no gold answer")
 

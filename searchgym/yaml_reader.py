@@ -92,7 +92,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_small(path: Path) -> str:
-    """Returns the text of a file that people write by hand; of a device, say, no more than the limit is read.
+    """Returns the text of a file that people write by hand, without a byte order mark; no more than the limit is read.
 
     Raises:
         OSError: The file cannot be read.
@@ -102,4 +102,4 @@ def read_small(path: Path) -> str:
         content = file.read(MAX_CHARS + 1)
     if len(content) > MAX_CHARS:
         raise ValueError(f"more than {MAX_CHARS:,} bytes")
-    return content.decode("utf-8")
+    return content.decode("utf-8-sig")

@@ -46,6 +46,8 @@ def test_gold_titles_of_marked_paragraphs_and_of_nothing():
         (lambda: Question("q", "?", "valve"), "answers must be a tuple of strings, got 'valve'"),
         (lambda: Question("q", "?", ["valve"]), "answers must be a tuple of strings"),
         (lambda: Question("q", "?", ("a",), aliases=(1,)), "aliases must be a tuple of strings"),
+        (lambda: Question("q", "?", ("", "Rome")), r"question 'q': a text of answers is blank: \('', 'Rome'\)"),
+        (lambda: Question("q", "?", ("Rome",), aliases=("\u00a0",)), "question 'q': a text of aliases is blank"),
         (lambda: Search("query"), r'a search is Search\(\("query",\)\), got \'query\''),
         (lambda: Search(()), "a search is Search"),
         (lambda: Answer(42), "an answer is text, got int 42"),

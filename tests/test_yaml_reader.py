@@ -12,6 +12,7 @@ from searchgym.corpora import convert_documents
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.errors import CardError, SearchGymError
 from searchgym.train.recipe.load import load_recipe
+from searchgym.yaml_reader import read_small, read_yaml
 
 BOMB = "kind: bm25\na: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise("abcdefg")
@@ -63,3 +64,11 @@ def test_front_matter_that_is_no_plain_data_is_text(tmp_path: Path) -> None:
     assert passage.title == "page"
     assert passage.text.endswith("Body.")
     assert len(passage.text) < 1000
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    """As Windows editors write it: it would stand in every prompt of a role."""
+    (tmp_path / "prompt.md").write_bytes(b"\xef\xbb\xbfAnswer: {question}")
+    assert read_small(tmp_path / "prompt.md") == "Answer: {question}"
+    (tmp_path / "card.yaml").write_bytes(b"\xef\xbb\xbfname: x\n")
+    assert read_yaml(tmp_path / "card.yaml") == {"name": "x"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from searchgym.cli.output import Json, emit, progress, say
 from searchgym.corpora.files import BadLines
 from searchgym.errors import DataMissingError, RunExistsError, ScoringError, UsageError
 from searchgym.records import Passage
+
+if TYPE_CHECKING:
+    from searchgym.eval.retrieval import Qrels, Run
 
 corpus = typer.Typer(help="Download, convert, chunk and inspect corpora.", no_args_is_help=True)
 
@@ -128,14 +131,13 @@ def retrieval(
     json: Json = False,
 ) -> None:
     """Score retrieval alone: recall, MRR and nDCG of questions as queries, or of a TREC run against qrels."""
-    from searchgym.corpora.questions import read_queries, read_questions
-    from searchgym.corpora.retrieval.cards import find_retriever
-    from searchgym.envs.data import find_corpus, load_corpus
     from searchgym.eval import retrieval as measures
+    from searchgym.eval.evidence import of_unreachable
 
     for written in (run_out, qrels_out):
         if written is not None:
             refuse_existing(written, overwrite)
+    lacking: list[str] = []
     if run is not None:
         if qrels is None or questions is not None or corpus is not None:
             raise UsageError("--run needs --qrels, and neither --questions nor --corpus")
@@ -143,28 +145,47 @@ def retrieval(
     elif questions is None or corpus is None:
         raise UsageError("give --questions and --corpus to search, or --run and --qrels to score a run")
     else:
-        path, card = find_corpus(corpus), None if retriever is None else find_retriever(retriever)
-        if not questions.exists():
-            raise DataMissingError("no such file: check the path", questions)
-        searched = load_corpus(path, card)
-        if qrels is None:
-            bad = BadLines(skip_bad)
-            judged = measures.qrels_from_questions(read_questions(questions, None, bad), searched.passages())
-            report(bad)
-        else:
-            judged = measures.read_qrels(qrels)
-        queries = read_queries(questions, BadLines(skip_bad))
-        if unasked := sorted(judged.keys() - queries.keys()):
-            raise ScoringError(
-                f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
-            )
-        hits = measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, k)
+        hits, judged, lacking = _searched(questions, corpus, retriever, qrels, k, skip_bad)
     if run_out is not None:
         measures.write_run(run_out, hits)
     if qrels_out is not None:
         measures.write_qrels(qrels_out, judged)
     cutoffs = [cutoff for cutoff in measures.CUTOFFS if cutoff <= k]
-    silent = sum(not hits.get(query) for query in judged)
-    if silent:
-        say(f"{silent} of {len(judged)} queries have no hits: they count 0")
-    emit(measures.evaluate_run(judged, hits, cutoffs) | {"without_hits": silent}, json, "retrieval")
+    counts = {"without_hits": sum(not hits.get(query) for query in judged)}
+    if counts["without_hits"]:
+        say(f"{counts['without_hits']} of {len(judged)} queries have no hits: they count 0")
+    if lacking:
+        say(f"warning: {of_unreachable(lacking, len(lacking))}")
+        counts["unreachable_golds"] = len(lacking)
+    emit(measures.evaluate_run(judged, hits, cutoffs) | counts, json, "retrieval")
+
+
+def _searched(
+    questions: Path, corpus: str, retriever: str | None, qrels: Path | None, k: int, skip_bad: int
+) -> tuple[Run, Qrels, list[str]]:
+    """Searches the questions; returns the hits, the judgements and, in words, the golds that cannot be found."""
+    from searchgym.corpora.questions import read_queries, read_questions
+    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.envs.data import find_corpus, load_corpus
+    from searchgym.eval import retrieval as measures
+    from searchgym.eval.evidence import titled, unreachable_in
+
+    path, card = find_corpus(corpus), None if retriever is None else find_retriever(retriever)
+    if not questions.exists():
+        raise DataMissingError("no such file: check the path", questions)
+    searched, lacking = load_corpus(path, card), list[str]()
+    if qrels is None:
+        bad = BadLines(skip_bad)
+        asked = read_questions(questions, None, bad)
+        report(bad)
+        pages = titled(asked, searched.passages())
+        judged, lacking = measures.judgements(asked, pages), unreachable_in(asked, pages)
+    else:
+        judged = measures.read_qrels(qrels)
+    measures.check_relevant(judged)
+    queries = read_queries(questions, BadLines(skip_bad))
+    if unasked := sorted(judged.keys() - queries.keys()):
+        raise ScoringError(
+            f"{len(unasked)} of {len(judged)} judged queries are not in {questions}, such as {unasked[0]!r}"
+        )
+    return measures.retrieve_run(searched, {i: text for i, text in queries.items() if i in judged}, k), judged, lacking

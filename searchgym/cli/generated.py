@@ -121,6 +121,7 @@ def questions_inspect(
 ) -> None:
     """Show what a question set asks, and the ways round searching that it leaves."""
     from searchgym.corpora.files import read_json
+    from searchgym.envs.rewards import unpaid
     from searchgym.questions.shortcuts import hops_of
     from searchgym.questions.storage import read_split, world_shortcuts
 
@@ -131,6 +132,8 @@ def questions_inspect(
         asked = read_split(folder, "all")
         rows = read_json(folder / "report.json")["shortcuts"]
     emit_rows(rows, json, "shortcuts")
+    for note in unpaid(asked):
+        say(f"note: {note}")
     shown: dict[tuple[str | None, int], int] = {}
     for question in () if json else asked:
         key = question.kind, hops_of(question)

@@ -45,7 +45,8 @@ def play_episode(env: SearchEnv, question_id: str | None, seed: int | None) -> d
         say(observation.strip())
         if terminated or truncated:
             golds = list(env.state.question.golds)
-            scores = {name: info[name] for name in ("em", "f1", "answer", "turn", "searches", "stop_reason")}
+            names = ("em", "f1", "answer", "turn", "searches", "stop_reason")
+            scores = {name: info[name] for name in names if name in info}
             return {"question_id": info["question_id"], "reward": reward, **scores, "gold": golds}
 
 

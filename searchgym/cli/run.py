@@ -149,7 +149,7 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     folder = Path(base) / source.dataset.lower()
     if not (folder / "questions.json").is_file():
         return {}
-    say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA)")
+    say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {source.split}")
     found: TaskOptions = {"questions": folder / "questions.json"}
     if (folder / "id_aliases.json").is_file():
         found["aliases"] = folder / "id_aliases.json"

@@ -188,7 +188,7 @@ def _token(token: str | None, file: Path | None) -> str | None:
     """Returns the token that clients must send, None if none is given."""
     if file is not None:
         try:
-            token = file.read_text(encoding="utf-8").strip()
+            token = file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--token-file {file}: {error}") from error
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):

@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import secrets
 import urllib.parse
 import urllib.request
@@ -18,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Final, Literal, cast
 
 from searchgym.errors import DataError, DataMissingError, UsageError
 
@@ -154,11 +155,11 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise DataError(_not_utf8(error)) from error
     except json.JSONDecodeError as error:
-        raise DataError(f"not JSON: {error.msg} at column {error.colno}, got {line[:60]!r}") from error
+        raise DataError(f"not JSON: {error.msg} at column {error.colno}, got {_shown(line)}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"not usable JSON: {error}") from error
     if not isinstance(value, dict):
-        raise DataError(f"expected a JSON object, got {line[:60]!r}")
+        raise DataError(f"expected a JSON object, got {_shown(line)}")
     return value
 
 
@@ -186,7 +187,18 @@ def sniff(path: FilePath) -> Literal["json", "jsonl", "parquet"]:
             break
     if start.startswith(b"{"):
         return "json"
-    raise DataError(f"neither JSON, JSON lines nor parquet: it begins with {start[:60]!r}", path)
+    table = Path(path).suffix in (".csv", ".tsv") or _TABLE.fullmatch(start)
+    hint = "; a table as text (CSV or TSV) is not read: convert it to JSON lines" if table else ""
+    raise DataError(f"neither JSON, JSON lines nor parquet: it begins with {_shown(start)}{hint}", path)
+
+
+_TABLE: Final = re.compile(rb"""["']?[\w ]{1,40}["']?(?:[,;\t]["']?[\w ]{1,40}["']?)+""")
+"""Matches the first line of a table as text: names of columns."""
+
+
+def _shown(line: bytes) -> str:
+    """Returns the beginning of a line for an error message."""
+    return repr(line[:60].decode("utf-8", "replace"))
 
 
 def sha256_file(path: FilePath) -> str:

@@ -3,7 +3,8 @@
 The format is detected from the content:
 
 ==============  ====================================================================================================
-``contents``    JSON lines ``{"id", "contents"}`` (FlashRAG, Search-R1): the title on the first line, quoted or not
+``contents``    JSON lines ``{"id", "contents"}`` (FlashRAG, Search-R1): the title on the first line, quoted or not; a
+                ``title`` or ``text`` beside it that differs is an error
 ``title-text``  ``[{"title", "text"}]``, or the same as JSON lines; ids are positions from 0 unless given
 ``hotpotqa``    one JSON object ``{title: [sentences]}``; ids are positions from 0
 ``beir``        a folder with ``corpus.jsonl``, or that file: ``{"_id", "title", "text"}``
@@ -155,9 +156,18 @@ def _pages(document: Row) -> list[Row]:
 
 
 def _contents(row: Row, position: int) -> Passage:
-    """Makes a passage from a FlashRAG row ``{"id", "contents"}``."""
+    """Makes a passage from a FlashRAG row ``{"id", "contents"}``; a title or text beside it must be the same."""
     title, text = split_contents(text_field(row, "contents"))
+    for key, own in (("title", title), ("text", text)):
+        other = optional_text(row, key)
+        if other is not None and _plain(other) != _plain(own):
+            raise DataError(f"'contents' and {key!r} differ, {own!r:.40} and {other!r:.40}: leave one of them out")
     return Passage(id_field(row, "id", "_id"), title, text)
+
+
+def _plain(text: str) -> str:
+    """Returns a text without quotes round it and with single blanks, for comparison."""
+    return " ".join(text.split()).strip('"')
 
 
 def split_contents(contents: str) -> tuple[str, str]:

@@ -5,15 +5,20 @@ Every parser takes a row and its 0-based position and raises a DataError without
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+import json
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from searchgym.corpora.rows import (
     Parser,
     Row,
     as_texts,
     id_field,
+    listed,
     optional_text,
     spaced,
     text_field,
@@ -30,11 +35,10 @@ T = TypeVar("T")
 def _hotpotqa(row: Row, position: int) -> Question:
     """Makes a question from a HotpotQA row, also from the simplified one without id and context."""
     facts = _facts(row, "supporting_facts")
-    gold = {title_key(fact.title) for fact in facts or ()}
     pages = tuples_field(row, "context", "title", "sentences")
     texts = spaced([as_texts("context", sentences) for _, sentences in pages])
     titles = as_texts("context", [title for title, _ in pages])
-    paragraphs = tuple(Paragraph(t, s, title_key(t) in gold) for t, s in zip(titles, texts, strict=True))
+    paragraphs = _marked([Paragraph(t, s) for t, s in zip(titles, texts, strict=True)], facts or ())
     used = ("_id", "id", "question", "answer", "type", "level", "supporting_facts", "context")
     return Question(
         id=id_field(row, "_id", "id", position=position),
@@ -45,6 +49,23 @@ def _hotpotqa(row: Row, position: int) -> Question:
         supporting_facts=facts,
         paragraphs=paragraphs or None,
         metadata=_rest(row, used),
+    )
+
+
+def _marked(paragraphs: Sequence[Paragraph], facts: Sequence[SupportingFact]) -> tuple[Paragraph, ...]:
+    """Marks the paragraphs that facts name: of several with one title, those that have most of its sentences."""
+    wanted: dict[str, list[int]] = {}
+    for fact in facts:
+        wanted.setdefault(title_key(fact.title), []).extend([] if fact.sentence is None else [fact.sentence])
+    keys = [title_key(paragraph.title) for paragraph in paragraphs]
+    held = [
+        sum(0 <= number < len(paragraph.sentences) for number in wanted.get(key, ()))
+        for key, paragraph in zip(keys, paragraphs, strict=True)
+    ]
+    most = {key: max(n for own, n in zip(keys, held, strict=True) if own == key) for key in keys if key in wanted}
+    return tuple(
+        dataclasses.replace(paragraph, supporting=most.get(key) == count)
+        for key, paragraph, count in zip(keys, paragraphs, held, strict=True)
     )
 
 
@@ -72,7 +93,7 @@ def _musique(row: Row, position: int) -> Question:
         id=id if answerable is not False else id + UNANSWERABLE_SUFFIX,
         text=text_field(row, "question"),
         answers=_gold(row, "answer"),
-        aliases=texts_field(row, "answer_aliases"),
+        aliases=accepted("answer_aliases", texts_field(row, "answer_aliases")),
         kind=id.split("__")[0] if "__" in id else None,
         hops=tuple(_hop(step, "paragraph_support_idx") for step in _objects(row, "question_decomposition")) or None,
         paragraphs=tuple(_musique_paragraph(*item) for item in enumerate(_objects(row, "paragraphs"))) or None,
@@ -90,22 +111,24 @@ def _musique_paragraph(position: int, row: Row) -> Paragraph:
 
 
 def _flashrag(row: Row, position: int) -> Question:
-    """Makes a question from a FlashRAG row."""
+    """Makes a question from a FlashRAG row, or from one that has ``answers`` in place of ``golden_answers``."""
+    key = "answers" if "golden_answers" not in row and "answers" in row else "golden_answers"
     return Question(
         id=id_field(row, "id", position=position),
         text=text_field(row, "question"),
-        answers=_gold(row, "golden_answers"),
-        **_flashrag_metadata(row, ("id", "question", "golden_answers")),
+        answers=_gold(row, key),
+        **_flashrag_metadata(row, ("id", "question", key)),
     )
 
 
 def _kilt(row: Row, position: int) -> Question:
     """Makes a question from a KILT row, whose outputs are accepted answers, pages that support them, or both.
 
-    Each output with pages is one set of pages that is enough; the first is taken, since a question has one such set.
+    A blank answer is none, as in KILT's script. Each output with pages is one set of pages that is enough; the first is
+    taken, since a question has one such set.
     """
     outputs = _objects(row, "output")
-    golds = [answer for output in outputs if (answer := optional_text(output, "answer")) is not None]
+    golds = [answer for output in outputs if (answer := optional_text(output, "answer") or "").strip()]
     pages = (tuple(optional_text(page, "title") for page in _objects(output, "provenance")) for output in outputs)
     titles = next((own for own in pages if any(own)), ())
     return Question(
@@ -191,7 +214,7 @@ def _searchgym(row: Row, position: int) -> Question:
         id=id_field(row, "id"),
         text=text_field(row, "text"),
         answers=_gold(row, "answers"),
-        aliases=texts_field(row, "aliases"),
+        aliases=accepted("aliases", texts_field(row, "aliases")),
         kind=optional_text(row, "kind"),
         level=optional_text(row, "level"),
         supporting_facts=_facts(row, "supporting_facts"),
@@ -221,14 +244,77 @@ FORMATS: dict[str, Parser[Question]] = {
 
 
 def _gold(row: Row, key: str) -> tuple[str, ...]:
-    """Returns the gold answers of a field that holds one answer or a list; at least one must not be blank."""
-    value = row.get(key)
+    """Returns the gold answers of a field that holds one answer or a list, at least one and none of them blank."""
+    if key not in row:
+        raise DataError(f"no gold answer: no {key!r}, got keys {listed(row)}")
+    value = row[key]
     if not isinstance(value, str | list | None):
         raise DataError(f"{key!r}: expected text or a list of texts, got {value!r:.60}")
-    golds = as_texts(key, [value] if isinstance(value, str) else value or [])
-    if not any(gold.strip() for gold in golds):
+    texts = as_texts(key, [value] if isinstance(value, str) else value or [])
+    golds = accepted(key, texts) if any(text.strip() for text in texts) else ()
+    if not golds:
         raise DataError(f"no gold answer: {key!r} is {value!r:.60}; a question without one cannot be scored")
     return golds
+
+
+def accepted(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns accepted answers out of the texts of a field, in which a list that was written as text counts as a list.
+
+    Raises:
+        DataError: One is blank, so that every answer would cover it, or a list as text cannot be read.
+    """
+    golds = tuple(gold for text in texts for gold in _listed(key, text))
+    if not all(gold.strip() for gold in golds):
+        raise DataError(f"{key!r}: a text of {list(golds)!r:.60} is blank: leave it out")
+    return golds
+
+
+_QUOTED: Final = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")\s*+"""
+_PYTHON_LIST: Final = re.compile(rf"\[\s*+{_QUOTED}(?:,\s*+{_QUOTED})*+(?:,\s*+)?+\]", re.DOTALL)
+"""Matches what ``str`` makes of a list of texts. Between two texts stands a comma: ``['x' 'y']``, of which Python would
+make one text, is what it makes of a NumPy array."""
+_LIKE_A_LIST: Final = re.compile(
+    r"""\[[\s\[]*+[bBrRuU]?+['"]|\[\s*+(?:(?:None|nan|True|False)\s*+[],]|[-+.\d]++\s*+,)|array\(\s*+\["""
+    rf"|[({{]\s*+{_QUOTED},\s*+{_QUOTED}",
+    re.DOTALL,
+)
+"""Matches the beginning of texts that were lists, tuples, sets or arrays, not that of ``[O.S. 6 January] 1835``."""
+
+
+def _listed(key: str, text: str) -> list[str]:
+    """Returns the texts of a list that is written as text, in JSON or in Python; the text alone if it is none.
+
+    Raises:
+        DataError: The text is such a list, but of other values, cut, or written in another way.
+    """
+    written, value = text.strip(), None
+    like = _LIKE_A_LIST.match(written) is not None
+    if written.startswith("[") and written.endswith("]"):
+        try:
+            value = json.loads(written)
+        except RecursionError:
+            like = True
+        except ValueError:
+            value = _python_list(written)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    if like or isinstance(value, list):
+        raise DataError(
+            f"{key!r}: {text!r:.60} is a list written as text that cannot be read: give a JSON list of texts"
+        )
+    return [text]
+
+
+def _python_list(written: str) -> list[str] | None:
+    """Returns a Python list of texts that is written as text, None if it is none."""
+    if not _PYTHON_LIST.fullmatch(written):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an unknown escape, such as \d, which str() never writes
+        try:
+            return list(ast.literal_eval(written))
+        except (ValueError, SyntaxError):
+            return None
 
 
 def _facts(row: Row, key: str) -> tuple[SupportingFact, ...] | None:

@@ -7,12 +7,16 @@ The format is detected from the content:
                gets its position, from 0
 ``2wiki``      the same with ``evidences``, and with ``evidences_id`` and ``answer_id`` in the ids release
 ``musique``    JSON lines with ``paragraphs`` and ``question_decomposition``
-``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``
+``flashrag``   JSON lines ``{id, question, golden_answers, metadata}``, also with ``answers`` for the golds
 ``kilt``       JSON lines ``{id, input, output: [{answer, provenance: [{title, ...}]}]}``
 ``search-r1``  parquet ``{data_source, prompt, reward_model, extra_info}``
 ``searchgym``  JSON lines of `Question`'s fields: what `write_questions` writes
 ``beir``       ``queries.jsonl``: texts without answers, for `read_queries` only
 =============  =====================================================================================================
+
+Gold answers are one text or a list of texts, none of them blank. A list that comes as text, in JSON or as Python writes
+it (``"['coast', 'shore']"``), is read as a list; one that cannot be read, such as ``"['coast' 'shore']"`` of a NumPy
+array, is an error.
 
 A format describes rows: a JSON list, JSON lines, gzip or parquet may hold any of them, as may a data set on the hub
 (whose tables keep ``supporting_facts`` and ``context`` as columns; both ways are read).
@@ -26,13 +30,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from searchgym.corpora.files import BadLines, FilePath, iter_jsonl, write_jsonl
-from searchgym.corpora.question_formats import FORMATS
+from searchgym.corpora.question_formats import FORMATS, accepted
 from searchgym.corpora.rows import Row, Rows, find_format, id_field, open_rows, parse_rows, text_field, texts_field
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Question
 
 EXPECTED = (
-    "question and answer, question and golden_answers, text and answers, KILT's input and output, or Search-R1's "
+    "question and answer, answers or golden_answers, text and answers, KILT's input and output, or Search-R1's "
     "prompt and reward_model"
 )
 """Description of the known formats for error messages."""
@@ -55,8 +59,8 @@ def read_questions(
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty or damaged, its format is unknown, a question has no gold answer, a field has the
-            wrong type, or an id occurs twice.
+        DataError: The file is empty or damaged, its format is unknown, a question has no gold answer or a blank one,
+            a field has the wrong type, or an id occurs twice.
         UnknownNameError: `format` is not one of `FORMATS`.
         UsageError: `aliases` is given, but no question has an entity id for its answer.
     """
@@ -110,12 +114,12 @@ def read_aliases(path: FilePath) -> dict[str, tuple[str, ...]]:
 
     Raises:
         DataMissingError: The file does not exist.
-        DataError: The file is empty or damaged, or a line has another form.
+        DataError: The file is empty or damaged, or a line has another form or a blank name.
     """
     aliases = {}
     for number, row in iter_jsonl(path):
         try:
-            names = texts_field(row, "aliases") + texts_field(row, "demonyms")
+            names = (name for key in ("aliases", "demonyms") for name in accepted(key, texts_field(row, key)))
             aliases[text_field(row, "Q_id")] = tuple(dict.fromkeys(names))
         except DataError as error:
             raise DataError(error.reason, path, number) from None
@@ -180,7 +184,8 @@ def _shape(row: Row) -> str | None:
             "paragraphs": "musique",
             "evidences": "2wiki",
         }
-        return next((name for mark, name in marks.items() if mark in row), "hotpotqa")
+        others = "flashrag" if "answers" in row and "answer" not in row else "hotpotqa"
+        return next((name for mark, name in marks.items() if mark in row), others)
     return "beir" if {"_id", "text"} <= row.keys() else None
 
 

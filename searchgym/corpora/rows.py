@@ -76,7 +76,7 @@ def open_rows(path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]]
     if isinstance(document, dict) and objects is not None:
         document = objects(document)
     if not isinstance(document, list):
-        got = f"one object with keys {_listed(document)}" if isinstance(document, dict) else type(document).__name__
+        got = f"one object with keys {listed(document)}" if isinstance(document, dict) else type(document).__name__
         raise DataError(f"expected a JSON list of objects, got {got}", path)
     return Rows(str(path), "item", enumerate(document, start=1))
 
@@ -104,7 +104,7 @@ def find_format(rows: Rows, shape: Callable[[Row], str | None], expected: str) -
     if not objects:
         raise DataError("holds no rows: get or make it again", rows.source)
     raise DataError(
-        f"of no known format: the first row has keys {_listed(objects[0])}; expected {expected}", rows.source
+        f"of no known format: the first row has keys {listed(objects[0])}; expected {expected}", rows.source
     )
 
 
@@ -168,7 +168,7 @@ def text_field(row: Row, key: str) -> str:
         DataError: The field is absent, null or not text.
     """
     if row.get(key) is None:
-        raise DataError(f"no {key!r}: got keys {_listed(row)}")
+        raise DataError(f"no {key!r}: got keys {listed(row)}")
     return _as_text(key, row[key])
 
 
@@ -196,7 +196,7 @@ def id_field(row: Row, *keys: str, position: int | None = None) -> str:
             raise DataError(f"{key!r}: expected an id, got {_shown(value)}")
         return str(value)
     if position is None:
-        raise DataError(f"no {' or '.join(map(repr, keys))}: got keys {_listed(row)}")
+        raise DataError(f"no {' or '.join(map(repr, keys))}: got keys {listed(row)}")
     return str(position)
 
 
@@ -282,7 +282,7 @@ def _shown(value: Any) -> str:
     return f"{value!r:.60}"
 
 
-def _listed(row: Row) -> str:
+def listed(row: Row) -> str:
     """Returns the first 12 keys of a row as text for an error message."""
     keys = [str(key) for key in row]
     return ", ".join(keys[:12]) + (", ..." if len(keys) > 12 else "") if keys else "none"

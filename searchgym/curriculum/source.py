@@ -137,7 +137,8 @@ class Curriculum:
         asked = [value_of(question, by) for question in questions]
         shares = {f"share/{value}": asked.count(value) / max(len(asked), 1) for value in self._groups}
         row = {"stage": float(number), "noise": stage.noise, "distractors": float(stage.distractors), **shares}
-        right = [episode.scores["em"] for episode in episodes if episode.stop_reason != "retriever_error"]
+        counted = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
+        right = [episode.scores["em"] for episode in counted if "em" in episode.scores]
         if not right:  # nothing was measured
             return row
         if self._options.advance == "pass_rate" and number == self._stage:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from searchgym import scoring
 from searchgym.envs.core import State
@@ -12,39 +13,55 @@ from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import coverage, rubric_score, wanted_of
 from searchgym.judging.rules import RuleJudge
 from searchgym.named import find_function
+from searchgym.records import Question
 
 Reward = Callable[[State], float]
 """Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
 
 
+def payable(state: State) -> str | None:
+    """Returns the answer that a reward of this module may pay, None if there is none or it normalises to nothing.
+
+    The official scripts take an answer of articles and punctuation alone for a gold answer such as *The The*: an agent
+    that says nothing would earn. None of a question without an answer is paid: its gold answer is that of its twin.
+    """
+    if state.answer is None or state.question.answerable is False or not scoring.normalise_answer(state.answer.text):
+        return None
+    return state.answer.text
+
+
 def reward_em(state: State) -> float:
     """Returns exact match: 1 if the answer equals a gold answer or alias after normalisation, else 0."""
-    return 0.0 if state.answer is None else scoring.exact_match(state.answer.text, state.question.golds)
+    text = payable(state)
+    return 0.0 if text is None else scoring.exact_match(text, state.question.golds)
 
 
 def reward_f1(state: State) -> float:
     """Returns token F1 with the best gold answer or alias (HotpotQA's yes/no rule); 0 without an answer."""
-    return 0.0 if state.answer is None else scoring.f1_score(state.answer.text, state.question.golds)
+    text = payable(state)
+    return 0.0 if text is None else scoring.f1_score(text, state.question.golds)
 
 
 def reward_recall(state: State) -> float:
     """Returns span recall with a guard on length (see `scoring.span_recall`), the largest over the gold answers."""
-    answer = state.answer
-    return 0.0 if answer is None else max(scoring.span_recall(answer.text, gold) for gold in state.question.golds)
+    text = payable(state)
+    return 0.0 if text is None else max(scoring.span_recall(text, gold) for gold in state.question.golds)
 
 
 def reward_rubric(state: State) -> float:
     """Returns the share of the question's rubric that the answer passes by rules; see `searchgym.judging.rubric`."""
-    return 0.0 if state.answer is None else rubric_score(Checked(RuleJudge()), state.question, state.answer.text)
+    text = payable(state)
+    return 0.0 if text is None else rubric_score(Checked(RuleJudge()), state.question, text)
 
 
 def reward_coverage(state: State) -> float:
     """Returns the F1 between the parts of the answer and all answers that the question wants."""
-    return 0.0 if state.answer is None else coverage(state.answer.text, wanted_of(state.question))
+    text = payable(state)
+    return 0.0 if text is None else coverage(text, wanted_of(state.question))
 
 
 REWARDS: dict[str, Reward] = {"em": reward_em, "f1": reward_f1}
-"""Rewards that are scores of every episode, too."""
+"""Rewards that are scores of every episode, too, but for those at questions without an answer."""
 NAMED: dict[str, Reward] = {
     **REWARDS,
     "recall": reward_recall,
@@ -52,6 +69,32 @@ NAMED: dict[str, Reward] = {
     "coverage": reward_coverage,
 }
 """Rewards that a card names without a module."""
+
+
+def answer_scores(state: State) -> dict[str, float]:
+    """Returns ``em`` and ``f1`` of a finished episode; nothing at a question without an answer, which has neither."""
+    return {} if state.question.answerable is False else {name: reward(state) for name, reward in REWARDS.items()}
+
+
+NOTED: Final = 3
+"""Number of golds that a note names."""
+
+
+def unpaid(questions: Sequence[Question]) -> list[str]:
+    """Returns notes for the user on golds of questions that no reward of this module pays; none if all can be paid."""
+    notes, count = [], len(questions)
+    if found := [(gold, q.id) for q in questions if (gold := wordless_gold(q)) is not None]:
+        named = ", ".join(f"{gold!r:.60} ({id})" for gold, id in found[:NOTED]) + ", ..." * (len(found) > NOTED)
+        what = "a gold answer of articles and punctuation alone, for which no reward is paid"
+        notes.append(f"{len(found)} of {count} questions have {what}: {named}")
+    if twins := sum(question.answerable is False for question in questions):
+        notes.append(f"{twins} of {count} questions have no answer: no answer to them is paid, and EM leaves them out")
+    return notes
+
+
+def wordless_gold(question: Question) -> str | None:
+    """Returns the first gold answer or alias of a question that normalises to nothing, None if there is none."""
+    return next((gold for gold in question.golds if not scoring.normalise_answer(gold)), None)
 
 
 def get_reward(reward: str | Reward) -> Reward:

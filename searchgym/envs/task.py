@@ -28,7 +28,7 @@ from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetrieve
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
-from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
+from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
 from searchgym.packages import install_command
@@ -127,14 +127,14 @@ class Task:
         return dataclasses.replace(self, questions=asked, by_id={question.id: question for question in asked})
 
     def score(self, state: State) -> tuple[float, dict[str, float]]:
-        """Returns the reward and the scores of a finished episode; zeros if its retriever failed.
+        """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
 
         Raises:
             RewardError: The reward function raised, or returned something other than a finite number.
         """
+        scores = answer_scores(state)
         if state.stop_reason == "retriever_error":
-            return 0.0, {"em": 0.0, "f1": 0.0}
-        scores = {name: reward(state) for name, reward in REWARDS.items()}
+            return 0.0, scores
         if written := simulated_share(state.searches):
             scores["simulated"] = written
         return checked_reward(self.reward, state), scores
@@ -153,7 +153,7 @@ def load_task(card: EnvCard, **options: Unpack[TaskOptions]) -> Task:
         DataError: A file cannot be read.
     """
     options = named_options(card, options)
-    card = _override(card, options)
+    card = _labelled(_override(card, options), options.get("questions"))
     given = options.get("retriever")
     if isinstance(given, (str, dict)):
         options["retriever"] = _find_card(card, given)
@@ -232,6 +232,25 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
         if not 0 < getattr(card, name) < math.inf:
             raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
     return card
+
+
+def _labelled(card: EnvCard, given: object) -> EnvCard:
+    """Returns the card with the split of the questions that are asked, in place of that of its own data set.
+
+    Args:
+        card: The card, with the user's options applied.
+        given: The user's questions; None for the card's.
+    """
+    source, spec = card.questions, card.world or card.generated or card.masked
+    if given is None:
+        label = spec.split if spec is not None else source.split
+    else:
+        several = given if isinstance(given, (list, tuple)) else [given]
+        names = [Path(one).name for one in several if isinstance(one, (str, os.PathLike))]
+        if not source.file or names == [source.file] or given == source.hub:
+            return card
+        label = f"given ({', '.join(names)})" if names else "given"
+    return dataclasses.replace(card, questions=dataclasses.replace(source, split=label))
 
 
 def _spec(card: EnvCard, name: str, given: object) -> dict[str, Any]:

@@ -22,9 +22,11 @@ def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) ->
         ``recall`` and ``f1`` of not searching, None where nothing is there to divide by. None without trial answers.
     """
     pairs = [
-        (scoring.exact_match(trial.answer or "", questions[episode.question_id].golds) > 0, not episode.searches)
+        (_is_right(trial, questions[episode.question_id]), not episode.searches)
         for episode in episodes
-        if episode.stop_reason != "retriever_error" and (trial := _trial(episode)) is not None
+        if questions[episode.question_id].answerable is not False
+        and episode.stop_reason != "retriever_error"
+        and (trial := _trial(episode)) is not None
     ]
     if not pairs:
         return None
@@ -38,6 +40,11 @@ def awareness(episodes: Sequence[Episode], questions: Mapping[str, Question]) ->
         "recall": both / known if known else None,
         "f1": 2 * both / (known + unsearched) if known + unsearched else None,
     }
+
+
+def _is_right(trial: Call, question: Question) -> bool:
+    """Returns whether a trial answer equals a gold answer that has words."""
+    return scoring.exact_match(trial.answer or "", scoring.golds_with_words(question.golds)) > 0
 
 
 def _trial(episode: Episode) -> Call | None:

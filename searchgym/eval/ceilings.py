@@ -94,7 +94,7 @@ class GoldRetriever:
 
 
 def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Returns the gold pages of each question: its own gold paragraphs, or else the first passage of each gold title.
+    """Returns the gold pages of each question: its own gold paragraphs, and the first passage of each other gold title.
 
     Raises:
         UsageError: No question names gold pages that are at hand.
@@ -109,9 +109,9 @@ def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> di
     for question in questions:
         own = [p for p in question.paragraphs or () if p.supporting and p.text.strip()]
         found = [Passage(f"{question.id}/{number}", p.title, p.text) for number, p in enumerate(own)]
-        if not found:
-            keys = dict.fromkeys(title_key(title) for title in question.gold_titles or ())
-            found = [by_title[key] for key in keys if key in by_title]
+        judged = {title_key(paragraph.title) for paragraph in own}
+        keys = dict.fromkeys(title_key(title) for title in question.gold_titles or ())
+        found += [by_title[key] for key in keys if key in by_title and key not in judged]
         if found:
             pages[question.id] = found
     if not pages:
@@ -120,7 +120,14 @@ def gold_pages(questions: Iterable[Question], passages: Iterable[Passage]) -> di
 
 
 def with_gold_pages(task: Task) -> Task:
-    """Returns the task in which every search returns the question's gold pages, all of them."""
+    """Returns the task in which every search returns the question's gold pages, all of them.
+
+    It asks the questions that name gold pages and have an answer: nothing can be read for the others.
+
+    Raises:
+        UsageError: There is no such question, or the pages are not at hand.
+    """
+    task = task.asking(q for q in task.questions if q.gold_titles and q.answerable is not False)
     pages = gold_pages(task.questions, passages_of(task.retriever) or ())
     most = max(map(len, pages.values()))
     rules = dataclasses.replace(task.rules, top_k=max(task.rules.top_k, most))
@@ -136,6 +143,7 @@ def add_ceilings(
     models: Mapping[str, Model] | None = None,
     options: EvalOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
+    given: Task | None = None,
 ) -> Scores:
     """Runs an agent with the gold pages given, and the evidence oracle, and adds their scores to those of a run.
 
@@ -147,6 +155,7 @@ def add_ceilings(
         models: The model behind each role.
         options: How the run was made.
         progress: Called with (episodes done, episodes in all) of the longer run.
+        given: The task `with_gold_pages`, if it was made before the run, which then cannot fail here.
 
     Returns:
         The scores with ``ceilings``: EM and F1 of ``gold_pages``, of ``evidence_oracle`` and, where questions differ in
@@ -154,10 +163,11 @@ def add_ceilings(
         the first two less that of the run); and ``hits_gain`` (EM of the run less that of ``other_hits``).
     """
     options = options or EvalOptions()
-    named = task.asking(question for question in task.questions if question.gold_titles)
+    given = given or with_gold_pages(task)
+    named = task.asking(given.questions)
     found: dict[str, dict[str, Any]] = {}
     runs = [
-        (READING, with_gold_pages(named), agent, models),
+        (READING, given, agent, models),
         (RETRIEVAL, named, load_agent("evidence-oracle"), None),
     ]
     if isinstance(named.retriever, Retriever) and len({q.gold_titles for q in named.questions}) > 1:

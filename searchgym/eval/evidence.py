@@ -1,12 +1,14 @@
 """Gold evidence among what an episode retrieved: which pages count as gold, when they were found, what that explains.
 
 A page is gold by its passage where the question comes with the texts of its gold paragraphs and the corpus is made of
-such paragraphs; otherwise by its title. In MuSiQue titles repeat within a question, so that a title alone would take
-other passages of the page for gold ones, and count two gold passages of one page as one.
+such paragraphs; otherwise by its title, as where nothing tells two paragraphs of one title apart. In MuSiQue titles
+repeat within a question, so that a title alone would take other passages of the page for gold ones, and count two gold
+passages of one page as one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
+from searchgym.corpora.retrieval.retriever import corpus_of
+from searchgym.envs.task import Task
 from searchgym.records import Episode, Passage, Question, title_key
 
 MADE_OF: Final = 0.5
@@ -46,21 +51,28 @@ def find_golds(questions: Iterable[Question], episodes: Iterable[Episode]) -> Go
         episodes: Episodes over one corpus; what they found tells how it cuts pages, whoever holds it.
     """
     questions = [question for question in questions if question.gold_titles is not None]
-    by_passage = _made_of_paragraphs(questions, episodes)
+    hits = {hit.passage.id: hit.passage for e in episodes for searched in e.searches for hit in searched.hits}
+    by_passage = _made_of_paragraphs(questions, hits.values())
     return {question.id: tuple(_golds(question, by_passage)) for question in questions}
 
 
 def _golds(question: Question, by_passage: bool) -> dict[Gold, None]:
-    """Returns the gold pages of one question: its gold paragraphs with a text if asked, and its other gold titles."""
+    """Returns the gold pages of one question: its gold paragraphs with a text if asked, and its other gold titles.
+
+    Supporting facts name one page for each title: if several paragraphs may be it, the title decides.
+    """
     own = [p for p in question.paragraphs or () if by_passage and p.supporting and p.text.strip()]
+    if question.supporting_facts is not None:
+        times = Counter(title_key(paragraph.title) for paragraph in own)
+        own = [paragraph for paragraph in own if times[title_key(paragraph.title)] == 1]
     golds = [Gold(title_key(paragraph.title), title_key(paragraph.text)) for paragraph in own]
     judged = {gold.title for gold in golds}
     titles = map(title_key, question.gold_titles or ())
     return dict.fromkeys([*golds, *(Gold(title) for title in titles if title not in judged)])
 
 
-def _made_of_paragraphs(questions: Sequence[Question], episodes: Iterable[Episode]) -> bool:
-    """Returns whether the hits that have the title of a question's paragraph mostly have the text of one, too."""
+def _made_of_paragraphs(questions: Sequence[Question], passages: Iterable[Passage]) -> bool:
+    """Returns whether the passages that have the title of a question's paragraph mostly have the text of one, too."""
     texts: dict[str, set[str]] = {}
     for question in questions:
         for paragraph in question.paragraphs or ():
@@ -68,34 +80,95 @@ def _made_of_paragraphs(questions: Sequence[Question], episodes: Iterable[Episod
                 texts.setdefault(title_key(paragraph.title), set()).add(title_key(paragraph.text))
     if not texts:
         return False
-    passages = {hit.passage.id: hit.passage for e in episodes for searched in e.searches for hit in searched.hits}
-    titled = [passage for passage in passages.values() if title_key(passage.title) in texts]
-    same = sum(title_key(passage.text) in texts[title_key(passage.title)] for passage in titled)
-    return bool(titled) and same >= MADE_OF * len(titled)
+    alike = [passage for passage in passages if title_key(passage.title) in texts]
+    same = sum(title_key(passage.text) in texts[title_key(passage.title)] for passage in alike)
+    return bool(alike) and same >= MADE_OF * len(alike)
 
 
-def gold_passages(questions: Iterable[Question], passages: Iterable[Passage]) -> dict[str, dict[str, set[str]]]:
+Pages = Mapping[str, Sequence[Passage]]
+"""Normal form of a title to the passages of a corpus that have it."""
+
+
+def titled(questions: Iterable[Question], passages: Iterable[Passage]) -> Pages:
+    """Returns the passages of a corpus that have the title of a gold page."""
+    wanted = {title_key(title) for question in questions for title in question.gold_titles or ()}
+    found: dict[str, list[Passage]] = {}
+    for passage in passages:
+        if (title := title_key(passage.title)) in wanted:
+            found.setdefault(title, []).append(passage)
+    return found
+
+
+def gold_passages(questions: Iterable[Question], pages: Pages) -> dict[str, dict[str, set[str]]]:
     """Returns the gold pages of questions in a corpus, as ids of passages: by text where it is there, else by title.
 
     Returns:
         Question id to title of the gold page to ids of its gold passages; a page that the corpus lacks has none.
     """
-    questions = [question for question in questions if question.gold_titles is not None]
-    wanted = {gold.title for question in questions for gold in _golds(question, by_passage=False)}
-    by_title: dict[str, list[Passage]] = {}
-    for passage in passages:
-        if (title := title_key(passage.title)) in wanted:
-            by_title.setdefault(title, []).append(passage)
     found: dict[str, dict[str, set[str]]] = {}
     for question in questions:
+        if question.gold_titles is None:
+            continue
         own = found.setdefault(question.id, {})
         for gold in _golds(question, by_passage=True):
-            held = by_title.get(gold.title, [])
+            held = pages.get(gold.title, [])
             own.setdefault(gold.title, set()).update(passage.id for passage in held if gold.matches(passage))
         for title, ids in own.items():
             if not ids:  # the corpus cuts this page otherwise
-                ids.update(passage.id for passage in by_title.get(title, []))
+                ids.update(passage.id for passage in pages.get(title, []))
     return found
+
+
+# -- golds that cannot be found ------------------------------------------------------------------------------------
+
+MOST_LOOKED_AT: Final = 1_000_000
+"""Number of passages above which an evaluation does not look through its corpus for gold pages."""
+NAMED: Final = 20
+"""Number of golds that scores name."""
+
+
+def unreachable_golds(task: Task) -> list[str]:
+    """Returns the gold pages and sentences of a task that no search can find; see `unreachable_in`.
+
+    Pages of a server, or of a corpus of more than `MOST_LOOKED_AT` passages, are not looked at.
+    """
+    if isinstance(task.retriever, DistractorRetriever):
+        own = ((q, [Passage("", p.title, p.text) for p in q.paragraphs or ()]) for q in task.questions)
+        return [what for question, pages in own for what in unreachable_in([question], titled([question], pages))]
+    corpus = corpus_of(task.retriever)
+    small = corpus is not None and len(corpus) <= MOST_LOOKED_AT
+    return unreachable_in(task.questions, titled(task.questions, corpus.passages()) if corpus and small else None)
+
+
+def unreachable_in(questions: Sequence[Question], pages: Pages | None) -> list[str]:
+    """Returns, in words, the gold pages that a corpus lacks, and gold sentences that their question's paragraphs lack.
+
+    Args:
+        questions: The questions.
+        pages: Passages of the corpus, as `titled` gives them; None if they are not known.
+    """
+    held = {} if pages is None else pages
+    by_passage = _made_of_paragraphs(questions, [passage for own in held.values() for passage in own])
+    found: list[str] = []
+    for question in questions:
+        for gold in _golds(question, by_passage) if pages is not None else ():
+            if not any(gold.matches(passage) for passage in held.get(gold.title, ())):
+                found.append(f"{question.id}: page {gold.title!r}")
+        longest: dict[str, int] = {}
+        for paragraph in question.paragraphs or ():
+            key = title_key(paragraph.title)
+            longest[key] = max(len(paragraph.sentences), longest.get(key, 0))
+        for fact in question.supporting_facts or ():
+            most, number = longest.get(title_key(fact.title)), fact.sentence
+            if most is not None and number is not None and not 0 <= number < most:
+                found.append(f"{question.id}: sentence {number} of {fact.title!r}")
+    return found
+
+
+def of_unreachable(first: Sequence[str], count: int) -> str:
+    """Returns a sentence about a number of golds that `unreachable_in` found, given the first ones."""
+    such = ", ".join(first[:3]) + (", ..." if count > 3 else "")
+    return f"{count} gold pages or sentences cannot be found, which bounds what recall can be: {such}"
 
 
 # -- what an episode found -----------------------------------------------------------------------------------------

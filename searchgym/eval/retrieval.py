@@ -8,13 +8,13 @@ order of the file, where ``trec_eval`` orders them by document id.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.errors import DataError, DataMissingError, ScoringError
-from searchgym.eval.evidence import gold_passages
+from searchgym.eval.evidence import Pages, gold_passages, titled
 from searchgym.records import Passage, Question
 from searchgym.scoring.ranking import ndcg
 
@@ -35,7 +35,7 @@ def read_qrels(path: Path) -> Qrels:
         DataError: A line of another form, or a pair judged twice.
     """
     qrels: Qrels = {}
-    for number, fields in _fields(path):
+    for number, fields in _fields(path, (3, 4)):
         if number == 1 and fields[:2] == ["query-id", "corpus-id"]:
             continue
         if len(fields) not in (3, 4):
@@ -65,7 +65,7 @@ def read_run(path: Path) -> Run:
         DataError: A line of another form, or a passage twice under one query.
     """
     run: Run = {}
-    for number, fields in _fields(path):
+    for number, fields in _fields(path, (6,)):
         if len(fields) != 6:
             raise DataError(f"expected 'query Q0 passage rank score tag', got {len(fields)} fields", path, number)
         own = run.setdefault(fields[0], [])
@@ -89,17 +89,23 @@ def write_run(path: Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: s
     )
 
 
-def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number, whitespace-separated fields)."""
+def _fields(path: Path, counts: Collection[int]) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number, fields): between tabs if these are of a right number and not empty, else between blanks.
+
+    Args:
+        path: The file; a byte order mark is skipped.
+        counts: Numbers of fields that a line may have.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise DataMissingError("no such file", path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read as UTF-8 text: {error}", path) from error
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield number, line.split()
+            tabbed = [field.strip() for field in line.split("\t")]
+            yield number, tabbed if len(tabbed) in counts and all(tabbed) else line.split()
 
 
 def _number(text: str, what: str, path: Path, line: int) -> float:
@@ -129,19 +135,33 @@ def qrels_from_questions(questions: Iterable[Question], passages: Iterable[Passa
     """Judges the gold passages of questions as relevant (1).
 
     Where a question comes with the text of a gold paragraph and the corpus holds it, that passage is relevant; else
-    every passage whose title is a gold title.
+    every passage whose title is a gold title. A gold page that the corpus lacks is judged as well, under an id that no
+    passage has (``unreachable:1``): it counts as never found, as in an evaluation.
 
     Raises:
-        ScoringError: A gold page has no passage in the corpus, or no question names gold pages.
+        ScoringError: No gold page has a passage in the corpus, or no question names gold pages.
     """
+    questions = list(questions)
+    return judgements(questions, titled(questions, passages))
+
+
+def judgements(questions: Sequence[Question], pages: Pages) -> Qrels:
+    """Returns `qrels_from_questions`, given the passages with gold titles as `titled` gives them."""
     qrels: Qrels = {}
-    for question, golds in gold_passages(questions, passages).items():
-        for title, ids in golds.items():
+    lacking: list[tuple[str, str]] = []
+    golds = gold_passages(questions, pages)
+    for question, own in golds.items():
+        for title, ids in own.items():
             if not ids:
-                raise ScoringError(f"question {question!r}: gold page {title!r} is not in the corpus")
-            qrels.setdefault(question, {}).update(dict.fromkeys(sorted(ids), 1))
+                lacking.append((question, title))
+            found = sorted(ids) or [f"unreachable:{len(lacking)}"]
+            qrels.setdefault(question, {}).update(dict.fromkeys(found, 1))
     if not qrels:
         raise ScoringError("no question names its gold pages: give --qrels")
+    if len(lacking) == sum(map(len, golds.values())):
+        question, title = lacking[0]
+        such = f"such as {title!r} of question {question!r}"
+        raise ScoringError(f"none of the {len(lacking)} gold pages is in the corpus, {such}: is it another corpus?")
     return qrels
 
 
@@ -172,12 +192,11 @@ def evaluate_run(
     unknown = run.keys() - qrels.keys()
     if unknown:
         raise ScoringError(f"the run holds {len(unknown)} queries without judgements, such as {min(unknown)!r}")
+    check_relevant(qrels)
     scores: dict[str, float] = {"n": len(qrels)}
-    gains = {}
-    for query, judged in qrels.items():
-        if not any(r > 0 for r in judged.values()):
-            raise ScoringError(f"query {query!r} has no relevant passage: leave it out of the qrels")
-        gains[query] = [max(judged.get(passage, 0), 0) for passage, _ in run.get(query, ())]
+    gains = {
+        query: [max(judged.get(passage, 0), 0) for passage, _ in run.get(query, ())] for query, judged in qrels.items()
+    }
     for name, measure in (("recall", recall), ("mrr", reciprocal_rank), ("ndcg", ndcg)):
         for k in cutoffs:
             values = [
@@ -185,6 +204,17 @@ def evaluate_run(
             ]
             scores[f"{name}@{k}"] = math.fsum(values) / len(values)
     return scores
+
+
+def check_relevant(qrels: Mapping[str, Mapping[str, int]]) -> None:
+    """Refuses judgements that cannot be scored, before a search.
+
+    Raises:
+        ScoringError: Nothing is relevant to a query.
+    """
+    for query, judged in qrels.items():
+        if not any(r > 0 for r in judged.values()):
+            raise ScoringError(f"query {query!r} has no relevant passage: leave it out of the qrels")
 
 
 def recall(gains: Sequence[int], relevant: Sequence[int], k: int) -> float:

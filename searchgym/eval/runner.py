@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from searchgym import scoring
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
 from searchgym.corpora.locks import lock_folder
@@ -30,6 +31,7 @@ from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.rewards import reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, RunExistsError, UsageError
+from searchgym.eval.evidence import NAMED, unreachable_golds
 from searchgym.eval.scores import Scores, question_rows, score_each, summarise
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine
@@ -90,9 +92,11 @@ def evaluate(
     Raises:
         RunExistsError: The folder holds a run and neither `resume` nor `overwrite` is set.
         UsageError: `resume` of a run of something else, or fewer than one sample.
+        ScoringError: The questions cannot be scored; see `check_scorable`.
     """
     if options.samples < 1:
         raise UsageError(f"samples must be at least 1, got {options.samples}")
+    check_scorable(task)
     engine = Engine(
         task, agent, models, concurrency=options.concurrency, seed=options.seed, temperature=options.temperature
     )
@@ -114,8 +118,19 @@ def evaluate(
         scored = score_each(task, list(read_episodes(path)), options.samples)
         write_jsonl(out / QUESTIONS, question_rows(scored))
         scores = summarise(scored)
+        if unreachable := unreachable_golds(task):
+            scores["unreachable_golds"] = {"n": len(unreachable), "first": unreachable[:NAMED]}
         write_json(out / SCORES, scores)
     return scores
+
+
+def check_scorable(task: Task) -> None:
+    """Scores a task's questions without answers, to refuse a set before its first episode rather than after the last.
+
+    Raises:
+        ScoringError: An id stands twice, gold data are inconsistent, or one of a pair of MuSiQue-Full is missing.
+    """
+    scoring.score_predictions({}, task.questions, task.card.scorer, task.aliases, "zero")
 
 
 def _run_episodes(
@@ -222,7 +237,9 @@ def _own_folder(out: Path, identity: dict[str, Any], *, resume: bool, overwrite:
     record = out / "run.json"
     with lock_folder(out):
         if record.exists() and not overwrite:
-            _check_record(out, identity)
+            before = _check_record(out, identity)
+            if before.get("split") != identity["split"]:  # as an earlier version called it
+                write_json(record, {**before, "split": identity["split"]})
         else:
             for name in (SCORES, QUESTIONS, "episodes.jsonl", sidecar(Path("episodes.jsonl")).name):
                 (out / name).unlink(missing_ok=True)
@@ -248,15 +265,19 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise RunExistsError(f"{out} holds {'a finished' if finished else 'an unfinished'} run: {hint}")
 
 
-def _check_record(out: Path, identity: dict[str, Any]) -> None:
-    """Refuses to continue a run with another identity."""
-    before = read_json(out / "run.json")
-    if not isinstance(before, dict):
+def _check_record(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """Returns the record of a run, refusing to continue one with another identity."""
+    held = read_json(out / "run.json")
+    if not isinstance(held, dict):
         raise DataError("damaged: expected what is being run; --overwrite starts again", out / "run.json")
-    before = {name: identity[name] for name in LATER} | ONCE | before
-    differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in identity.items() if before.get(k) != v]
+    before = {name: identity[name] for name in LATER} | ONCE | held
+    fixed = {
+        name: value for name, value in identity.items() if name != "split"
+    }  # a label: the hash tells the questions
+    differing = [f"{k}: {before.get(k)!r} then, {v!r} now" for k, v in fixed.items() if before.get(k) != v]
     if differing:
         raise UsageError(f"{out} holds a run of something else, it cannot be resumed ({'; '.join(differing)})")
+    return held
 
 
 def _drop_errors(path: Path) -> set[tuple[str, int]]:

@@ -14,13 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from searchgym import scoring
+from searchgym.envs.rewards import wordless_gold
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
 from searchgym.eval.awareness import awareness
 from searchgym.eval.breakdown import explain, hops_of, invalid_actions
 from searchgym.eval.evidence import Golds, by_title, find_golds, found_of, recall_by_turn, searched_on, stopped_early
 from searchgym.eval.intervals import bootstrap_ci
-from searchgym.records import Episode, simulated_share
+from searchgym.records import Answer, Episode, Question, simulated_share
 from searchgym.scoring import Scores as Row
 
 Scores = dict[str, Any]
@@ -95,6 +96,10 @@ def summarise(scored: Scored) -> Scores:
     """Returns the scores of a run, as `score_episodes` does."""
     task, ordered = scored.task, scored.episodes
     scores: Scores = {"n": len(task.questions), **_official(scored)}
+    if twins := sum(question.answerable is False for question in task.questions):
+        scores["answerable"] = scores["n"] - twins
+    if wordless := sum(wordless_gold(question) is not None for question in task.questions):
+        scores["golds_without_words"] = wordless
     for name in OFFICIAL:
         if (values := scored.official(name)) is not None:
             scores[f"{name}_ci95"] = bootstrap_ci(values)
@@ -151,10 +156,9 @@ def _pass_at(scored: Scored) -> Iterator[tuple[str, list[float]]]:
 def _columns(scored: Scored) -> dict[str, list[float] | None]:
     """Returns one value per question for each metric of this project, or None if no episode has what it needs."""
     task, episodes = scored.task, scored.episodes
-    golds = [task.by_id[e.question_id].golds for e in episodes]
-    texts = [None if e.answer is None else e.answer.text for e in episodes]
+    asked = [(e.answer, task.by_id[e.question_id]) for e in episodes]
     columns: dict[str, list[float]] = {
-        "cover_em": [0.0 if t is None else scoring.cover_match(t, g) for t, g in zip(texts, golds, strict=True)],
+        "cover_em": [_covers(answer, question) for answer, question in asked if question.answerable is not False],
         "reward": [e.reward for e in episodes],
         "answered": [float(e.stop_reason == "answer") for e in episodes],
         "turns": [float(e.turns) for e in episodes],
@@ -176,12 +180,19 @@ def _columns(scored: Scored) -> dict[str, list[float] | None]:
         columns["over_search"] = [float(searched_on(e, own)) for e, own in known]
         columns["under_search"] = [float(stopped_early(e, own, task.rules.max_turns)) for e, own in known]
     names = [*columns, "response_tokens", "read_tokens", "gold_found", "over_search", "under_search"]
-    return {name: scored.means(columns[name]) if name in columns else None for name in dict.fromkeys(names)}
+    return {name: scored.means(columns[name]) if columns.get(name) else None for name in dict.fromkeys(names)}
+
+
+def _covers(answer: Answer | None, question: Question) -> float:
+    """Returns 1 if an answer contains a gold answer that has words, else 0."""
+    return 0.0 if answer is None else scoring.cover_match(answer.text, scoring.golds_with_words(question.golds))
 
 
 def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
-    """Yields one row per question, in order of ids: what every mean of the scores is made of, for comparisons."""
-    names = [name for name in OFFICIAL if scored.official(name) is not None]
+    """Yields one row per question, in order of ids: what every mean of the scores is made of, for comparisons.
+
+    A question that a score does not apply to, such as one without an answer, lacks its key.
+    """
     for id, attempts in _by_question(scored).items():
         question = scored.task.by_id[id]
         rows = [scored.rows[id, e.attempt] for e in attempts]
@@ -191,7 +202,7 @@ def question_rows(scored: Scored) -> Iterator[dict[str, Any]]:
             "golds": question.golds,
             "hops": hops_of(question),
             "type": question.kind,
-            **{name: math.fsum(row.get(name) or 0.0 for row in rows) / len(rows) for name in names},
+            **{name: math.fsum(row[name] or 0.0 for row in rows) / len(rows) for name in OFFICIAL if name in rows[0]},
             "searches": sum(len(e.searches) for e in attempts) / len(attempts),
             "answers": [None if e.answer is None else e.answer.text for e in attempts],
             "evidence": [found_of(e, scored.golds[id]) for e in attempts] if id in scored.golds else None,

@@ -264,7 +264,12 @@ def _blocks(path: FilePath, progress: Progress | None) -> Iterator[tuple[int, li
             rest = tail
             if whole:
                 try:
-                    lines = whole.decode("utf-8").replace("\r\n", "\n").rstrip("\n").split("\n")
+                    lines = (
+                        whole.decode("utf-8-sig" if number == 1 else "utf-8")
+                        .replace("\r\n", "\n")
+                        .rstrip("\n")
+                        .split("\n")
+                    )
                 except UnicodeDecodeError as error:
                     raise DataError(f"not UTF-8 ({error.reason}): convert the file to UTF-8", path) from None
                 yield number, lines

@@ -2,8 +2,8 @@
 
 A judge decides three things: whether pages answer a question (`Judge.verify`), which criteria an answer meets
 (`Judge.meets`), and which of two answers is better (`Judge.better`). `Checked` asks it: a judge that fails, times out,
-or replies with a number, prose or nothing raises a `NoVerdictError`. An answer without words or of more than `LONGEST`
-characters meets no criterion, and no judge is asked.
+or replies with a number, prose or nothing raises a `NoVerdictError`. An answer of articles and punctuation alone, or of
+more than `LONGEST` characters, meets no criterion, and no judge is asked.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 from searchgym.corpora.retrieval.retriever import call_within
 from searchgym.errors import NoVerdictError, SwayedError, UsageError
 from searchgym.graphs.text import norm
+from searchgym.scoring import normalise_answer
 
 Result = TypeVar("Result")
 LONGEST: Final = 10_000
@@ -109,7 +110,7 @@ class Checked:
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
         """Returns whether the pages give the question this answer; see `Judge.verify`."""
-        if not norm(answer) or len(answer) > LONGEST:
+        if unfit(answer):
             return False
         return self._asked(lambda: self.judge.verify(question, answer, pages), _is_bool)
 
@@ -133,7 +134,7 @@ class Checked:
     def passes(self, question: str, answer: str, criteria: Sequence[Criterion]) -> list[bool]:
         """Returns which criteria an answer passes: a statement is true, or a negated one is not.
 
-        None is passed by an answer without words, one that is too long, or one that sways the judge.
+        None is passed by an answer that is unfit (`unfit`) or sways the judge.
 
         Raises:
             NoVerdictError: The judge gave no verdict.
@@ -184,5 +185,5 @@ def _is_bool(found: object) -> bool:
 
 
 def unfit(answer: str) -> bool:
-    """Returns whether an answer has no words, or more than `LONGEST` characters."""
-    return len(answer) > LONGEST or not norm(answer)
+    """Returns whether an answer is of articles and punctuation alone, or has more than `LONGEST` characters."""
+    return len(answer) > LONGEST or not norm(normalise_answer(answer))

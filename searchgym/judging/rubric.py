@@ -14,7 +14,7 @@ from searchgym.cards import build
 from searchgym.errors import CardError, DataError
 from searchgym.judging.judge import Checked, Criterion
 from searchgym.records import Question
-from searchgym.scoring import normalise_answer
+from searchgym.scoring import golds_with_words, normalise_answer
 
 RUBRIC: Final = "rubric"
 """Key of a question's metadata with the criteria of its answer, as a list of mappings (the fields of `Criterion`)."""
@@ -34,7 +34,7 @@ def rubric_of(question: Question) -> tuple[Criterion, ...]:
     """
     given = question.metadata.get(RUBRIC)
     if given is None:
-        return (Criterion(f"It gives the answer {question.answers[0]!r}.", (question.golds,)),)
+        return (Criterion(f"It gives the answer {question.answers[0]!r}.", (tuple(golds_with_words(question.golds)),)),)
     where = f"question {question.id!r}: {RUBRIC}"
     if not isinstance(given, (list, tuple)) or not given:
         raise DataError(f"{where}: expected a list of criteria such as {{text: ..., says: [[...]]}}, got {given!r:.80}")

@@ -90,7 +90,9 @@ def candidates(task: Task, apart: Iterable[Question] = ()) -> tuple[list[Questio
     kept = []
     for question, titles in zip(named, hits, strict=True):
         gold = list(dict.fromkeys(title_key(title) for title in question.gold_titles or ()))
-        if names_answer(question):
+        if question.answerable is False:
+            reason = "has no answer"
+        elif names_answer(question):
             reason = "offers its answer"
         elif taken.intersection(gold):
             reason = "its pages are taken"

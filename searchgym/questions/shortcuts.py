@@ -16,7 +16,7 @@ from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.corpora.worlds.report import guess, unnamed_title
 from searchgym.graphs.text import base_title, holds, norm, tidy
 from searchgym.records import Hit, Passage, Question, Triple, title_key
-from searchgym.scoring import exact_match
+from searchgym.scoring import exact_match, golds_with_words
 
 MEASURES: Final = (
     "one_search",
@@ -106,9 +106,9 @@ def measure(
     ways: dict[str, Callable[[Question, Sequence[Hit]], float]] = {
         "one_search": lambda q, own: {title_key(t) for t in q.gold_titles or ("",)} <= _titles(own),
         "by_names": lambda q, _: bool(q.gold_titles) and q.id not in missed,
-        "closed_book": lambda q, _: exact_match(guess(q.text), q.golds),
-        "majority": lambda q, _: exact_match(guess(q.text) or majority(q), q.golds),
-        "first_title": lambda q, own: exact_match(guess(q.text) or unnamed_title(q, own), q.golds),
+        "closed_book": lambda q, _: exact_match(guess(q.text), golds_with_words(q.golds)),
+        "majority": lambda q, _: exact_match(guess(q.text) or majority(q), golds_with_words(q.golds)),
+        "first_title": lambda q, own: exact_match(guess(q.text) or unnamed_title(q, own), golds_with_words(q.golds)),
         "co_covered": lambda q, own: _co_covered(q, texts, own),
         "single_clue": lambda q, _: _single_clue(q, of_clue),
         "exposed": lambda q, _: _exposed(q),

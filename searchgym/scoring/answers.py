@@ -44,6 +44,15 @@ def _normalised(golds: Sequence[str]) -> list[str]:
     return [normalise_answer(gold) for gold in golds]
 
 
+def golds_with_words(golds: Sequence[str]) -> list[str]:
+    """Returns the gold answers, in order, but for those that normalise to an empty string, such as *The The*.
+
+    What this project pays or counts itself compares with these. For the others an answer without words is right by the
+    official scripts, and every answer covers them.
+    """
+    return [gold for gold, text in zip(golds, _normalised(golds), strict=True) if text]
+
+
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """Returns 1.0 if a gold answer equals the prediction after normalisation, else 0.0 (also without any gold)."""
     return float(normalise_answer(prediction) in _normalised(golds))

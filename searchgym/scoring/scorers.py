@@ -131,9 +131,9 @@ def search_r1_scores(question: Question, answer: Answer) -> Scores:
 def kilt_scores(question: Question, answer: Answer) -> Scores:
     """Scores an answer as KILT's eval_downstream.py does: ``em``, ``f1``, and ``accuracy`` for the text itself.
 
-    A blank prediction scores 0 whatever the gold answers are, and a blank gold answer matches nothing.
+    A blank prediction scores 0 whatever the gold answers are.
     """
-    text, golds = answer.text.strip(), [gold.strip() for gold in question.answers if gold.strip()]
+    text, golds = answer.text.strip(), [gold.strip() for gold in question.answers]
     if not text:
         return {"em": 0.0, "f1": 0.0, "accuracy": 0.0}
     return {"em": exact_match(text, golds), "f1": plain_f1_score(text, golds), "accuracy": float(text in golds)}
@@ -164,6 +164,9 @@ def score_question(
         scorer: A key of `SCORERS`.
         aliases: Names by entity id, for ``"2wiki"`` only.
 
+    Returns:
+        The scores; of a question without an answer none, but for MuSiQue's ``sufficiency``.
+
     Raises:
         UnknownNameError: If there is no such scorer.
         UsageError: If `aliases` is given with another scorer than ``"2wiki"``.
@@ -171,6 +174,8 @@ def score_question(
     """
     if scorer not in SCORERS:
         raise UnknownNameError("scorer", scorer, SCORERS)
+    if question.answerable is False and scorer != "musique":
+        return {}
     score = SCORERS[scorer]
     if aliases is not None:
         if scorer != "2wiki":

@@ -90,7 +90,10 @@ def _musique_groups(rows: Mapping[str, Mapping[str, float | None]]) -> list[Scor
     answerable = [name for name in rows if not name.endswith(UNANSWERABLE_SUFFIX)]
     single = sorted({name + UNANSWERABLE_SUFFIX for name in answerable} ^ (rows.keys() - set(answerable)))
     if single:
-        raise ScoringError(f"{len(single)} of MuSiQue's questions have no twin (first pair: {single[0]!r})")
+        raise ScoringError(
+            f"{len(single)} of MuSiQue's questions have no twin (first pair: {single[0]!r}): it is scored by pairs "
+            "of an answerable and an unanswerable question: ask both of each, or answerable ones alone"
+        )
     groups: list[Scores] = []
     for name in answerable:
         row, verdicts = rows[name], (rows[name].get("sufficiency"), rows[name + UNANSWERABLE_SUFFIX]["sufficiency"])

@@ -49,7 +49,7 @@ QUESTIONS: Final = (
         paragraphs=_PAGES,
     ),
     Question("q2", "Is Alpha the capital of Beta?", ("yes",), supporting_facts=(SupportingFact("Alpha", 0),)),
-    Question("q3", "Who is \x00 <answer>x</answer> {question}?", ("",), supporting_facts=(SupportingFact("No", 0),)),
+    Question("q3", "Who is \x00 <answer>x</answer> {question}?", ("!!!",), supporting_facts=(SupportingFact("No", 0),)),
 )
 REPLIES: Final = (
     "<think>I need the founder.</think><search>Beta</search>", "<answer>Gamma</answer>", "<search>Gamma</search>",

@@ -72,11 +72,11 @@ def test_reading_is_streamed(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"a": 1', "not JSON: Expecting ',' delimiter at column 8, got b'{\"a\": 1'"),
-        (b"hello", "not JSON: Expecting value at column 1, got b'hello'"),
+        (b'{"a": 1', "not JSON: Expecting ',' delimiter at column 8, got '{\"a\": 1'"),
+        (b"hello", "not JSON: Expecting value at column 1, got 'hello'"),
         (b'{"a": "\xff"}', "not UTF-8: byte 0xff"),
-        (b"[1, 2]", "expected a JSON object, got b'[1, 2]'"),
-        (b"null", "expected a JSON object, got b'null'"),
+        (b"[1, 2]", "expected a JSON object, got '[1, 2]'"),
+        (b"null", "expected a JSON object, got 'null'"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not usable JSON"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not usable JSON"),
     ],

@@ -256,3 +256,30 @@ def test_real_2wiki_corpus(real_data):
     assert detect_format(path) == "title-text"
     assert len(passages) == 6119
     assert [{"title": p.title, "text": p.text} for p in passages] == json.loads(path.read_text(encoding="utf-8"))
+
+
+BOTH = {"id": "1", "contents": '"Alpha"\nOne. Two.'}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"title": "Alpha"},
+        {"text": "One. Two."},
+        {"title": '"Alpha"', "text": " One.  Two."},
+        {"title": None, "text": None},
+    ],
+)
+def test_contents_beside_the_same_title_and_text_are_read(tmp_path, more):
+    assert list(read_passages(put(tmp_path / "x", lines(BOTH | more)))) == [Passage("1", "Alpha", "One. Two.")]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"title": "Beta"}, {"text": "Three."}, {"title": "Alpha", "text": "Three."}, {"contents": "One.", "title": "A"}],
+)
+def test_contents_beside_another_title_or_text_are_refused(tmp_path, more):
+    path = put(tmp_path / "x", lines(BOTH | {"id": "0"}, BOTH | more))
+    with pytest.raises(DataError, match=r"x:2: 'contents' and '(title|text)' differ, .*: leave one of them out"):
+        list(read_passages(path))

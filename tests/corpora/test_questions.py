@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchgym.corpora.files import BadLines, dump_line, parse_line
-from searchgym.corpora.questions import question_row, read_aliases, read_queries, read_questions, write_questions
+from searchgym.corpora.questions import (
+    parse_questions,
+    question_row,
+    read_aliases,
+    read_queries,
+    read_questions,
+    write_questions,
+)
+from searchgym.corpora.rows import Rows
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.records import Hop, Paragraph, Question, SupportingFact, Triple, title_key
 
@@ -169,6 +177,10 @@ def test_aliases_need_entity_ids(tmp_path):
     wrong = put(tmp_path / "b", ({"Q_id": "Q3", "aliases": []}, {"aliases": []}))
     with pytest.raises(DataError, match=r"b:2: no 'Q_id'"):
         read_questions(put(path, [WIKI_IDS]), aliases=wrong)
+    for names in ({"aliases": ["Anna", ""]}, {"aliases": ["Anna"], "demonyms": [" "]}):
+        blank = put(tmp_path / "c", ({"Q_id": "Q3", "aliases": []}, {"Q_id": "Q4", **names}))
+        with pytest.raises(DataError, match=r"c:2: '(aliases|demonyms)': a text of .* is blank"):
+            read_questions(path, aliases=blank)
 
 
 def test_musique(tmp_path):
@@ -314,14 +326,17 @@ def test_damaged_parquet(tmp_path):
 
 TEXT = st.text(st.characters(codec=None), min_size=1, max_size=8)
 NAMES = st.lists(TEXT, min_size=1, max_size=3).map(tuple)
+GOLDS = st.lists(TEXT.filter(lambda text: text.strip() and text.strip()[0] not in "[({"), min_size=1, max_size=3).map(
+    tuple
+)  # no text that is read as a list
 TRIPLES = st.lists(st.builds(Triple, TEXT, TEXT, TEXT), min_size=1, max_size=2).map(tuple)
 JSON = st.recursive(st.none() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=2), max_leaves=3)
 QUESTIONS = st.builds(
     Question,
     id=TEXT.filter(str.strip),
     text=TEXT,
-    answers=NAMES.filter(lambda answers: any(map(str.strip, answers))),
-    aliases=NAMES | st.just(()),
+    answers=GOLDS,
+    aliases=GOLDS | st.just(()),
     kind=st.none() | TEXT,
     level=st.none() | TEXT,
     supporting_facts=st.none()
@@ -403,6 +418,10 @@ def test_files_that_hold_no_questions(tmp_path):
         ),
         (FLASHRAG | {"golden_answers": []}, "no gold answer: 'golden_answers' is []"),
         (FLASHRAG | {"golden_answers": ["", " "]}, "no gold answer"),
+        (FLASHRAG | {"golden_answers": ["Paris", ""]}, "'golden_answers': a text of ['Paris', ''] is blank"),
+        (FLASHRAG | {"golden_answers": ["\u00a0", "Paris"]}, "is blank: leave it out"),
+        (MUSIQUE | {"answer_aliases": ["Miquette", " "]}, "'answer_aliases': a text of ['Miquette', ' '] is blank"),
+        ({"id": "1", "text": "Who?", "answers": ["x"], "aliases": [""]}, "'aliases': a text of [''] is blank"),
         (FLASHRAG | {"golden_answers": [3]}, "'golden_answers': expected a list of texts, got [3]"),
         (FLASHRAG | {"metadata": "x"}, "'metadata': expected an object, got 'x'"),
         ({"id": "1", "text": "Who?", "answers": []}, "no gold answer"),
@@ -501,3 +520,156 @@ def test_a_number_of_hops_belongs_in_the_metadata(tmp_path):
     path.write_text('{"id": "1", "text": "?", "answers": ["a"], "hops": 2}\n')
     with pytest.raises(DataError, match=r'a number of hops belongs in "metadata": \{"hops": 2\}'):
         read_questions(path)
+
+
+# -- golds that come as text ---------------------------------------------------------------------------------------
+
+
+def rows_of(golds):
+    """One row of each format with these golds."""
+    search = {"data_source": "nq", "question": "?", "extra_info": {"split": "dev", "index": 0}, "prompt": []}
+    return {
+        "hotpotqa": {"_id": "1", "question": "?", "answer": golds},
+        "2wiki": WIKI | {"answer": golds},
+        "musique": MUSIQUE | {"answer": golds},
+        "flashrag": {"id": "1", "question": "?", "golden_answers": golds},
+        "kilt": {"id": "1", "input": "?", "output": [{"answer": golds}]},
+        "search-r1": search | {"reward_model": {"ground_truth": {"target": golds}}},
+        "searchgym": {"id": "1", "text": "?", "answers": golds},
+    }
+
+
+@pytest.mark.parametrize("format", rows_of(""))
+@pytest.mark.parametrize(
+    ("text", "golds"),
+    [
+        ("['coast', 'shore']", ("coast", "shore")),
+        ('["coast", "shore"]', ("coast", "shore")),
+        (" [ 'coast' ,\n\"l'été\", ] ", ("coast", "l'été")),
+        (r"""['it\'s', "a \"b\""]""", ("it's", 'a "b"')),
+        ('["\\ud83d\\ude00", "a\\/b"]', ("\U0001f600", "a/b")),  # escapes of JSON that Python reads otherwise
+        ("['coast']", ("coast",)),
+        ("[O.S. 6 January] 1835", ("[O.S. 6 January] 1835",)),  # a true gold of HotpotQA
+        ("[O.S. 6 January]", ("[O.S. 6 January]",)),
+        ("[sic]", ("[sic]",)),
+        ("'coast', 'shore'", ("'coast', 'shore'",)),
+        ('("Heroes")', ('("Heroes")',)),
+        ("6 [a]", ("6 [a]",)),
+    ],
+)
+def test_a_list_of_golds_that_comes_as_text_is_read_as_a_list(tmp_path, format, text, golds):
+    rows = rows_of(text)
+    (question,) = read_questions(put(tmp_path / "x", (rows[format],)))
+    assert question.answers == golds
+
+
+@pytest.mark.parametrize("format", rows_of(""))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "['x' 'y']",  # what str() makes of a NumPy array; Python would read one text, xy
+        "['x'\n 'y']",
+        "['x', 'y'",  # cut
+        "['x', 'y'] # two",
+        "[u'x', u'y']",
+        "['x', 5]",
+        "[5, 6]",
+        "[1835]",
+        "[None]",
+        "[['x'], ['y']]",
+        "array(['x', 'y'], dtype=object)",
+        "('x', 'y')",
+        "{'x', 'y'}",
+        "[" * 100_000 + "]" * 100_000,
+    ],
+)
+def test_what_looks_like_a_list_of_golds_and_is_none_is_refused(tmp_path, format, text):
+    error = refused(put(tmp_path / "x", b"\n" + dump_line(rows_of(text)[format])))
+    assert error.line == 2
+    assert "is a list written as text that cannot be read" in error.reason and len(error.reason) < 300
+
+
+def rows_in(rows):
+    return Rows("rows", "item", enumerate(rows, start=1))
+
+
+def test_lists_as_text_within_lists_are_golds_each():
+    """As tables give them that were text on their way: PopQA's possible answers."""
+    (question,) = parse_questions(rows_in([rows_of(["['coast', 'shore']", "bay"])["flashrag"]]), None, BadLines())
+    assert question.answers == ("coast", "shore", "bay")
+    aliased = MUSIQUE | {"answer_aliases": ['["Miquette", "M."]']}
+    (question,) = parse_questions(rows_in([aliased]), None, BadLines())
+    assert question.aliases == ("Miquette", "M.")
+
+
+@pytest.mark.parametrize("text", ["[]", " [ ] ", "['']", '["", "x"]'])
+def test_a_list_as_text_is_as_strict_as_a_list(tmp_path, text):
+    error = refused(put(tmp_path / "x", (rows_of(text)["flashrag"],)))
+    assert error.line == 1 and ("no gold answer" in error.reason or "is blank" in error.reason)
+
+
+def test_a_list_as_text_in_a_table(tmp_path):
+    path = tmp_path / "x.parquet"
+    rows = [
+        {"id": str(n), "question": "?", "golden_answers": text} for n, text in enumerate(("['x', 'y']", "['x' 'y']"))
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[:1]), path)
+    assert read_questions(path)[0].answers == ("x", "y")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert refused(path).reason.startswith("row 2: 'golden_answers'")
+
+
+def test_real_golds_are_no_lists(real_data):
+    rows = json.loads((real_data / "hotpotqa" / "dev_simplified.json").read_text())
+    read = read_questions(real_data / "hotpotqa" / "dev_simplified.json")
+    assert [question.answers for question in read] == [(row["answer"],) for row in rows]
+    assert any(row["answer"].startswith("[") for row in rows)
+
+
+# -- files of users' own -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("golds", [["Rome", "Roma"], "Rome", "['Rome', 'Roma']"])
+def test_question_and_answers_are_read(tmp_path, golds):
+    (question,) = read_questions(put(tmp_path / "x", ({"question": "Which city?", "answers": golds},)))
+    expected = ("Rome",) if golds == "Rome" else ("Rome", "Roma")
+    assert (question.id, question.text, question.answers) == ("0", "Which city?", expected)
+    (named,) = read_questions(put(tmp_path / "y", [{"id": "a", "question": "?", "answers": golds, "topic": "x"}]))
+    assert (named.id, named.answers, named.metadata) == ("a", expected, {"topic": "x"})
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"question": "Who?", "gold": "x"}, "no gold answer: no 'answer', got keys question, gold"),
+        ({"question": "Who?", "answers": None}, "no gold answer: 'answers' is None"),
+        ({"question": "Who?", "answers": {"text": ["x"]}}, "'answers': expected text or a list of texts, got {'text'"),
+        (
+            {"query": "Who?", "answer": "x"},
+            "of no known format: the first row has keys query, answer; expected question",
+        ),
+    ],
+)
+def test_rows_without_golds_that_are_known_are_named_well(tmp_path, row, reason):
+    assert reason in refused(put(tmp_path / "x", (row,))).reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "question,answer\nWho?,Ada\n",
+        "\ufeffid;question;answers\n1;Who?;Ada\n",
+        "question\tanswer\nWho?\tAda\n",
+        '"question","answer"\n"Who, then?","Ada"\n',
+    ],
+)
+def test_a_table_as_text_is_named_as_one(tmp_path, text):
+    error = refused(put(tmp_path / "x.csv", text.encode()))
+    assert "; a table as text (CSV or TSV) is not read: convert it to JSON lines" in error.reason
+    assert "question" in error.reason and "b'" not in error.reason
+
+
+@pytest.mark.parametrize("content", [b"hello\nyou\n", b"\x00\x01\x02\xff", "caf\u00e9 au lait".encode("latin-1")])
+def test_other_files_are_shown_as_text(tmp_path, content):
+    reason = refused(put(tmp_path / "x", content)).reason
+    assert reason.startswith("neither JSON, JSON lines nor parquet: it begins with ") and "b'" not in reason

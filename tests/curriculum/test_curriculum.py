@@ -118,6 +118,13 @@ def test_failed_retrievals_are_no_pass_rate():
     assert source.state()["stage"] == 1
 
 
+def test_questions_without_an_answer_are_no_pass_rate():
+    source = curriculum(advance="pass_rate", up=0.5, down=0.25, window=1)
+    drawn = source.draw(0, 8)
+    mixed = answered(drawn[:4], 4) + [replace(e, scores={}) for e in answered(drawn[4:], 0)]
+    assert source.learn(0, drawn, mixed)["pass_rate"] == 1.0
+
+
 @pytest.mark.parametrize("advance", [{}, {"advance": "pass_rate", "up": 0.5, "down": 0.2, "window": 2}])
 def test_a_state_goes_on_with_the_same_questions(advance):
     def run(source, steps):

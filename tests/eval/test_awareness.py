@@ -61,6 +61,17 @@ def test_f1_of_not_searching_by_hand(cells, known, unsearched, precision, recall
     }
 
 
+def test_a_trial_answer_without_words_knows_nothing():
+    gold = {"q": Question("q", "Which band?", ("The The", "TT"))}
+    found = awareness([episode(text, 0) for text in ("", "the", "!!!", "TT")], gold)
+    assert found is not None and found["known"] == 1 / 4
+
+
+def test_a_question_without_an_answer_is_known_by_nobody():
+    unanswerable = {"q": dataclasses.replace(GOLD["q"], answerable=False)}
+    assert awareness(counted(3, 1, 2, 4), unanswerable) is None
+
+
 def test_it_is_f1_for_every_small_table():
     for cells in itertools.product(range(3), repeat=4):
         if not sum(cells):

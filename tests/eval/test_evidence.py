@@ -2,16 +2,22 @@
 
 import asyncio
 import dataclasses
+import json
 
 import pytest
-from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
+from support import CARD, PASSAGES, QUESTIONS, TitleRetriever, command_line, json_of
 
-from searchgym.agents.base import LoadedAgent
+from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.agents.scripted import gold_answer
+from searchgym.corpora.files import BadLines
+from searchgym.corpora.passages import write_corpus
+from searchgym.corpora.questions import parse_questions, write_questions
 from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.rows import Rows
 from searchgym.envs.task import load_task
-from searchgym.errors import UsageError
+from searchgym.errors import ScoringError, UsageError
 from searchgym.eval.ceilings import OtherHits, add_ceilings, gold_pages
-from searchgym.eval.evidence import find_golds, found_at, recall_by_turn
+from searchgym.eval.evidence import find_golds, found_at, recall_by_turn, unreachable_golds
 from searchgym.eval.retrieval import evaluate_run, qrels_from_questions
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.eval.scores import score_episodes
@@ -180,3 +186,159 @@ def test_a_title_retriever_has_no_corpus_to_read():
     asyncio.run(Engine(task, LoadedAgent("a", Asks())).run(QUESTIONS, episodes.append))
     scores = score_episodes(task, episodes)
     assert (scores["passage_recall"], scores["title_recall"][0]) == (None, pytest.approx(0.5))
+
+
+# -- titles that stand twice, and golds that cannot be found -------------------------------------------------------
+
+GULLS = [
+    Passage("g1", "Gull", "It nests. It is white."),
+    Passage("g2", "Gull", "A band."),
+    Passage("t", "Tern", "A tern."),
+]
+"""Two pages of one title, and another one."""
+
+
+def gull(*facts, id="q"):
+    """A HotpotQA question whose paragraphs are these pages."""
+    context = [["Gull", ["It nests.", " It is white."]], ["Gull", ["A band."]], ["Tern", ["A tern."]]]
+    row = {"_id": id, "question": "?", "answer": "x", "supporting_facts": list(facts), "context": context}
+    return parse_questions(Rows("rows", "item", [(1, row)]), None, BadLines())[0]
+
+
+def hits_of(question, *passages):
+    return Episode(f"{question.id}#0", question.id, "a", "e", searches=[
+        Searched(1, "q", tuple(Hit(passage, 1.0) for passage in passages))])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "marked"),
+    [
+        ([["Gull", 1]], [True, False, False]),  # the second has no such sentence
+        ([["Gull", 0], ["Gull", 1]], [True, False, False]),  # the first has both
+        ([["Gull", 0]], [True, True, False]),  # nothing tells the two apart
+        ([["Gull", 7]], [True, True, False]),
+        ([["Gull", None], ["Tern", 0]], [True, True, True]),
+        ([["Pelican", 0]], [False, False, False]),
+    ],
+)
+def test_the_paragraph_that_has_the_sentence_is_gold(facts, marked):
+    assert [paragraph.supporting for paragraph in gull(*facts).paragraphs] == marked
+
+
+@pytest.mark.parametrize(
+    ("facts", "right", "wrong"),
+    [
+        ([["Gull", 1]], 1.0, 0.0),  # by hand: the page with the sentence, or the other one
+        ([["Gull", 1], ["Tern", 0]], 0.5, 0.0),
+        ([["Gull", 0]], 1.0, 1.0),  # either is taken for the page
+        ([["Gull", 7]], 1.0, 1.0),
+        ([["Gull", 1], ["Pelican", 0]], 0.5, 0.0),
+    ],
+)
+def test_recall_of_a_title_that_stands_twice(facts, right, wrong):
+    question = gull(*facts)
+    found, other = hits_of(question, GULLS[0]), hits_of(question, GULLS[1])
+    golds = find_golds([question], [found, other])
+    assert recall_by_turn([found, other], golds, 1).tolist() == [[right], [wrong]]
+
+
+def test_qrels_of_a_title_that_stands_twice():
+    assert qrels_from_questions([gull(["Gull", 1])], GULLS) == {"q": {"g1": 1}}
+    assert qrels_from_questions([gull(["Gull", 0])], GULLS) == {"q": {"g1": 1, "g2": 1}}
+
+
+def test_the_oracle_names_the_paragraph_that_has_the_sentence():
+    assert gold_answer(gull(["Gull", 1], ["Tern", 0])).paragraphs == (0, 2)
+
+
+BROKEN = [
+    gull(["Gull", 1], id="good"),
+    gull(["Pelican", 0], id="page"),
+    gull(["Gull", 7], id="sentence"),
+    gull(["Gull", -1], ["Pelican", 3], id="both"),
+]
+NAMED = [
+    "page: page 'Pelican'",
+    "sentence: sentence 7 of 'Gull'",
+    "both: page 'Pelican'",
+    "both: sentence -1 of 'Gull'",
+]
+
+
+@pytest.mark.parametrize(
+    "options", [{"distractors": True}, {"retriever": build_in_memory(GULLS)}], ids=["own", "corpus"]
+)
+def test_golds_that_no_search_can_find_are_counted(options):
+    assert unreachable_golds(load_task(CARD, questions=BROKEN, **options)) == NAMED
+    assert unreachable_golds(load_task(CARD, questions=BROKEN[:1], **options)) == []
+
+
+def test_a_page_among_the_paragraphs_of_another_question_is_not_found_for_this_one():
+    other = dataclasses.replace(
+        BROKEN[1], id="o", paragraphs=(Paragraph("Pelican", ("A bird.",)),), supporting_facts=None
+    )
+    assert unreachable_golds(load_task(CARD, questions=[BROKEN[1], other], distractors=True)) == NAMED[:1]
+
+
+def test_a_gold_paragraph_that_a_corpus_of_paragraphs_lacks_is_not_found():
+    """MuSiQue's: the title alone is there, with another passage of the page."""
+    index = build_in_memory([PAGES["history"], PAGES["team"], PAGES["other"]])
+    assert unreachable_golds(load_task(CARD, questions=[REPEATED], retriever=index)) == ["m1: page 'Springfield'"]
+
+
+def test_what_a_server_holds_is_not_known():
+    sentences = ["sentence: sentence 7 of 'Gull'", "both: sentence -1 of 'Gull'"]
+    assert unreachable_golds(load_task(CARD, questions=BROKEN, retriever=TitleRetriever())) == sentences
+
+
+def test_scores_count_what_cannot_be_found(tmp_path):
+    agent = load_agent("single-search")
+    scores = evaluate(load_task(CARD, questions=BROKEN, distractors=True), agent, tmp_path / "run")
+    assert scores["unreachable_golds"] == {"n": 4, "first": NAMED}
+    usual = evaluate(load_task(CARD, questions=BROKEN[:1], distractors=True), agent, tmp_path / "usual")
+    assert "unreachable_golds" not in usual
+
+
+def test_ceilings_give_what_the_corpus_has_of_golds_that_are_no_paragraphs():
+    pelican = Passage("p", "Pelican", "A bird.")
+    question = gull(["Gull", 1], ["Pelican", 0])
+    assert [page.text for page in gold_pages([question], [*GULLS, pelican])["q"]] == [
+        "It nests. It is white.",
+        "A bird.",
+    ]
+
+
+def test_the_commands_count_what_cannot_be_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    write_questions("broken.jsonl", BROKEN)
+    write_corpus("pages.jsonl", GULLS)
+    run, given = command_line(monkeypatch, capsys), ["--questions", "broken.jsonl", "--corpus", "pages.jsonl"]
+    status, out, err = run("eval", *given, "--agent", "single-search", "--json")
+    assert status == 0, err
+    assert json.loads(out)["unreachable_golds"]["n"] == 4
+    assert "4 gold pages or sentences cannot be found" in err and NAMED[0] in err
+    status, out, err = run("retrieval", *given, "--qrels-out", "qrels", "--run-out", "run", "--json", "-k", "3")
+    assert status == 0, err
+    scores = json.loads(out)
+    assert (scores["unreachable_golds"], scores["n"]) == (4, 4)
+    assert "4 gold pages or sentences cannot be found" in err and NAMED[0] in err
+    again = json_of(run("retrieval", "--qrels", "qrels", "--run", "run", "--json", "-k", "3"))
+    assert again["recall@3"] == scores["recall@3"]
+
+
+def test_a_corpus_without_one_gold_page_is_refused():
+    with pytest.raises(ScoringError, match="none of the 3 gold pages is in the corpus, such as 'Pelican' of question"):
+        qrels_from_questions([BROKEN[1], gull(["Pelican", 1], ["Albatross", 0], id="z")], GULLS)
+
+
+def test_judgements_that_cannot_be_scored_are_refused_before_the_search(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    write_questions("q.jsonl", [BROKEN[0]])
+    write_corpus("pages.jsonl", GULLS)
+    (tmp_path / "qrels").write_text("good 0 g1 0\n")
+    monkeypatch.setattr("searchgym.eval.retrieval.retrieve_run", None)
+    given = ["--questions", "q.jsonl", "--corpus", "pages.jsonl", "--qrels", "qrels"]
+    status, _, err = command_line(monkeypatch, capsys)("retrieval", *given)
+    assert status == 1 and "query 'good' has no relevant passage" in err

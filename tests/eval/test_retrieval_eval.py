@@ -67,6 +67,26 @@ def test_beir_qrels_and_unsorted_runs(tmp_path):
     assert [d for d, _ in read_run(tmp_path / "run")["q"]] == ["b", "a", "c"]
 
 
+@pytest.mark.parametrize("head", ["", "query-id\tcorpus-id\tscore\n"])
+def test_a_byte_order_mark_belongs_to_no_id(tmp_path, head):
+    (tmp_path / "qrels").write_text(f"{head}1\td\t1\n", encoding="utf-8-sig")
+    assert read_qrels(tmp_path / "qrels") == {"1": {"d": 1}}
+    (tmp_path / "run").write_text("1 Q0 d 1 1.0 t\n", encoding="utf-8-sig")
+    assert read_run(tmp_path / "run") == {"1": [("d", 1.0)]}
+
+
+def test_ids_with_blanks_between_tabs_are_whole(tmp_path):
+    (tmp_path / "beir").write_text("query-id\tcorpus-id\tscore\nq 1\td 1\t1\nq 1\td 2\t0\n")
+    assert read_qrels(tmp_path / "beir") == {"q 1": {"d 1": 1, "d 2": 0}}
+    (tmp_path / "trec").write_text("q 1\t0\td 1\t2\r\n")
+    assert read_qrels(tmp_path / "trec") == {"q 1": {"d 1": 2}}
+    (tmp_path / "run").write_text("q 1\tQ0\td 1\t1\t0.5\tmy tag\n")
+    assert read_run(tmp_path / "run") == {"q 1": [("d 1", 0.5)]}
+    for text in ("q\t0 d 1\n", "q 0\td 1\n", "q  0\t d\t\t1\n"):  # blanks of another kind: no id has one
+        (tmp_path / "mixed").write_text(text)
+        assert read_qrels(tmp_path / "mixed") == {"q": {"d": 1}}
+
+
 @pytest.mark.parametrize(
     ("reader", "text", "message"),
     [
@@ -96,8 +116,9 @@ def test_missing_files_and_ids_with_blanks(tmp_path):
 
 def test_qrels_from_gold_titles():
     assert qrels_from_questions(QUESTIONS, PASSAGES) == {"q0": {"p1": 1}, "q1": {"p1": 1, "p2": 1}, "q2": {"p0": 1}}
-    with pytest.raises(ScoringError, match="gold page 'Beta' is not in the corpus"):
-        qrels_from_questions(QUESTIONS, PASSAGES[:1])
+    found = qrels_from_questions(QUESTIONS, PASSAGES[:1])  # two pages are not in the corpus, and count as never found
+    assert found["q2"] == {"p0": 1} and [len(own) for own in found.values()] == [1, 2, 1]
+    assert evaluate_run(found, {id: [("p0", 1.0)] for id in found}, [1])["recall@1"] == pytest.approx(1 / 3)
     with pytest.raises(ScoringError, match="no question names its gold pages"):
         qrels_from_questions([], PASSAGES)
 

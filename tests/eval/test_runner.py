@@ -182,6 +182,22 @@ def test_scores_need_one_episode_per_question(tmp_path):
             score_episodes(task(), wrong)
 
 
+class SaysNothing:
+    async def run(self, question, io):
+        await io.step(Answer("the"))
+
+
+def test_golds_without_words_are_counted_and_only_the_official_scores_pay_them(tmp_path):
+    questions = [Question("q0", "Which band?", ("The The",)), Question("q1", "Who founded Beta?", ("Gamma", "!!!"))]
+    silent = run(tmp_path / "silent", SaysNothing(), task(questions, reward="em"))
+    assert (silent["em"], silent["reward"], silent["cover_em"]) == (0.5, 0.0, 0.0)  # HotpotQA's: the first gold
+    assert [e.scores["em"] for e in read_episodes(tmp_path / "silent" / "episodes.jsonl")] == [0.0, 0.0]
+    spoken = run(tmp_path / "spoken", SaysGamma(), task(questions))
+    assert (spoken["em"], spoken["reward"], spoken["cover_em"]) == (0.5, 0.5, 0.5)
+    assert silent["golds_without_words"] == spoken["golds_without_words"] == 2
+    assert "golds_without_words" not in run(tmp_path / "usual")
+
+
 def test_title_recall_by_hand():
     from searchgym.rollout.engine import Engine
 

@@ -403,3 +403,8 @@ def test_links_and_facts_of_real_pages():
     assert time.process_time() - began < 10
     assert len(found.links) >= 2000
     assert len(found.found) >= 10_000
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_subject(tmp_path):
+    (tmp_path / "t.tsv").write_text("a\tr\tb\nb\tr\tc\n", encoding="utf-8-sig")
+    assert sorted(read_triples(tmp_path / "t.tsv").triples()) == [("a", "r", "b"), ("b", "r", "c")]

@@ -243,7 +243,7 @@ def test_a_match_without_verdict_gives_no_points():
 
 def test_a_model_must_prefer_an_answer_in_both_orders():
     first = asks_model("1")
-    assert first.better("Q?", ("a", "b"), [ONE]) is None
+    assert first.better("Q?", ("x", "b"), [ONE]) is None
     longer = asks_model(lambda prompt: "1" if prompt.index("| long") < prompt.index("| x") else "2")
     assert longer.better("Q?", ("long", "x"), [ONE]) == 0
     assert longer.better("Q?", ("x", "long"), [ONE]) == 1
@@ -279,3 +279,24 @@ def test_verdicts_are_kept():
     judge = Checked(Counts())
     assert judge.passes("Q?", "x", [ONE]) == judge.passes("Q?", "x", [ONE]) == [True]
     assert judge.passes("Q?", "y", [ONE]) == [True] and next(calls) == 2
+
+
+def test_an_answer_without_words_passes_no_judge():
+    class Agrees:
+        in_process = True
+
+        def verify(self, question, answer, pages):
+            return True
+
+        def meets(self, question, answer, criteria):
+            return [True] * len(criteria)
+
+        def better(self, question, answers, criteria):
+            return 0
+
+    judge = Checked(Agrees())
+    for text in ("", "the", "A.N.", "?!", "a the !!!"):
+        assert not judge.verify("Which band?", text, ["The The is a band."])
+        assert judge.passes("Which band?", text, (Criterion("It names the band.", (("The The",),)),)) == [False]
+        assert judge.better("Which band?", (text, "Matt"), ()) == 1
+    assert judge.counts.asked == 0

@@ -1,5 +1,6 @@
 """Selection of training questions: candidates, proportions, two measurements, and what is written."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -46,9 +47,11 @@ def test_questions_that_teach_no_searching_are_left_out_and_counted():
         question("single", "When did The Long Road come out?", "1931", ["The Long Road"]),
         Question("bare", "Who wrote it?", ("Anna Reed",)),
     ]
+    asked.append(dataclasses.replace(asked[0], id="twin", answerable=False))
     kept, left = candidates(task(asked))
     assert [q.id for q in kept] == ["bridge", "single"]
-    assert left == {"its text finds the second page": 1, "offers its answer": 2, "names no gold pages": 1}
+    assert left == {"its text finds the second page": 1, "offers its answer": 2, "names no gold pages": 1,
+                    "has no answer": 1}  # fmt: skip
 
 
 def test_no_page_is_shared_with_questions_that_are_kept_apart(tmp_path):

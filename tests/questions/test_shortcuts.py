@@ -102,6 +102,13 @@ def test_a_planted_way_is_flagged(kind):
     assert found.flagged().get(kind.__name__, 0) > 0.9
 
 
+def test_a_gold_without_words_is_not_guessed_by_saying_nothing():
+    pages, question = clean(0)
+    question = changed(question, answers=("The The",), evidences=None)
+    (row,) = measure([question], pages, build_in_memory(pages)).rows()
+    assert (row["closed_book"], row["majority"], row["first_title"]) == (0.0, 0.0, 0.0)
+
+
 def test_a_yes_that_the_wording_gives_away():
     found = measured(closed_book)
     assert sum(found.scores["closed_book"].values()) == 30

@@ -294,6 +294,8 @@ def test_pages_of_its_own_are_no_evidence():
     ranking = Call(0, 1, 2, "ranker", "policy", 2, ranked=(0,))
     assert fetched_gains(question, found("page"), ranking) == [1]
     assert fetched_gains(question, found("simulated:ssrl/1-0"), ranking) == [0]
+    wordless = dataclasses.replace(question, answers=("The",))  # a word of the page, and no evidence for the answer
+    assert fetched_gains(wordless, found("page"), ranking) == [0]
 
 
 @pytest.mark.parametrize(

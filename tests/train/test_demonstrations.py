@@ -29,8 +29,8 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.teams.oracle import ORACLES
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.demonstrations.held_out import without_held_out
-from searchgym.train.demonstrations.oracle import demonstrate_search, queries_of, quotes_of
-from searchgym.train.demonstrations.reading import MOST_PAGES, MOST_QUESTIONS, demonstrate_reading
+from searchgym.train.demonstrations.oracle import Shown, _asked, demonstrate_search, queries_of, quotes_of
+from searchgym.train.demonstrations.reading import MOST_PAGES, MOST_QUESTIONS, asked_by, demonstrate_reading
 from searchgym.train.demonstrations.write import write_demonstrations
 from searchgym.train.tiny.demonstrations import world_task
 
@@ -356,3 +356,14 @@ def test_no_evaluation_question_page_or_answer_is_in_practice_on_real_pages(tmp_
         for hit in searched.hits
     }
     assert leaky & gold  # without --hold-out, searches show gold pages
+
+
+def test_the_gold_of_a_question_without_an_answer_is_not_taught():
+    """Neither by a search nor by reading; of twins with one text the answerable one is shown, whichever comes first."""
+    own = Question("q", "Where is Zor?", ("Rox",), supporting_facts=(SupportingFact("Zor"),), answerable=True)
+    twin = dataclasses.replace(own, id="q#unanswerable", answerable=False)
+    shown = Shown()
+    assert [question.id for question in _asked([twin, own], shown)] == ["q"]
+    assert shown.counts == {"no answer": 1}
+    pages = {"Zor": Passage("0", "Zor", "Zor is in Rox.")}
+    assert [len(list(asked_by(question, pages))) for question in (own, twin)] == [1, 0]

@@ -13,6 +13,7 @@ from searchgym.records import (
     Episode,
     Hit,
     Opened,
+    Paragraph,
     Passage,
     Question,
     Searched,
@@ -24,7 +25,7 @@ from searchgym.train.algorithms.advantages import assign_advantages, call_return
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
-from searchgym.train.credit.evidence import connected, named_entities, new_pages, supported
+from searchgym.train.credit.evidence import connected, fetched_gains, named_entities, new_pages, supported
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
 
@@ -219,3 +220,18 @@ def test_options_that_cannot_work_are_refused(values, said):
 def test_gae_passes_rewards_back_whatever_the_chain():
     with pytest.raises(CardError, match="gae passes rewards back"):
         load_recipe("tiny-ppo", ["advantage.chain=none"])
+
+
+def test_another_passage_of_a_gold_page_is_no_evidence():
+    """MuSiQue's titles repeat: of two paragraphs of one title, one may be gold."""
+    texts = {"history": "Zor was founded.", "sport": "Zor has a team."}
+    pages = tuple(Paragraph("Zor", (text,), name == "sport") for name, text in texts.items())
+    question = Question("q", "?", ("x",), paragraphs=pages)
+    hits = {name: Hit(Passage(name, "Zor", text), 1.0) for name, text in texts.items()}
+    searches = [Searched(1, "Zor", (hits["history"],)), Searched(2, "Zor", (hits["history"], hits["sport"]))]
+    episode = Episode("e", "q", "a", "e", searches=searches)
+    assert new_pages(episode, question) == {1: 0, 2: 1}
+    assert fetched_gains(question, episode, Call(0, 1, 2, "ranker", "policy", 3, ranked=(0, 1))) == [0, 1]
+    cut = Hit(Passage("c", "Zor", "Zor has"), 1.0)  # a corpus that cuts pages otherwise: the title decides
+    other = Episode("e", "q", "a", "e", searches=[Searched(1, "Zor", (cut,))])
+    assert new_pages(other, question) == {1: 1}

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from searchgym.train.tiny.demonstrations import (
     world_task,
     worlds,
 )
-from searchgym.train.tiny.exam import Examiner, by_hops, model_copy
+from searchgym.train.tiny.exam import Examiner, ReadingTest, by_hops, model_copy
 from searchgym.train.tiny.model import TAGS, Stage, TinySettings, make_model, sharpened, train_tokenizer
 from searchgym.train.tiny.muon import Float32Muon
 from searchgym.train.tiny.training import Run, Trainer, batches, lessons, main, rate_scale, stage_at
@@ -454,3 +455,17 @@ def test_muon_in_float32_is_torchs_but_for_rounding(as_in_float32, within, monke
     for torchs, ours in zip(*taken, strict=True):
         assert float((torchs - ours).norm() / torchs.norm()) <= within
     assert float(taken[0][0].norm()) > 0.1
+
+
+def test_saying_nothing_reads_nothing():
+    """Of golds without words, for which the official scripts would give 1."""
+
+    class Silent:
+        def sample(self, requests):
+            return [SimpleNamespace(ids=request.ids) for request in requests]
+
+    test = object.__new__(ReadingTest)
+    test.task = SimpleNamespace(questions=[dataclasses.replace(CHAIN, answers=("The The",))])
+    test._form = SimpleNamespace(stop=(), protocol=TAGS_PROTOCOL, response_text=lambda ids: "<answer>the</answer>")
+    test._given = [np.array([1], np.int32)]
+    assert test.scores(Silent()) == [0.0]

@@ -110,6 +110,20 @@ def test_a_log_has_what_the_files_of_the_run_have(run, cli):
     assert log.eval.viewer.trust_content is False
 
 
+def test_a_score_that_the_first_episode_lacks_has_its_column(run):
+    """An episode at a question without an answer has no EM; the mean is over the others."""
+    episodes = lines(run / "episodes.jsonl")
+    right = [episode["scores"]["em"] for episode in episodes[1:]]
+    episodes[0]["scores"] = {}
+    (run / "episodes.jsonl").write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
+    log, _ = export(run)
+    columns = [column.id for column in log.eval.viewer.task_samples_view.columns]
+    assert [column for column in columns if "em" in column or "f1" in column] == ["score__em__em", "score__f1__f1"]
+    (em,) = [score for score in log.results.scores if score.name == "em"]
+    assert em.metrics["mean"].value == pytest.approx(sum(right) / 11)
+    assert (em.scored_samples, em.unscored_samples) == (11, 1)
+
+
 def test_several_attempts_are_epochs(tmp_path):
     with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
         for attempt in range(3):

@@ -87,7 +87,7 @@ def _compared(part: str, folders: Sequence[Path], metric: str, listed: int) -> d
             gap = dataclasses.asdict(found) | {"verdict": found.verdict}
         mean = sum(values) / len(values) if values else None
         interval = bootstrap_ci(values) if values else None
-        own = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(run.rows)}
+        own = {"run": run.name, "agent": run.record.get("agent", ""), "n": len(values)}
         rows.append(own | {"mean": mean, "interval": interval, "difference": gap})
     return {"part": part, "runs": rows, "notes": notes, "questions": _unlike(runs, metric, listed)}
 

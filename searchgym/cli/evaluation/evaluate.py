@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -85,13 +86,14 @@ def _on_env(
     env: str | None, agent: LoadedAgent, model: list[str], choice: TaskChoice, run: RunOptions, how: Loading
 ) -> dict[str, Any]:
     """Evaluates an agent on one environment; returns the scores after what was scored."""
-    from searchgym.eval.runner import check_out
+    from searchgym.eval.runner import check_out, check_scorable
 
     if run.out is not None:
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
     task = chosen_task(env, choice)
+    check_scorable(task)  # before a model is loaded
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
     if run.resume and not (folder / "run.json").exists():
         say(f"nothing to resume in {folder}: a new run")
@@ -106,7 +108,7 @@ def _on_suite(
 ) -> dict[str, Any]:
     """Evaluates an agent on a suite; returns the scores of its parts, and their means."""
     from searchgym.eval.suites.cards import load_suite
-    from searchgym.eval.suites.run import check_suite_out, evaluate_suite
+    from searchgym.eval.suites.run import check_parts, check_suite_out, evaluate_suite
     from searchgym.eval.suites.tasks import load_suite_tasks
 
     suite = load_suite(name)
@@ -119,6 +121,7 @@ def _on_suite(
     tasks = {name: limited(task, choice.limit) for name, task in load_suite_tasks(suite, task_options(choice)).items()}
     if len({task.rules.protocol.name for task in tasks.values()}) > 1:
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
+    check_parts(suite.name, tasks)
     say(f"run folder: {folder}")
     with open_models(named, next(iter(tasks.values())), how) as models:
 
@@ -199,16 +202,22 @@ def run_evaluation(
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
         whole: Folder of the suite's run, if this is a part of it.
     """
+    from searchgym.envs.rewards import unpaid
     from searchgym.eval import runner
-    from searchgym.eval.ceilings import add_ceilings
+    from searchgym.eval.ceilings import add_ceilings, with_gold_pages
+    from searchgym.eval.evidence import of_unreachable
 
     label = f"{task.card.id} {agent.name}"
+    for note in unpaid(task.questions):
+        say(f"note: {task.card.id}: {note}")
+    given = with_gold_pages(task) if ceilings else None  # refused now rather than after the run
     try:
         with stages() as report:
             scores = runner.evaluate(task, agent, out, models, options, progress=lambda *done: report(label, *done))
-            if ceilings:
+            if given is not None:
                 above = f"{label}, gold pages given"
-                scores = add_ceilings(task, agent, out, scores, models, options, lambda *done: report(above, *done))
+                told = functools.partial(report, above)
+                scores = add_ceilings(task, agent, out, scores, models, options, told, given)
     except KeyboardInterrupt:
         again = f"go on with the same command and --out {whole or out} --resume"
         say(f"interrupted: finished episodes are kept in {out}; {again}")
@@ -220,6 +229,8 @@ def run_evaluation(
         raise
     if trained is not None:
         scores = _with_contamination(task, out, scores, trained)
+    if found := scores.get("unreachable_golds"):
+        say(f"warning: {of_unreachable(found['first'], found['n'])}")
     if scores["retriever_errors"]:
         say(f"warning: {scores['retriever_errors']} episodes ended in a retriever error (score 0); --resume repeats")
     return scores

@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from searchgym.cli.output import show, table, tell
 
-TABLES: Final = ("legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness")
+TABLES: Final = (
+    "legal_by_role", "refused", "notes", "endings", "splits", "ceilings", "contamination", "awareness",
+    "unreachable_golds",
+)  # fmt: skip
 """Keys of scores that explain the others; they have tables of their own."""
 UNMEASURED: Final = {
     ("sp_", "evidence_", "joint_"): "the agent names no supporting evidence",
@@ -147,7 +150,8 @@ def print_suite(scores: Mapping[str, Any]) -> None:
         cells = ["" if own.get(name) is None else show(own[name]) for name in names]
         rows.append([part, show(own["n"]), cells[0], interval, *cells[1:]])
     for mean in ("parts", "questions"):
-        means = [show(scores[f"em_{mean}"]), "", show(scores[f"f1_{mean}"])]
+        em, f1 = (show(scores[key]) if (key := f"{name}_{mean}") in scores else "" for name in ("em", "f1"))
+        means = [em, "", f1]
         rows.append([f"mean over {mean}", show(scores["n"]), *means, "", "", "", "", ""])
     head = ("part", "n", "EM", "95 % interval", "F1", "searches", "tokens written", "tokens read", "evidence", "legal")
     table(head, rows, f"suite {scores['suite']} · {scores['agent']}")

@@ -46,6 +46,8 @@ def score_answers(
     scoring.check_ids(predictions, questions)
     rows = {q.id: scoring.score_question(q, predictions[q.id].answer, scorer, aliases) for q in questions}
     scores: dict[str, Any] = {"n": len(questions), **scoring.aggregate(rows, scorer)}
+    if twins := sum(question.answerable is False for question in questions):
+        scores["answerable"] = scores["n"] - twins
     for name in OFFICIAL:
         values = [row[name] or 0.0 for _, row in sorted(rows.items()) if name in row]
         if values:
@@ -92,6 +94,6 @@ def _question_rows(
             "id": question.id,
             "hops": hops_of(question),
             "type": question.kind,
-            **{name: row.get(name) or 0.0 for name in OFFICIAL if any(name in own for own in rows.values())},
+            **{name: row[name] or 0.0 for name in OFFICIAL if name in row},
             "answers": [None if answer is None else answer.text],
         }

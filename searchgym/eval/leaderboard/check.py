@@ -19,7 +19,7 @@ from searchgym.cards import ProtocolName, list_cards
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.envs.core import State
-from searchgym.envs.rewards import REWARDS, reward_name
+from searchgym.envs.rewards import REWARDS, answer_scores, reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, ScoringError, SubmissionError, UnknownNameError
 from searchgym.eval.leaderboard.episodes import LONGEST, check_predictions, load_episodes
@@ -165,7 +165,7 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
     if not episode.invalid and episode.error is None and words != episode.observation_words:
         yield WORDS, f"observation_words {episode.observation_words}, its hits show {words} under this budget"
     state = State(task.by_id[episode.question_id], answer=episode.answer, stop_reason=episode.stop_reason)
-    given = {name: REWARDS[name](state) for name in REWARDS}
+    given = answer_scores(state)
     if episode.scores != given:
         yield EPISODES, f"scores {episode.scores!r:.60}, the answer gives {given!r:.60}"
     named = next((r for r in REWARDS.values() if reward_name(r) == manifest.reward), None)

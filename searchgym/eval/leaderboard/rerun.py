@@ -58,9 +58,11 @@ def run_again(
         again = {e.id: e for e in read_episodes(Path(scratch) / "run" / "episodes.jsonl")}
     equal = sum(again[episode.id].answer == episode.answer for episode in checked.scored.episodes)
     for name in ("em", "f1"):
-        was, now = checked.scores.get(name) or 0.0, scores.get(name) or 0.0
-        if abs(was - now) > AGREE:
-            raise SubmissionError(f"scores.{name}", f"the submission has {was:.4f}, run again it is {now:.4f}", folder)
+        was, now = checked.scores.get(name), scores.get(name)
+        if (was is None) != (now is None) or abs((was or 0.0) - (now or 0.0)) > AGREE:
+            told = ["none" if value is None else f"{value:.4f}" for value in (was, now)]
+            reason = f"the submission has {told[0]}, run again it is {told[1]}"
+            raise SubmissionError(f"scores.{name}", reason, folder)
     record = {
         "episodes_sha256": manifest.files[EPISODES],
         "episodes": len(again),

@@ -47,18 +47,19 @@ class Row:
         return self.manifest.agent in CEILINGS
 
     def mean(self, name: str) -> float | None:
-        """Returns the mean of a score over the seeds, None if it was not measured."""
+        """Returns the mean of a score over the seeds that have it, None if it was not measured."""
         values = [member.scores.get(name) for member in self.members]
         known = [value for value in values if isinstance(value, (int, float))]
-        return sum(known) / len(values) if known else None
+        return sum(known) / len(known) if known else None
 
     def interval(self, name: str) -> list[float]:
-        """Returns the 95 % bootstrap interval over questions of the mean over the seeds."""
-        return bootstrap_ci([row[name] for _, row in sorted(self.questions.items())])
+        """Returns the 95 % bootstrap interval over questions of the mean over the seeds, empty without a score."""
+        values = [row[name] for _, row in sorted(self.questions.items()) if name in row]
+        return bootstrap_ci(values) if values else []
 
     def over_seeds(self, name: str) -> tuple[float, float] | None:
-        """Returns the 95 % t-interval over the seeds, None with fewer than two."""
-        values = [member.scores.get(name) or 0.0 for member in self.members]
+        """Returns the 95 % t-interval over the seeds, None with fewer than two that have the score."""
+        values = [value for member in self.members if (value := member.scores.get(name)) is not None]
         return t_interval(values) if len(values) > 1 else None
 
 
@@ -162,10 +163,11 @@ def _track(checked: Sequence[Checked], refused: list[SubmissionError]) -> Track:
         else:
             own.append(one)
     rows = [_row(sorted(own, key=lambda one: one.manifest.training_seed or 0)) for own in by_name.values()]
-    rows.sort(key=lambda row: (row.is_ceiling, -(row.mean("em") or 0.0), row.manifest.name))
+    rows.sort(key=lambda row: (row.is_ceiling, 1.0 if (em := row.mean("em")) is None else -em, row.manifest.name))
     first = checked[0].manifest
     best = next((row for row in rows if not row.is_ceiling), None)
-    others = [row for row in rows if best is not None and row is not best and not row.is_ceiling]
+    scored = best is not None and any("em" in own for own in best.questions.values())
+    others = [row for row in rows if scored and row is not best and not row.is_ceiling]
     gaps = {row.manifest.name: difference(row.questions, best.questions) for row in others} if best else {}
     return Track(first.suite, first.part, label_of(first), rows, gaps)
 

@@ -43,6 +43,8 @@ class Part:
     """Number of questions of the data set, before a subset is taken; another number is refused."""
     name: str = ""
     """Name in tables and folders; by default the environment's short name."""
+    split: str | None = field(default=None, repr=False)
+    """Split that the questions are of, where the options give others than the environment's; a label for people."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment; paths may begin with ``$SEARCHGYM_DATA/``."""
     subset: Subset | None = None

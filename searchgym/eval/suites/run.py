@@ -11,8 +11,8 @@ from typing import Any, Final
 from searchgym.agents.base import LoadedAgent
 from searchgym.corpora.files import read_json
 from searchgym.envs.task import Task
-from searchgym.errors import RunExistsError, UsageError
-from searchgym.eval.runner import SCORES, EvalOptions, evaluate, write_json
+from searchgym.errors import RunExistsError, ScoringError, UsageError
+from searchgym.eval.runner import SCORES, EvalOptions, check_scorable, evaluate, write_json
 from searchgym.eval.scores import Scores
 from searchgym.rollout.models import Model
 
@@ -69,6 +69,7 @@ def evaluate_suite(
     """
     options = options or EvalOptions()
     check_suite_out(out, suite, resume=options.resume, overwrite=options.overwrite)
+    check_parts(suite, tasks)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / SUITE, {"suite": suite, "agent": agent.name, "parts": list(tasks)})
     parts: dict[str, Scores] = {}
@@ -84,11 +85,30 @@ def evaluate_suite(
     return scores
 
 
+def check_parts(suite: str, tasks: Mapping[str, Task]) -> None:
+    """Checks that every part of a suite can be scored, before the first one is run.
+
+    Raises:
+        ScoringError: One cannot; the message names it, see `check_scorable`.
+    """
+    for name, task in tasks.items():
+        try:
+            check_scorable(task)
+        except ScoringError as error:
+            raise ScoringError(f"suite {suite}, part {name}: {error}") from error
+
+
 def suite_means(parts: Mapping[str, Scores]) -> dict[str, float]:
-    """Returns the means over parts (each counts the same) and over questions (each counts the same)."""
+    """Returns the means over parts (each counts the same) and over questions (each counts the same).
+
+    A part without a score is left out of its means, as are questions without an answer.
+    """
     means: dict[str, float] = {}
     for name in MEANS:
-        values = [(part["n"], part.get(name) or 0.0) for part in parts.values()]
+        scored = [part for part in parts.values() if part.get(name) is not None]
+        values = [(part.get("answerable") or part["n"], part[name]) for part in scored]
+        if not values:
+            continue
         means[f"{name}_parts"] = math.fsum(value for _, value in values) / len(values)
         means[f"{name}_questions"] = math.fsum(n * value for n, value in values) / sum(n for n, _ in values)
     return means

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,9 @@ from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, TaskOptions, load_task
-from searchgym.errors import CardError, DataError, SearchGymError, UsageError
+from searchgym.errors import CardError, DataError, ScoringError, SearchGymError, UsageError
 from searchgym.eval.breakdown import hops_of
+from searchgym.eval.runner import check_scorable
 from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
 from searchgym.records import Question
 
@@ -53,16 +55,23 @@ def load_suite_tasks(suite: SuiteCard, options: TaskOptions | None = None) -> di
 
 def load_part(suite: SuiteCard, part: Part, options: TaskOptions | None = None) -> Task:
     """Loads one part of a suite; see `load_suite_tasks`."""
-    card = _env(suite, part)
+    card, where = _env(suite, part), f"suite {suite.name}, part {part.name}: "
     try:
         given = {**env_options(part.env), **resolved(part.options), **(options or {})}
         task = load_task(card, **cast("TaskOptions", given))
     except SearchGymError as error:
-        where = f"suite {suite.name}, part {part.name}: "
         if isinstance(error, DataError):
             raise type(error)(where + error.reason, error.path, error.line) from error
         raise CardError(f"{where}{error}") from error
-    return task.asking(asked(suite, part, task.questions))
+    task = task.asking(asked(suite, part, task.questions))
+    if part.split is not None:
+        source = dataclasses.replace(task.card.questions, split=part.split)
+        task = dataclasses.replace(task, card=dataclasses.replace(task.card, questions=source))
+    try:
+        check_scorable(task)
+    except ScoringError as error:
+        raise CardError(f"{where}{error}") from error
+    return task
 
 
 def _env(suite: SuiteCard, part: Part) -> EnvCard:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from searchgym.graphs.text import holds, norm
 from searchgym.records import Call, Episode, Passage, Question, Triple, is_simulated, title_key
+from searchgym.scoring import golds_with_words
 from searchgym.teams.cosearch import fetched_for
 
 
@@ -16,10 +17,12 @@ def new_pages(episode: Episode, question: Question) -> dict[int, int]:
     A page is found by a search that has it among its hits, or by opening it. A question without gold pages gives 0
     everywhere.
     """
+    others = _other_texts(question)
     missing = {title_key(title) for title in question.gold_titles or ()}
     seen: dict[int, set[str]] = defaultdict(set)
     for search in episode.searches:
-        seen[search.turn] |= {title_key(hit.passage.title) for hit in search.hits}
+        found_pages = (hit.passage for hit in search.hits if title_key(hit.passage.text) not in others)
+        seen[search.turn] |= {title_key(passage.title) for passage in found_pages}
     for opened in episode.opens:
         seen[opened.turn] |= {title_key(opened.title)}
     found = {}
@@ -27,6 +30,12 @@ def new_pages(episode: Episode, question: Question) -> dict[int, int]:
         found[turn] = len(missing & seen[turn])
         missing -= seen[turn]
     return found
+
+
+def _other_texts(question: Question) -> set[str]:
+    """Returns the texts of a question's paragraphs that are no gold pages: in MuSiQue some have the title of one."""
+    gold = {title_key(paragraph.text) for paragraph in question.paragraphs or () if paragraph.supporting}
+    return {title_key(paragraph.text) for paragraph in question.paragraphs or ()} - gold - {""}
 
 
 def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]:
@@ -38,10 +47,11 @@ def fetched_gains(question: Question, episode: Episode, call: Call) -> list[int]
     gold = {title_key(title) for title in question.gold_titles or ()}
     passages = [hit.passage for hit in fetched_for(call, episode.searches)]
     if gold:
-        return [int(title_key(passage.title) in gold) for passage in passages]
+        others = _other_texts(question)
+        return [int(title_key(p.title) in gold and title_key(p.text) not in others) for p in passages]
+    golds = golds_with_words(question.golds)
     return [
-        int(not is_simulated(p) and any(holds(f"{p.title} {p.text}", answer) for answer in question.golds))
-        for p in passages
+        int(not is_simulated(p) and any(holds(f"{p.title} {p.text}", answer) for answer in golds)) for p in passages
     ]
 
 

@@ -116,6 +116,8 @@ def _asked(questions: Sequence[Question], shown: Shown) -> list[Question]:
     for question in _by_turns(questions):
         if not question.gold_titles:
             shown.counts["no gold pages named"] += 1
+        elif question.answerable is False:
+            shown.counts["no answer"] += 1
         elif question.text in seen:
             shown.counts["the same text"] += 1
         else:

@@ -113,7 +113,7 @@ def demonstrate_reading(task: Task, form: TokenFormat, count: int, seed: int = 0
 def asked_by(question: Question, pages: Mapping[str, Passage]) -> Iterator[Asked]:
     """Yields a question and its steps, as far as few enough pages hold them."""
     titles = [title_key(title) for title in question.gold_titles or ()]
-    if not titles or not all(title in pages for title in titles):
+    if question.answerable is False or not titles or not all(title in pages for title in titles):
         return
     answer = question.answers[0]
     if len(titles) <= MOST_PAGES and (answer in ("yes", "no") or any(_says(pages[title], answer) for title in titles)):

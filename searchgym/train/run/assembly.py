@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.curriculum.build import curriculum_of, staged
 from searchgym.envs.registration import env_options, find_env
+from searchgym.envs.rewards import unpaid
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.judging.models.load import load_judge
@@ -147,6 +148,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
     task, validation = load_tasks(recipe)
+    for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
+        sys.stderr.write(f"note: {note}\n")
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     check_credit(recipe, agent.roles)

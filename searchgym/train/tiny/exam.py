@@ -26,7 +26,7 @@ from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.sampler import TransformersSampler
-from searchgym.scoring import exact_match
+from searchgym.scoring import exact_match, golds_with_words
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.demonstrations.play import AGENT, ROLE, play
 from searchgym.train.demonstrations.teams import TEAMS
@@ -73,7 +73,7 @@ class ReadingTest:
         replies = sampler.sample([SampleRequest(ids, sampling) for ids in self._given])
         actions = [self._form.protocol.parse(self._form.response_text(reply.ids)) for reply in replies]
         return [
-            exact_match(action.text, question.golds) if isinstance(action, Answer) else 0.0
+            exact_match(action.text, golds_with_words(question.golds)) if isinstance(action, Answer) else 0.0
             for question, action in zip(self.task.questions, actions, strict=True)
         ]
 

@@ -1,0 +1,66 @@
+"""What the built-in rewards pay: nothing for an answer of articles and punctuation alone."""
+
+import pytest
+from support import CARD, TitleRetriever
+
+from searchgym.corpora.questions import write_questions
+from searchgym.envs.core import State
+from searchgym.envs.rewards import NAMED, unpaid
+from searchgym.envs.single import SearchEnv
+from searchgym.envs.task import load_task
+from searchgym.errors import UnknownNameError
+from searchgym.records import Answer, Question
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import assemble
+
+
+def state(golds, text):
+    return State(Question("q", "What is it?", golds), answer=Answer(text), stop_reason="answer")
+
+
+@pytest.mark.parametrize("text", ["", " \t", "the", "A.N.", "?!", "a an The", "\u00a0", '"The."'])
+@pytest.mark.parametrize("gold", ["The The", "A", "!!!", "A.N."])
+@pytest.mark.parametrize("name", NAMED)
+def test_an_answer_without_words_earns_nothing(name, gold, text):
+    assert NAMED[name](state((gold,), text)) == 0.0
+
+
+@pytest.mark.parametrize("gold", ["The The", "A", "!!!"])
+@pytest.mark.parametrize("name", NAMED)
+def test_a_gold_without_words_makes_no_other_answer_right(name, gold):
+    texts = ("Rome", "Paris is a city, the one", "the a !!!")
+    assert [NAMED[name](state((gold, "Rome"), text)) for text in texts] == [1.0, 0.0, 0.0]
+
+
+def test_an_agent_that_says_nothing_earns_nothing_in_an_episode():
+    env = SearchEnv(load_task(CARD, questions=[Question("q", "Who?", ("The The",))], retriever=TitleRetriever()))
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("<answer></answer>")
+    assert (reward, terminated, info["em"], info["f1"]) == (0.0, True, 0.0, 0.0)
+
+
+def test_golds_that_no_reward_pays_are_counted_and_named():
+    questions = [
+        Question("q1", "?", ("The The",)), Question("q2", "?", ("Rome",)), Question("q3", "?", ("Rome",), ("A.N.",)),
+        *(Question(f"q{n}", "?", ("!!!",)) for n in range(4, 9)),
+    ]  # fmt: skip
+    (note,) = unpaid(questions)
+    assert note == (
+        "7 of 8 questions have a gold answer of articles and punctuation alone, for which no reward is paid: "
+        "'The The' (q1), 'A.N.' (q3), '!!!' (q4), ..."
+    )
+    assert unpaid(questions[1:2]) == []
+
+
+def test_a_training_says_which_golds_it_cannot_reward(tmp_path, capsys):
+    """Before models are loaded."""
+    asked = {"train": ("The The", "Rome"), "validation": ("!!!",)}
+    for name, golds in asked.items():
+        write_questions(tmp_path / f"{name}.jsonl", [Question(f"{name}{n}", "?", (g,)) for n, g in enumerate(golds)])
+    chosen = [f"env_options={{questions: {tmp_path / 'train.jsonl'}}}", "env=searchgym/Demo-v0", "agent=nobody",
+              f"validation.env_options={{questions: {tmp_path / 'validation.jsonl'}}}"]  # fmt: skip
+    with pytest.raises(UnknownNameError, match="nobody"):
+        assemble(load_recipe("tiny-grpo", chosen), tmp_path / "run")
+    err = capsys.readouterr().err
+    assert "note: 1 of 2 questions have" in err and "'The The' (train0)" in err
+    assert "note: 1 of 1 questions have" in err and "'!!!' (validation0)" in err
