@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.stats import ttest_1samp
 from test_benchmarks import script
 
 from searchgym.errors import EngineLostError, TrainingError, UsageError
+from searchgym.eval import two_way_ci
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import train
@@ -109,6 +111,23 @@ def test_contrasts_by_hand(field):
     assert found["oracle:grpo"]["p_holm"] is None
     assert found["tree:grpo-undivided"]["verdict"] == "does not win"  # beside Holm's six, though of a method
     assert found["tree:grpo-undivided"]["p_holm"] is None
+
+
+def test_contrasts_count_the_questions_too(field, monkeypatch):
+    """One question of two makes the whole difference, in every seed: with other questions it might not be there."""
+    monkeypatch.setattr(sys.modules["methods"], "two_way_ci", partial(two_way_ci, resamples=100))
+    rows = rows_of(field)
+    for (arm, _), own in rows.items():
+        ems = {"q0": 1.0, "q1": float(arm in ("vpr", "oracle"))}
+        own |= {"em": sum(ems.values()) / 2, "em_by_question": ems}
+    found = {made["contrast"]: made for made in field.contrasts(rows)}
+    vpr = found["vpr:grpo"]
+    assert (vpr["difference"], vpr["low"], vpr["high"], vpr["over"]) == (0.5, 0.0, 1.0, "seeds and questions")
+    assert vpr["verdict"] == "not resolved"
+    assert found["oracle:grpo"]["verdict"] == "does not win, WRONG"
+    del rows["vpr", 3]["em_by_question"]  # a row that was recorded without
+    found = {made["contrast"]: made for made in field.contrasts(rows)}
+    assert found["vpr:grpo"]["over"] == "seeds" and found["oracle:grpo"]["over"] == "seeds and questions"
 
 
 def test_controls_that_fail_say_so(field):
@@ -233,6 +252,7 @@ def test_a_training_that_cannot_go_on_counts_as_nothing_right(field, tmp_path, m
     field.trained(task, "llds-0", values, tmp_path, kept)
     (made,) = field.Recorded(tmp_path / "rows.jsonl", {}).rows.values()
     assert (made["em"], made["steps"], made["read"], made["minutes"], made["lr"]) == (0.0, 3, 70, 1.0, 1e-2)
+    assert made["em_by_question"] == {question.id: 0.0 for question in task.questions}
     assert made["ended"] == "the loss is nan" and field.fell(made) and set(made["by_hops"].values()) == {0.0}
     assert field.known("llds-0", tmp_path, field.Recorded(None, {})) == made
 
