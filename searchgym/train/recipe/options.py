@@ -290,6 +290,8 @@ class LossOptions:
     """Weight of the KL estimate to the model as it was at step 0; 0 keeps no reference model."""
     kl_estimator: KL = "k3"
     """Estimator of the KL divergence; see `searchgym.train.algorithms.losses.kl_estimate`."""
+    kl_cap: float | None = 10.0
+    """``k3``: largest estimate of a token, beyond which it has no gradient (verl's ``low_var_kl``); null: no cap."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL estimate acts: as a term of the loss, or (k1 only) subtracted from the return before episodes are
     compared."""
