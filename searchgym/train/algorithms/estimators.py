@@ -7,6 +7,7 @@ tokens of the whole batch (`whiten`). Forming groups and writing advantages onto
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,12 +80,14 @@ def stratified(
 ) -> Floats:
     """Computes Stratified GRPO's advantages of one group, ``alpha A_SAN + (1 - alpha) A_GN``, (n,) float64.
 
-    ``A_SAN`` is `grpo` within the stratum, the episodes with the same number of searches; ``A_GN`` is `grpo` within the
-    group.
+    ``A_SAN`` is `grpo` within the stratum, the episodes with the same number of searches, with the deviation over n, so
+    that its variance there is 1; ``A_GN`` is `grpo` within the group, with the deviation that `std` says. Neither is
+    divided with ``std: none``.
 
-    Source: Stratified GRPO, arXiv 2510.06214. The paper leaves the advantage of a stratum of one episode open (0 or a
-    division by 0, depending on the deviation); here it falls back to ``A_SAN = A_GN``. A stratum of equal rewards has
-    ``A_SAN`` 0. The paper does not give its alpha. In groups of fewer than 8, most strata hold one or two episodes.
+    Source: Stratified GRPO, arXiv 2510.06214, which proves unit variance within strata. The paper leaves the advantage
+    of a stratum of one episode open (0 or a division by 0, depending on the deviation); here it falls back to
+    ``A_SAN = A_GN``. A stratum of equal rewards has ``A_SAN`` 0. The paper does not give its alpha. In groups of fewer
+    than 8, most strata hold one or two episodes.
 
     Args:
         returns: (n,) float64, one per episode of the group.
@@ -94,12 +97,13 @@ def stratified(
             the returns.
     """
     rewards = returns if rewards is None else rewards
+    over_n = options if options.std == "none" else dataclasses.replace(options, std="population")
     group = grpo(returns, options)
     within = group.copy()
     for count in np.unique(searches):
         stratum = searches == count
         if stratum.sum() > 1:
-            within[stratum] = 0.0 if equal(rewards[stratum]) else grpo(returns[stratum], options)
+            within[stratum] = 0.0 if equal(rewards[stratum]) else grpo(returns[stratum], over_n)
     return options.alpha * within + (1 - options.alpha) * group
 
 

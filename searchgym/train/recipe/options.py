@@ -244,7 +244,8 @@ class AdvantageOptions:
     its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
     no other call (VPR)."""
     std: Literal["sample", "population", "none"] = "sample"
-    """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
+    """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO). Strata of
+    ``stratified`` are divided by the one over n, or not at all."""
     eps: float = 1e-6
     """Constant added to the standard deviation."""
     std_floor: float = 0.0

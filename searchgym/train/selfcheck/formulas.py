@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -178,7 +178,8 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_t
         wide = near = (mine - mean) / deviation(returns, options)
         if alike.sum() > 1:
             equal = np.ptp(rewards[alike]) < 1e-6
-            near = 0.0 if equal else (mine - returns[alike].mean()) / deviation(returns[alike], options)
+            over_n = replace(options, std="none" if options.std == "none" else "population")
+            near = 0.0 if equal else (mine - returns[alike].mean()) / deviation(returns[alike], over_n)
         unit.value = options.alpha * near + (1 - options.alpha) * wide
 
 
