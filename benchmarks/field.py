@@ -117,7 +117,7 @@ ARMS: Final[dict[str, Arm]] = {
     "stratified": Arm(("tiny-grpo", "advantage.estimator=stratified"), "grpo"),
     "vpr": Arm(("tiny-grpo", "credit.terms=[outcome,vpr]", *TURNS), "grpo"),
     "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]", *MIXED), "grpo"),
-    "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo", also=("grpo-undivided",)),
+    "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo", also=("grpo-undivided", "undivided-first-twice")),
     "grpo-4": Arm(COLLAPSING, role="baseline", rates=HIGH, collapses=True, reads=2),
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
     "team": Arm((*MASK, "credit.terms=[outcome,format]"), role="baseline"),
@@ -138,6 +138,10 @@ ARMS: Final[dict[str, Arm]] = {
     "oracle-undivided": Arm((*ORACLE, UNDIVIDED), "grpo", "intervention", rate_of="oracle", also=("oracle",)),
     "vpr-balanced": Arm(VERIFIED, "grpo", "intervention", rate_of="vpr", also=("vpr", "grpo-undivided")),
     "grpo-undivided": Arm(("tiny-grpo", UNDIVIDED), "grpo", "intervention", rate_of="grpo"),
+    # what tree is where no call is shared: branches are credited only if tree wins against it
+    "undivided-first-twice": Arm(
+        ("tiny-grpo", "advantage.estimator=tree", "advantage.shared=false"), "grpo", "intervention", rate_of="tree"
+    ),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }

@@ -8,7 +8,7 @@ tokens of the whole batch (`whiten`). Forming groups and writing advantages onto
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,9 +173,6 @@ def group_advantages(
         DataError: A reward that is not finite.
     """
     rewards = np.asarray(rewards, np.float64)
-    if not np.isfinite(rewards).all():
-        bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise DataError(f"reward {rewards[bad]} in group {groups[bad]!r}: a reward must be finite")
     returns = rewards if penalties is None else rewards - penalties
     counts = np.zeros(len(rewards), np.int64) if searches is None else np.asarray(searches, np.int64)
     advantages = np.zeros(len(rewards))
@@ -186,13 +183,25 @@ def group_advantages(
             advantages[indices] = _estimate(returns[indices], counts[indices], options, rewards[indices])
             _, sizes = np.unique(counts[indices], return_counts=True)
             strata, lone = strata + len(sizes), lone + int((sizes == 1).sum())
-    outcomes = list(fates.values())
     kinds = (strata, lone) if options.estimator == "stratified" else (None, None)
-    return advantages, GroupCounts(len(members), outcomes.count("small"), outcomes.count("zero_variance"), *kinds)
+    return advantages, counts_of(fates, *kinds)
+
+
+def counts_of(fates: Mapping[str, str], strata: int | None = None, lone: int | None = None) -> GroupCounts:
+    """Returns the counts of groups, given the fate of each; see `group_fates`."""
+    outcomes = list(fates.values())
+    return GroupCounts(len(fates), outcomes.count("small"), outcomes.count("zero_variance"), strata, lone)
 
 
 def group_fates(rewards: Floats, groups: Sequence[str], options: AdvantageOptions) -> dict[str, str]:
-    """Returns the fate of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`."""
+    """Returns the fate of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`.
+
+    Raises:
+        DataError: A reward that is not finite.
+    """
+    if not np.isfinite(rewards).all():
+        bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        raise DataError(f"reward {rewards[bad]} in group {groups[bad]!r}: a reward must be finite")
     fates = {}
     for key, indices in members_of(groups).items():
         if len(indices) < options.min_group:

@@ -24,7 +24,7 @@ USED = {
     "reinforce++": {"std", "eps", "std_floor"},
     "reinforce++-baseline": {"std", "eps", "std_floor"},
     "stratified": {"std", "eps", "std_floor", "alpha"},
-    "tree": set[str](),
+    "tree": {"shared"},
 }
 """Estimator-specific options, by estimator."""
 CREDIT: dict[str, set[str]] = {

@@ -259,6 +259,9 @@ class AdvantageOptions:
     after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
     alpha: float = 0.5
     """``stratified``: weight of the comparison within the stratum, from 0 (plain GRPO) to 1."""
+    shared: bool = True
+    """``tree``: if false, no two attempts share a call: the control, GRPO without division whose first call counts
+    twice."""
     gamma: float = 1.0
     """``gae``: discount factor per token."""
     lam: float = 1.0

@@ -1,4 +1,4 @@
-"""Guards that end a failing run: deadlines of phases and bounds of metrics."""
+"""Guards that end a failing run: deadlines of phases and bounds of metrics; and a warning."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ BOUNDS = {
 """The metric that each guard bounds, and True for an upper bound."""
 DIFFERENCE = re.compile(r"learner/([^/]+/)?sampler_difference")
 """Pattern of the metrics that `GuardOptions.max_sampler_difference` bounds."""
+TREES = 3
+"""Number of steps after which `few_branches` looks at how many calls are shared."""
+FEW = 0.05
+"""Share of calls below which it warns."""
 LEGAL = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 
@@ -79,6 +83,25 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
                 raise GuardError(
                     f"{name} was {shown} in the last steps, guard.min_legal is {options.min_legal:g}: {why}"
                 )
+
+
+def few_branches(rows: Sequence[Row]) -> str | None:
+    """Returns a warning after the third step with ``advantage.estimator: tree`` if its calls are hardly shared.
+
+    Args:
+        rows: Metrics of all steps so far.
+    """
+    trees = [row for row in rows if "groups/nodes" in row]
+    if len(trees) != TREES or trees[-1] is not rows[-1]:
+        return None
+    nodes, shared = (sum(row[f"groups/{name}"] for row in trees) for name in ("nodes", "shared"))
+    if shared >= FEW * nodes:
+        return None
+    return (
+        f"advantage.estimator tree: {shared:.0f} of {nodes:.0f} calls of {TREES} steps are shared by several attempts, "
+        "and without shared calls it is GRPO with std none whose first call counts twice: compare it with "
+        "advantage.shared=false before you credit branches"
+    )
 
 
 class Watchdog:
