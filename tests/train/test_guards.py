@@ -82,7 +82,7 @@ def test_a_metric_must_be_out_of_range_for_some_steps_in_a_row(name):
     good, bad = (0.5, 2.0) if above else (2.0, 0.5)
     check_guards([{metric: bad}], options)
     check_guards([{metric: bad}, {metric: good}], options)
-    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2))
+    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2, **{name: None}))
     check_guards([{metric: bad}, {}], options)
     with pytest.raises(GuardError, match=rf"{metric} was {bad:g}, {bad:g} in the last steps, guard.{name} is 1"):
         check_guards([{metric: good}, {metric: bad}, {metric: bad}], options)

@@ -507,7 +507,7 @@ class GuardOptions:
     """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
     the model writes nothing legal."""
     max_sampler_difference: float | None = 0.02
-    """Upper bound of `learner/sampler_difference`, in nats per token, in any single step: above it, sampler and learner
-    do not compute the same policy. Not checked with `rollout.staleness`, whose samples are of older weights."""
+    """Upper bound of `learner/sampler_difference`, in nats per token: above it, sampler and learner do not compute the
+    same policy. Not checked with `rollout.staleness`, whose samples are of older weights."""
     max_zero_variance: float | None = None
     """Upper bound of `groups/zero_variance_share`."""
