@@ -81,9 +81,13 @@ def finite_number(value: object) -> float | None:
     """
     if getattr(value, "shape", None) == ():
         value = value.item()  # type: ignore[attr-defined]  # what has a shape has this
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not abs(value) <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # of an integer
+        return None
+    return number if abs(number) <= LARGEST else None
 
 
 def checked_reward(reward: Reward, state: State) -> float:
