@@ -146,6 +146,17 @@ def test_a_difference_ends_the_run_once_it_stays():
     check_guards([{"learner/sampler_difference": 0.5}] * 3, GuardOptions(max_sampler_difference=None))
 
 
+def test_a_gross_difference_ends_the_run_in_its_first_step():
+    """Ten times the bound is another policy, whatever the patience: importance weights do not mend that."""
+    check_guards([{"learner/sampler_difference": 0.2}], GuardOptions())
+    with pytest.raises(
+        GuardError, match=r"sampler_difference was 0\.201 in .* is 0\.02 and ends a run at once at 10 times"
+    ):
+        check_guards([{"learner/sampler_difference": 0.201}], GuardOptions())
+    check_guards([{"learner/sampler_difference": 0.5, "rollout/staleness": 1.0}], GuardOptions())
+    check_guards([], GuardOptions())
+
+
 @pytest.mark.parametrize(
     ("machine", "known", "emulates"),
     [

@@ -508,6 +508,7 @@ class GuardOptions:
     the model writes nothing legal."""
     max_sampler_difference: float | None = 0.02
     """Upper bound of `learner/sampler_difference`, in nats per token: above it, sampler and learner do not compute the
-    same policy. Not checked with `rollout.staleness`, whose samples are of older weights."""
+    same policy. Ten times as much ends the run in a single step. Not checked with `rollout.staleness`, whose samples
+    are of older weights."""
     max_zero_variance: float | None = None
     """Upper bound of `groups/zero_variance_share`."""

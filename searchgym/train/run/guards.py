@@ -34,6 +34,8 @@ BOUNDS = {
     "max_sampler_difference": ("learner/sampler_difference", True),
 }
 """The metric that each guard bounds, and True for an upper bound."""
+GROSS = 10.0
+"""Multiple of `GuardOptions.max_sampler_difference` that ends a run at once: it is no rounding, but another policy."""
 WHY = {
     "max_sampler_difference": (
         ": sampler and learner compute different policies; let both compute in one type (searchgym selfcheck tells "
@@ -60,20 +62,9 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
         GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
     last = rows[-options.patience :]
-    for name, (bounded, above) in BOUNDS.items():
-        bound = getattr(options, name)
-        if bound is None or len(last) < options.patience:
-            continue
-        if name == "max_sampler_difference" and any(row.get("rollout/staleness", 0.0) for row in last):
-            continue  # samples of older weights differ by the updates since
-        kind, _, rest = bounded.partition("/")
-        keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys, each has this metric
-        for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
-            values = [row[metric] for row in last if metric in row]
-            if len(values) == len(last) and all(value > bound if above else value < bound for value in values):
-                shown = ", ".join(f"{value:.4g}" for value in values)
-                why = WHY.get(name, "")
-                raise GuardError(f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}{why}")
+    for name in BOUNDS if len(last) == options.patience else ():
+        _check_bound(name, getattr(options, name), last)
+    _check_bound("max_sampler_difference", options.max_sampler_difference, rows[-1:], GROSS)
     if options.min_legal is not None and len(last) == options.patience:
         names = [name for name in last[0] if LEGAL.fullmatch(name)]
         for name in names or ["rollout/illegal"]:  # with one role, no metric is reported by role
@@ -84,6 +75,26 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
                 raise GuardError(
                     f"{name} was {shown} in the last steps, guard.min_legal is {options.min_legal:g}: {why}"
                 )
+
+
+def _check_bound(name: str, bound: float | None, last: Sequence[Row], times: float = 1.0) -> None:
+    """Raises a GuardError if a metric violates a bound, or `times` the bound, in all of the last steps."""
+    if bound is None or not last:
+        return
+    if name == "max_sampler_difference" and any(row.get("rollout/staleness", 0.0) for row in last):
+        return  # samples of older weights differ by the updates since
+    bounded, above = BOUNDS[name]
+    kind, _, rest = bounded.partition("/")
+    keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys, each has this metric
+    for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
+        values = [row[metric] for row in last if metric in row]
+        beyond = (value > times * bound if above else value < times * bound for value in values)
+        if len(values) == len(last) and all(beyond):
+            shown = ", ".join(f"{value:.4g}" for value in values)
+            raise GuardError(
+                f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}"
+                f"{'' if times == 1 else f' and ends a run at once at {times:g} times that'}{WHY.get(name, '')}"
+            )
 
 
 def few_branches(rows: Sequence[Row]) -> str | None:
