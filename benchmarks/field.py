@@ -8,11 +8,12 @@ tokens. First an arm's learning rate is chosen on seed 100: that of its three ra
 a validation world; of the arm that is meant to collapse, the lowest rate at which it does. Then it trains with each
 seed, arm by arm within a seed, and answers the held-out questions of World-v0 greedily.
 
-The contrasts of methods are t-tests over paired seeds with Holm's correction; controls are judged by their own 95 %
-interval: the oracle's credit must win, permuted rewards must not. An intervention is judged likewise, and nothing is
-demanded of it. A training that ends with numbers that are not finite counts as EM 0. While seeds are missing there is
-no verdict, and the table says how many there are. ``--table`` prints what there is and trains nothing; ``--search``
-ends after the rates.
+The contrasts of methods are t-tests over paired seeds with Holm's correction, and their 95 % interval must exclude 0,
+too; controls are judged by that interval: the oracle's credit must win, permuted rewards must not. An intervention is
+judged likewise, and nothing is demanded of it. Intervals are over seeds and questions (`two_way_ci`), but over seeds
+alone, for these questions only, if a row was recorded without the EM of each question. A training that ends with
+numbers that are not finite counts as EM 0. While seeds are missing there is no verdict, and the table says how many
+there are. ``--table`` prints what there is and trains nothing; ``--search`` ends after the rates.
 
 What is finished is never repeated, a training that was stopped goes on from its last checkpoint, and ``--recorded``
 keeps the rows (``benchmarks/recorded/``), so that a run survives any stop. Two processes may share the work by seeds,
@@ -32,7 +33,22 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from methods import ROW, TEAM, by_hops, curve_of, draw, holm, known, means, tested_differences, trained_as, warm_scores
+from methods import (
+    BY_QUESTION,
+    ROW,
+    TEAM,
+    by_hops,
+    curve_of,
+    draw,
+    ems_of,
+    excludes_0,
+    holm,
+    known,
+    means,
+    tested_differences,
+    trained_as,
+    warm_scores,
+)
 from recorded import Recorded
 
 from searchgym.cli.demo import ENV
@@ -101,7 +117,7 @@ ARMS: Final[dict[str, Arm]] = {
     "stratified": Arm(("tiny-grpo", "advantage.estimator=stratified"), "grpo"),
     "vpr": Arm(("tiny-grpo", "credit.terms=[outcome,vpr]", *TURNS), "grpo"),
     "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]", *MIXED), "grpo"),
-    "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo", also=("grpo-undivided",)),
+    "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo", also=("grpo-undivided", "undivided-first-twice")),
     "grpo-4": Arm(COLLAPSING, role="baseline", rates=HIGH, collapses=True, reads=2),
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
     "team": Arm((*MASK, "credit.terms=[outcome,format]"), role="baseline"),
@@ -122,6 +138,10 @@ ARMS: Final[dict[str, Arm]] = {
     "oracle-undivided": Arm((*ORACLE, UNDIVIDED), "grpo", "intervention", rate_of="oracle", also=("oracle",)),
     "vpr-balanced": Arm(VERIFIED, "grpo", "intervention", rate_of="vpr", also=("vpr", "grpo-undivided")),
     "grpo-undivided": Arm(("tiny-grpo", UNDIVIDED), "grpo", "intervention", rate_of="grpo"),
+    # what tree is where no call is shared: branches are credited only if tree wins against it
+    "undivided-first-twice": Arm(
+        ("tiny-grpo", "advantage.estimator=tree", "advantage.shared=false"), "grpo", "intervention", rate_of="tree"
+    ),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),
 }
@@ -234,6 +254,7 @@ def lost(task: Task, name: str, values: list[str], out: Path, why: str) -> dict[
     """Returns the row of a training that could not go on: as of a model that answers nothing."""
     recipe = load_recipe(values[0], values[1:])
     before = means(warm_scores(task, recipe, out))
+    nothing = {question.id: 0.0 for question in task.questions}
     steps = [row for _, row in iter_jsonl(out / name / "train" / "metrics.jsonl")]
     seconds = sum(row.get("time/draw", 0.0) + row.get("time/learn", 0.0) for row in steps)
     return {
@@ -244,7 +265,8 @@ def lost(task: Task, name: str, values: list[str], out: Path, why: str) -> dict[
         "tokens": steps[-1]["generated_tokens"],
         "read": steps[-1]["read_tokens"],
         "lr": recipe.optimizer.lr,
-        "by_hops": by_hops(task, {question.id: 0.0 for question in task.questions}),
+        BY_QUESTION: nothing,
+        "by_hops": by_hops(task, nothing),
         "collapsed": True,
         "minutes": round(seconds / 60, 1),
         "ended": why,
@@ -313,10 +335,10 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
         pairs = [seed for seed in plan.seeds if (arm, seed) in rows and (other, seed) in rows]
         if not pairs:
             continue
-        differences = [rows[arm, seed]["em"] - rows[other, seed]["em"] for seed in pairs]
+        own, others = ems_of([[rows[name, seed] for seed in pairs] for name in (arm, other)])
         found.append(
             {"contrast": f"{arm}:{other}", "role": role, "seeds": f"{len(pairs)} of {len(plan.seeds)}"}
-            | tested_differences(differences)
+            | tested_differences(own - others)
             | {"p_holm": None, "verdict": f"no verdict: {len(pairs)} of {len(plan.seeds)} seeds"}
         )
     whole = [row for row in found if row["seeds"] == f"{len(SEEDS)} of {len(SEEDS)}"]
@@ -325,7 +347,8 @@ def contrasts(rows: Rows) -> list[dict[str, Any]]:
     if len(methods) == planned:
         for row, p in zip(methods, holm([row["p"] for row in methods]), strict=True):
             row["p_holm"] = p
-            row["verdict"] = "not resolved" if p >= 0.05 else "higher" if row["difference"] > 0 else "lower"
+            resolved = p < 0.05 and excludes_0(row)
+            row["verdict"] = "not resolved" if not resolved else "higher" if row["difference"] > 0 else "lower"
     else:
         for row in methods:
             row["verdict"] = f"no verdict: {len(methods)} of {planned} contrasts have all seeds"

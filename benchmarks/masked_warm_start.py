@@ -8,7 +8,8 @@ One reader is trained for all, on exercises alone (``--reader`` tokens). From it
 (``--tokens``) of demonstrations in the order of the tiny model's curriculum: ``plain`` as they are, ``masked`` with a
 share of them replaced, at their beginning, by masked spans whose source is kept, of one to four masks. Then both train
 by ``tiny-grpo`` for ``--steps`` steps. Greedy EM on the held-out questions of World-v0 is measured after the warm start
-and after the training; one arm beats the other if the 95 % t-interval of the paired differences over seeds excludes 0.
+and after the training; one arm beats the other if the 95 % interval of the paired differences over seeds and questions
+excludes 0. Rows that were recorded without the EM of each question have one over seeds alone, for these questions only.
 
 With the folder of an earlier run, what is finished is not repeated, and a training that was stopped goes on. Nor is
 what stands in ``--recorded``, a file that keeps the rows of arms (``benchmarks/recorded/``).
@@ -26,13 +27,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from methods import BY_QUESTION, ems_of, excludes_0, tested_differences
 from recorded import Recorded
 
 from searchgym.agents import load_agent
 from searchgym.cli.demo import ENV, em_by_question, evaluate_model
 from searchgym.cli.output import emit, emit_rows
 from searchgym.envs import Task, find_env, load_task
-from searchgym.eval import t_interval
 from searchgym.train import load_recipe, train
 from searchgym.train.tiny.model import STAGES, TinySettings, masked_first
 from searchgym.train.tiny.training import STATE, Run
@@ -77,7 +78,8 @@ def main() -> None:
     if args.json:
         emit({"arms": rows, "contrasts": contrasts}, True)
         return
-    emit_rows(rows, False, "arms", f"greedy EM on {args.questions} held-out questions of {ENV}")
+    listed = [{key: value for key, value in row.items() if not key.endswith(BY_QUESTION)} for row in rows]
+    emit_rows(listed, False, "arms", f"greedy EM on {args.questions} held-out questions of {ENV}")
     emit_rows(contrasts, False, "contrasts", f"masked - plain over {len(args.seeds)} paired seeds")
 
 
@@ -131,23 +133,28 @@ def arm_of(arm: str, seed: int, args: argparse.Namespace, task: Task) -> dict[st
     return row
 
 
-def scores(task: Task, model: str, out: Path) -> dict[str, float]:
-    """Returns EM, searches and legal outputs of a model's greedy episodes."""
+def scores(task: Task, model: str, out: Path) -> dict[str, Any]:
+    """Returns EM, in the mean and by question, searches and legal outputs of a model's greedy episodes."""
     agent = load_agent("search-r1")
     found = evaluate_model(task, agent, dict.fromkeys(agent.roles, model), out)
-    em = float(np.mean(list(em_by_question(out).values())))
-    return {"em": em, "searches": found["searches"], "legal": found["legal"]}
+    em = em_by_question(out)
+    mean = float(np.mean(list(em.values())))
+    return {"em": mean, BY_QUESTION: em, "searches": found["searches"], "legal": found["legal"]}
 
 
 def contrast(rows: list[dict[str, Any]], when: str) -> dict[str, Any]:
     """Returns the paired difference in EM, its interval and the verdict."""
-    em = {(row["arm"], row["seed"]): row[f"{when} em"] for row in rows}
-    seeds = sorted({row["seed"] for row in rows})
-    differences = [em["masked", seed] - em["plain", seed] for seed in seeds]
-    low, high = t_interval(differences) if len(seeds) > 1 else (float("-inf"), float("inf"))
-    verdict = "masked wins" if low > 0 else "plain wins" if high < 0 else "not resolved"
-    mean = float(np.mean(differences))
-    return {"after": when, "difference": mean, "low": low, "high": high, "by seed": differences, "verdict": verdict}
+    kept = [
+        {"arm": row["arm"], "seed": row["seed"]}
+        | {key: row[f"{when} {key}"] for key in ("em", BY_QUESTION) if f"{when} {key}" in row}
+        for row in rows
+    ]
+    kept.sort(key=lambda row: row["seed"])
+    masked, plain = ems_of([[row for row in kept if row["arm"] == arm] for arm in ARMS])
+    tested = tested_differences(masked - plain)
+    wins = "masked wins" if tested["difference"] > 0 else "plain wins"
+    by_seed = (masked - plain).mean(axis=1).tolist()
+    return {"after": when, **tested, "by seed": by_seed, "verdict": wins if excludes_0(tested) else "not resolved"}
 
 
 if __name__ == "__main__":

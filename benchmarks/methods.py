@@ -4,10 +4,12 @@
                                  [--out runs/methods] [--recorded FILE] [--json] [--set KEY=VALUE ...]
 
 A contrast is two arms, ``A:B`` (see ARMS). For each seed A trains for its recipe's steps, or ``--steps``; then B trains
-until it has generated as many tokens. With ``--tokens``, each arm ends with the step in which it reaches that number of
-generated tokens. Seeds are paired: both ask the same questions. One method beats the other if the 95 % t-interval of
-the paired differences of EM excludes 0; else the contrast is not resolved. A training has collapsed if the EM of its
-episodes over the last fifth of its steps is under half of the best mean of three steps.
+until it has generated at least as many tokens: it ends with the step in which it does, up to a step's tokens later.
+With ``--tokens``, each arm ends with the step in which it reaches that number of generated tokens. Seeds are paired:
+both ask the same questions. One method beats the other if the 95 % interval of the paired differences of EM excludes 0;
+else the contrast is not resolved. The interval is over seeds and questions (`two_way_ci`); rows that were recorded
+without the EM of each question have one over seeds alone, which holds for these questions only. A training has
+collapsed if the EM of its episodes over the last fifth of its steps is under half of the best mean of three steps.
 
 With the folder of an earlier run, finished trainings are not repeated; nor are those in ``--recorded``, a file that
 keeps their rows (``benchmarks/recorded/``). ``curves.png`` shows the trainings' EM.
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from recorded import Recorded
 
 from searchgym.agents import load_agent
@@ -36,7 +39,7 @@ from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.locks import lock_folder
 from searchgym.envs import Task, find_env, load_task
-from searchgym.eval import bootstrap_ci, t_interval
+from searchgym.eval import bootstrap_ci, t_interval, two_way_ci
 from searchgym.rollout import in_checkpoints, read_episodes
 from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.recipe.keys import keys_of
@@ -130,6 +133,8 @@ NAMED = {
     "selfplay": SELF_PLAY_CONTRASTS,
     "teams": TEAM_CONTRASTS,
 }
+BY_QUESTION = "em_by_question"
+"""Field of a training's row with the EM of each held-out question by its id."""
 ROW = "row.json"
 """File in a training's folder with its row of the table."""
 AXES = {"tokens": "generated tokens", "read": "tokens that the learner read"}
@@ -178,7 +183,7 @@ def main() -> None:
     draw(rows, args.out)
     effects = main_effects(rows, args.seeds) if {"sp-both", "sp-neither"} <= {arm for arm, _ in rows} else []
     listed = [{"arm": arm, "seed": seed} | row for (arm, seed), row in sorted(rows.items())]
-    shared = [key for key in listed[0] if key != "curve" and all(key in row for row in listed)]
+    shared = [key for key in listed[0] if key not in ("curve", BY_QUESTION) and all(key in row for row in listed)]
     listed = [{key: row[key] for key in shared} for row in listed]  # rows recorded earlier may lack what came later
     if args.json:
         emit({"trainings": listed, "contrasts": contrasts, "effects": effects}, True)
@@ -245,6 +250,7 @@ def new_row(task: Task, name: str, values: list[str], out: Path) -> dict[str, An
         "tokens": result.progress.generated_tokens,
         "read": result.progress.read_tokens,
         "lr": recipe.optimizer.lr,
+        BY_QUESTION: after["em"],
         "by_hops": by_hops(task, after["em"]),
         "collapsed": collapsed([row["rollout/em"] for row in result.rows if "rollout/em" in row]),
         "seconds": round(seconds),
@@ -301,11 +307,8 @@ def main_effects(rows: dict[tuple[str, int], dict[str, Any]], seeds: Sequence[in
 
     A main effect is the mean of its two differences: with and without the other factor.
     """
-
-    def em(arm: str) -> Any:
-        return np.array([rows[f"sp-{arm}", seed]["em"] for seed in seeds])
-
-    neither, proposer, waypoint, both = map(em, ("neither", "proposer", "waypoint", "both"))
+    arms = ("neither", "proposer", "waypoint", "both")
+    neither, proposer, waypoint, both = ems_of([[rows[f"sp-{arm}", seed] for seed in seeds] for arm in arms])
     effects = {
         "proposer": (proposer - neither + both - waypoint) / 2,
         "waypoints": (waypoint - neither + both - proposer) / 2,
@@ -319,20 +322,40 @@ def main_effects(rows: dict[tuple[str, int], dict[str, Any]], seeds: Sequence[in
     for row, value in zip(found, corrected, strict=True):
         row["p_holm"] = value
         sign = "wins" if row["difference"] > 0 else "loses"
-        row["verdict"] = f"{row['effect']} {sign}" if value < 0.05 else "not resolved"
+        row["verdict"] = f"{row['effect']} {sign}" if value < 0.05 and excludes_0(row) else "not resolved"
     return found
 
 
-def tested_differences(values: Sequence[float]) -> dict[str, float]:
-    """Returns the mean of paired differences, its 95 % t-interval, and the p-value of the t-test that it is 0."""
+def ems_of(arms: Sequence[Sequence[Mapping[str, Any]]]) -> list[npt.NDArray[np.float64]]:
+    """Returns the EM of some arms, given by the rows of their seeds, one (seeds, questions) array each.
+
+    Questions are in the order of their ids. If a row lacks them, the arrays are (seeds, 1), of the means.
+    """
+    if all(BY_QUESTION in row for rows in arms for row in rows):
+        return [np.array([[row[BY_QUESTION][id] for id in sorted(row[BY_QUESTION])] for row in rows]) for rows in arms]
+    return [np.array([[row["em"]] for row in rows]) for rows in arms]
+
+
+def excludes_0(row: Mapping[str, Any]) -> bool:
+    """Returns whether the interval of a contrast excludes 0; with one seed there is none, and it does not."""
+    return row["low"] is not None and not row["low"] <= 0 <= row["high"]
+
+
+def tested_differences(differences: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Returns the mean of paired differences, its 95 % interval, and the p-value over seeds that it is 0 (t-test).
+
+    Args:
+        differences: (seeds, questions); (seeds, 1) if only their means are known, and the interval is Student's then.
+    """
     from scipy.stats import t
 
-    differences = np.asarray(values, np.float64)
-    several = len(differences) > 1
-    low, high = t_interval(differences) if several else (float("-inf"), float("inf"))
-    error = differences.std(ddof=1) / np.sqrt(len(differences)) if several else 0.0
-    p = 2 * float(t.sf(abs(differences.mean()) / error, len(differences) - 1)) if error else 1.0
-    return {"difference": float(differences.mean()), "low": low, "high": high, "p": p}
+    by_seed = differences.mean(axis=1)
+    alone, several = differences.shape[1] == 1, len(by_seed) > 1
+    low, high = (t_interval(by_seed) if alone else two_way_ci(differences)) if several else (None, None)
+    error = by_seed.std(ddof=1) / np.sqrt(len(by_seed)) if several else 0.0
+    p = 2 * float(t.sf(abs(by_seed.mean()) / error, len(by_seed) - 1)) if error else 1.0
+    over = "seeds" if alone else "seeds and questions"
+    return {"difference": float(by_seed.mean()), "low": low, "high": high, "over": over, "p": p}
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -365,18 +388,18 @@ def collapsed(em: list[float]) -> bool:
 
 def contrast(rows: dict[tuple[str, int], dict[str, Any]], first: str, second: str, seeds: list[int]) -> dict[str, Any]:
     """Returns the paired difference in EM between two arms, its interval and the verdict."""
-    differences = [rows[first, seed]["em"] - rows[second, seed]["em"] for seed in seeds]
-    low, high = t_interval(differences) if len(seeds) > 1 else (float("-inf"), float("inf"))
-    verdict = f"{first} wins" if low > 0 else f"{second} wins" if high < 0 else "not resolved"
+    own = [[rows[arm, seed] for seed in seeds] for arm in (first, second)]
+    ems = ems_of(own)
+    tested = tested_differences(ems[0] - ems[1])
+    wins = (first if tested["difference"] > 0 else second) if excludes_0(tested) else None
     return {
         "contrast": f"{first}:{second}",
-        "gain": [float(np.mean([rows[arm, seed]["gain"] for seed in seeds])) for arm in (first, second)],
-        "difference": float(np.mean(differences)),
-        "low": low,
-        "high": high,
-        "by seed": differences,
-        "collapsed": [sum(rows[arm, seed]["collapsed"] for seed in seeds) for arm in (first, second)],
-        "verdict": verdict,
+        "gain": [float(np.mean([row["gain"] for row in side])) for side in own],
+        **{key: tested[key] for key in ("difference", "low", "high", "over")},
+        "by seed": (ems[0] - ems[1]).mean(axis=1).tolist(),
+        "tokens": [float(np.mean([row["tokens"] for row in side])) for side in own],
+        "collapsed": [sum(row["collapsed"] for row in side) for side in own],
+        "verdict": f"{wins} wins" if wins else "not resolved",
     }
 
 

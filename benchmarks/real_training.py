@@ -33,7 +33,7 @@ from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.cli.output import emit, emit_rows, say
 from searchgym.corpora.files import iter_jsonl
 from searchgym.envs import Task, find_env, load_task
-from searchgym.eval import EvalOptions, evaluate, t_interval
+from searchgym.eval import EvalOptions, evaluate, two_way_ci
 from searchgym.eval.suites import load_suite, load_suite_tasks
 from searchgym.rollout import read_episodes
 from searchgym.rollout.loading import load_tokenizer
@@ -172,27 +172,6 @@ def run_arm(arm: str, seed: int, given: argparse.Namespace, records: Records) ->
     return {"arm": arm, "seed": seed, **took, "scores": scores}
 
 
-def interval(first: np.ndarray, second: np.ndarray, draws: int = 10_000) -> tuple[float, float, float]:
-    """Returns the mean difference of two (seeds, questions) arrays and its 95 % interval.
-
-    Seeds and questions are drawn with replacement, both paired. Few seeds vary less than their source when they are
-    drawn so; the interval is therefore at least as wide as Student's t over the seeds. With one seed it says nothing
-    of other seeds.
-    """
-    difference = first - second
-    rng = np.random.default_rng(0)
-    seeds, questions = difference.shape
-    means = np.empty(draws)
-    for draw in range(draws):
-        chosen = difference[rng.integers(seeds, size=seeds)][:, rng.integers(questions, size=questions)]
-        means[draw] = chosen.mean()
-    low, high = map(float, np.quantile(means, [0.025, 0.975]))
-    if seeds > 1:
-        by_t = t_interval(difference.mean(1))
-        low, high = min(low, by_t[0]), max(high, by_t[1])
-    return float(difference.mean()), low, high
-
-
 def em_of(records: Records, arm: str, sets: Sequence[str]) -> dict[int, list[float]]:
     """Returns the EM of each question of some sets, in the same order everywhere, by the seeds of an arm."""
     found = {}
@@ -239,7 +218,8 @@ def table(records: Records) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
             ems = paired(records, first, second, chosen) if chosen and {first, second} <= set(arms) else None
             if ems is None or not len(ems[0]):
                 continue
-            mean, low, high = interval(*ems)
+            difference = ems[0] - ems[1]
+            mean, (low, high) = float(difference.mean()), two_way_ci(difference)
             verdict = "higher" if low > 0 else "lower" if high < 0 else "not resolved"
             contrasts.append(
                 {"contrast": f"{first} less {second}", "set": label, "seeds": len(ems[0]), "em": mean, "low": low}

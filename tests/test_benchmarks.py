@@ -10,7 +10,9 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from linked_pages import linked_pages
@@ -22,6 +24,7 @@ from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import write_questions
 from searchgym.corpora.worlds import build_world
 from searchgym.errors import SearchGymError, UsageError
+from searchgym.eval import two_way_ci
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import load_tasks, train
@@ -410,6 +413,61 @@ def test_main_effects_by_hand():
     assert methods.holm([0.6, 0.5]) == [1.0, 1.0]
 
 
+def rows_by_question(**by_arm):
+    """Returns rows of arms with five seeds: EM of four questions, whose means are the same for every seed."""
+    return {
+        (arm, seed): {"em": sum(em) / 4, "gain": 0.0, "collapsed": False, "tokens": 100 + seed}
+        | {"em_by_question": {f"q{n}": value for n, value in enumerate(em)}}
+        for arm, em in by_arm.items()
+        for seed in range(5)
+    }
+
+
+def test_a_contrast_counts_the_questions_too():
+    """Five seeds that agree on four questions: over the seeds alone the difference of 0.5 would be certain."""
+    methods = module("methods")
+    rows = rows_by_question(grpo=[1.0, 1.0, 1.0, 0.0], ppo=[0.0, 0.0, 1.0, 0.0])
+    made = methods.contrast(rows, "grpo", "ppo", list(range(5)))
+    assert (made["difference"], made["over"], made["by seed"]) == (0.5, "seeds and questions", [0.5] * 5)
+    assert (made["low"], made["high"], made["verdict"]) == (0.0, 1.0, "not resolved")  # two of four questions differ
+    assert made["tokens"] == [102.0, 102.0]
+    for row in rows.values():
+        del row["em_by_question"]  # as recorded earlier
+    made = methods.contrast(rows, "grpo", "ppo", list(range(5)))
+    assert (made["over"], made["low"], made["verdict"]) == ("seeds", 0.5, "grpo wins")
+    one = methods.contrast(rows, "grpo", "ppo", [0])
+    assert (one["low"], one["high"], one["verdict"]) == (None, None, "not resolved")
+    assert "Infinity" not in json.dumps(one)
+
+
+def test_main_effects_count_the_questions_too(monkeypatch):
+    methods = module("methods")
+    monkeypatch.setattr(methods, "two_way_ci", partial(two_way_ci, resamples=100))
+    em = {"neither": [0.0, 0.0, 0.0], "proposer": [1.0, 0.0, 0.0], "waypoint": [0.0, 0.0, 0.0], "both": [1.0, 0.0, 0.0]}
+    rows = {
+        (f"sp-{arm}", seed): {"em": 1 / 3 if sum(own) else 0.0, "em_by_question": dict(zip("abc", own, strict=True))}
+        for arm, own in em.items()
+        for seed in range(3)
+    }
+    effects = {row["effect"]: row for row in methods.main_effects(rows, [0, 1, 2])}
+    assert effects["proposer"]["difference"] == pytest.approx(1 / 3)
+    assert effects["proposer"]["low"] == 0 and effects["proposer"]["verdict"] == "not resolved"
+
+
+def test_a_row_keeps_the_score_of_each_question(tmp_path, monkeypatch):
+    methods = module("methods")
+    scores = {"em": {"a": 1.0, "b": 0.0}, "f1": 0.5, "title_recall": [0.5], "searches": 1.0, "longest_prompt": 9}
+    task = SimpleNamespace(questions=[SimpleNamespace(id=id, metadata={"hops": 1}) for id in "ab"])
+    done = SimpleNamespace(rows=[], checkpoint=tmp_path, progress=SimpleNamespace(
+        step=1, generated_tokens=5, read_tokens=7))  # fmt: skip
+    monkeypatch.setattr(methods, "under", lambda recipe, task: task)
+    monkeypatch.setattr(methods, "warm_scores", lambda *given: scores)
+    monkeypatch.setattr(methods, "scores_of", lambda *given: scores)
+    monkeypatch.setattr(methods, "train", lambda *given, **how: done)
+    row = methods.new_row(task, "grpo-0", ["tiny-grpo"], tmp_path)
+    assert (row["em"], row["em_by_question"]) == (0.5, {"a": 1.0, "b": 0.0})
+
+
 def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import masked_warm_start
@@ -418,6 +476,11 @@ def test_the_contrast_of_warm_starts_by_hand(monkeypatch):
     rows = [{"arm": arm, "seed": n, "warm em": own} for arm, values in em.items() for n, own in enumerate(values, 1)]
     found = masked_warm_start.contrast(rows, "warm")
     assert found["difference"] == pytest.approx(0.1) and found["verdict"] == "masked wins"
+    whole = [
+        row | {"warm em_by_question": {f"q{n}": float(n < 10 * row["warm em"]) for n in range(10)}} for row in rows
+    ]
+    found = masked_warm_start.contrast(whole, "warm")
+    assert found["verdict"] == "not resolved" and found["low"] == 0  # one question of ten makes all of it
     worse = [row | {"warm em": 1 - row["warm em"]} for row in rows]
     assert masked_warm_start.contrast(worse, "warm")["verdict"] == "plain wins"
     rows[0]["warm em"] = 0.1

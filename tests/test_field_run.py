@@ -1,8 +1,10 @@
 """The field run's logic on rows made by hand: rates, tables, verdicts, and what a stop leaves behind."""
 
+import dataclasses
 import importlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from scipy.stats import ttest_1samp
 from test_benchmarks import script
 
 from searchgym.errors import EngineLostError, TrainingError, UsageError
+from searchgym.eval import two_way_ci
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import train
@@ -54,8 +57,15 @@ def test_the_plan_is_what_the_protocol_says(field):
         assert len(plan.rates) == 3 and plan.seeds == field.SEEDS[: len(plan.seeds)]
         assert (len(plan.seeds) == 5) == (plan.role == "beside")
     roles = [plan.role for plan in field.ARMS.values()]
-    wanted = {"method": 6, "control": 2, "intervention": 7, "beside": 2, "baseline": 3}
+    wanted = {"method": 6, "control": 2, "intervention": 8, "beside": 2, "baseline": 3}
     assert {role: roles.count(role) for role in wanted} == wanted
+
+
+def test_the_control_of_branches_is_the_same_training_without_shared_calls(field):
+    made = [field.values_of(arm, 1e-3, 0, 9, []) for arm in ("tree", "undivided-first-twice")]
+    tree, control = (load_recipe(values[0], values[1:]) for values in made)
+    assert control == dataclasses.replace(tree, advantage=dataclasses.replace(tree.advantage, shared=False))
+    assert field.ARMS["undivided-first-twice"].rate_of == "tree"
 
 
 def test_arms_differ_from_their_baseline_in_credit_alone(field):
@@ -96,7 +106,7 @@ def test_the_rate_that_collapses_is_the_lowest_that_does(field, tmp_path):
 def test_contrasts_by_hand(field):
     rows = rows_of(field, vpr=0.05, oracle=0.1, tree=-0.05, permuted=-0.1)
     found = {made["contrast"]: made for made in field.contrasts(rows)}
-    assert len(found) == 25
+    assert len(found) == 27
     vpr = found["vpr:grpo"]
     differences = [0.05 + 0.002 * (seed % 2) for seed in range(10)]
     assert vpr["difference"] == pytest.approx(0.051) and vpr["seeds"] == "10 of 10"
@@ -109,6 +119,24 @@ def test_contrasts_by_hand(field):
     assert found["oracle:grpo"]["p_holm"] is None
     assert found["tree:grpo-undivided"]["verdict"] == "does not win"  # beside Holm's six, though of a method
     assert found["tree:grpo-undivided"]["p_holm"] is None
+    assert found["tree:undivided-first-twice"]["verdict"] == "does not win"
+
+
+def test_contrasts_count_the_questions_too(field, monkeypatch):
+    """One question of two makes the whole difference, in every seed: with other questions it might not be there."""
+    monkeypatch.setattr(sys.modules["methods"], "two_way_ci", partial(two_way_ci, resamples=100))
+    rows = rows_of(field)
+    for (arm, _), own in rows.items():
+        ems = {"q0": 1.0, "q1": float(arm in ("vpr", "oracle"))}
+        own |= {"em": sum(ems.values()) / 2, "em_by_question": ems}
+    found = {made["contrast"]: made for made in field.contrasts(rows)}
+    vpr = found["vpr:grpo"]
+    assert (vpr["difference"], vpr["low"], vpr["high"], vpr["over"]) == (0.5, 0.0, 1.0, "seeds and questions")
+    assert vpr["verdict"] == "not resolved"
+    assert found["oracle:grpo"]["verdict"] == "does not win, WRONG"
+    del rows["vpr", 3]["em_by_question"]  # a row that was recorded without
+    found = {made["contrast"]: made for made in field.contrasts(rows)}
+    assert found["vpr:grpo"]["over"] == "seeds" and found["oracle:grpo"]["over"] == "seeds and questions"
 
 
 def test_controls_that_fail_say_so(field):
@@ -147,7 +175,7 @@ def test_fewer_seeds_than_planned_give_no_verdict(field):
     assert found["oracle:grpo"]["verdict"] == "wins, as it must"  # a control with all its seeds is judged
     table = {made["arm"]: made for made in field.table(rows)}
     assert (table["vpr"]["seeds"], table["ppo"]["seeds"]) == ("9 of 10", "5 of 5")
-    assert "189 of 190 planned trainings" in field.notes(rows)[0]
+    assert "199 of 200 planned trainings" in field.notes(rows)[0]
     few = {key: own for key, own in rows.items() if key == ("grpo", 3)}
     assert field.contrasts(few) == [] and len(field.table(few)) == 1
 
@@ -233,6 +261,7 @@ def test_a_training_that_cannot_go_on_counts_as_nothing_right(field, tmp_path, m
     field.trained(task, "llds-0", values, tmp_path, kept)
     (made,) = field.Recorded(tmp_path / "rows.jsonl", {}).rows.values()
     assert (made["em"], made["steps"], made["read"], made["minutes"], made["lr"]) == (0.0, 3, 70, 1.0, 1e-2)
+    assert made["em_by_question"] == {question.id: 0.0 for question in task.questions}
     assert made["ended"] == "the loss is nan" and field.fell(made) and set(made["by_hops"].values()) == {0.0}
     assert field.known("llds-0", tmp_path, field.Recorded(None, {})) == made
 
@@ -265,6 +294,7 @@ def test_what_arms_would_change_in_a_recorded_training(tmp_path):
     rows = {made["arm"]: made for made in json.loads(found.stdout)["results"]}
     arms = ["grpo", "stratified", "vpr", "evidence", "tree", "oracle", "permuted"]
     arms += ["oracle-balanced", "oracle-third", "oracle-undivided", "vpr-balanced", "grpo-undivided"]
+    arms += ["undivided-first-twice"]
     assert list(rows) == arms and (rows["grpo"]["changed"], rows["grpo"]["by"]) == (0, 0)
     saved = SavedRun.read(tmp_path / "run")
     assert {made["calls"] for made in rows.values()} == {sum(len(e.calls) for e in saved.episodes.values())}

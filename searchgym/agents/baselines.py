@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from searchgym.agents.base import EpisodeIO, documents
-from searchgym.agents.jade import read_answer
+from searchgym.agents.jade import MOST_ANSWER, read_answer
 from searchgym.agents.parsing import first_line
 from searchgym.records import Answer, Hit, Question, Search
 
@@ -72,9 +72,11 @@ class IRCoT:
         await answer_from(question, tuple(pages.values())[: self.max_passages], self.passage_words, io)
 
 
-async def answer_from(question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO) -> None:
-    """Has the generator answer a question from pages and gives its answer."""
+async def answer_from(
+    question: Question, hits: tuple[Hit, ...], passage_words: int, io: EpisodeIO, most: int = MOST_ANSWER
+) -> None:
+    """Has the generator answer a question from pages, in at most so many words to be legal, and gives its answer."""
     reply = await io.generate("generator", question=question.text, documents=documents(hits, passage_words) or "none")
-    parsed = read_answer(reply.text)
+    parsed = read_answer(reply.text, most)
     reply.call.legal, reply.call.answer = parsed.legal, parsed.value
     await io.step(Answer(parsed.value))

@@ -93,14 +93,14 @@ def read_selection(text: str, count: int) -> Parsed[list[int]]:
     return Parsed(numbers if legal else list(range(count)), legal)
 
 
-def read_answer(text: str) -> Parsed[str]:
+def read_answer(text: str, most: int = MOST_ANSWER) -> Parsed[str]:
     """Parses ``<answer>..</answer>``.
 
-    Legal: this tag with at most 40 words, and nothing else. Fallback: the whole text.
+    Legal: this tag with at most so many words, 40 in JADE, and nothing else. Fallback: the whole text.
     """
     text = said(text)
     answer = only_tag(text, "answer")
-    if answer is None or words(answer) > MOST_ANSWER:
+    if answer is None or words(answer) > most:
         return Parsed(text, False)
     return Parsed(answer, True)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Final
+
+import numpy as np
 
 from searchgym import scoring
 from searchgym.envs.core import State
@@ -17,6 +19,8 @@ from searchgym.records import Question
 
 Reward = Callable[[State], float]
 """Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Largest size of a reward, 3.4e38: samples hold float32, and sums of larger ones may not be finite."""
 
 
 def payable(state: State) -> str | None:
@@ -111,21 +115,40 @@ def get_reward(reward: str | Reward) -> Reward:
     return function
 
 
+def finite_number(value: object) -> float | None:
+    """Returns a value that a user's function returned as a float; None if it is no number that a reward can be.
+
+    That is a real number of at most `LARGEST` either way, NumPy's and arrays without dimensions among them; no text,
+    no truth value, not NaN.
+    """
+    if getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]  # what has a shape has this
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # of an integer
+        return None
+    return number if abs(number) <= LARGEST else None
+
+
 def checked_reward(reward: Reward, state: State) -> float:
-    """Calls a reward function and checks that it returns a finite number.
+    """Calls a reward function and checks that it returns a finite number (`finite_number`).
 
     Raises:
         RewardError: The function raised, or returned something else; the message names the question.
     """
     name = reward_name(reward)
     try:
-        value = float(reward(state))
+        returned = reward(state)
     except Exception as error:
         raise RewardError(
             f"reward {name} raised {type(error).__name__} on question {state.question.id!r}: {error}"
         ) from error
-    if not math.isfinite(value):
-        raise RewardError(f"reward {name} returned {value} on question {state.question.id!r}: expected a finite number")
+    value = finite_number(returned)
+    if value is None:
+        got = f"reward {name} returned {returned!r:.60} on question {state.question.id!r}"
+        raise RewardError(f"{got}: expected a finite number, of at most {LARGEST:.2g} either way")
     return value
 
 

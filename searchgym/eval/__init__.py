@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from searchgym.eval.ceilings import add_ceilings
     from searchgym.eval.compare import check_comparable, difference
     from searchgym.eval.contamination import find_copies, measure_contamination
-    from searchgym.eval.intervals import bootstrap_ci, t_interval
+    from searchgym.eval.intervals import bootstrap_ci, t_interval, two_way_ci
     from searchgym.eval.retrieval import evaluate_run, qrels_from_questions, read_qrels, read_run, retrieve_run
     from searchgym.eval.runner import EvalOptions, evaluate
     from searchgym.eval.scores import Scores, score_episodes
@@ -30,6 +30,7 @@ __all__ = [
     "retrieve_run",
     "score_episodes",
     "t_interval",
+    "two_way_ci",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -38,7 +39,7 @@ __getattr__, __dir__ = lazy(
         "ceilings": "add_ceilings",
         "compare": "check_comparable difference",
         "contamination": "find_copies measure_contamination",
-        "intervals": "bootstrap_ci t_interval",
+        "intervals": "bootstrap_ci t_interval two_way_ci",
         "retrieval": "evaluate_run qrels_from_questions read_qrels read_run retrieve_run",
         "runner": "EvalOptions evaluate",
         "scores": "Scores score_episodes",

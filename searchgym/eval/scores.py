@@ -104,7 +104,7 @@ def summarise(scored: Scored) -> Scores:
         if (values := scored.official(name)) is not None:
             scores[f"{name}_ci95"] = bootstrap_ci(values)
     for name, by_question in (*_columns(scored).items(), *_pass_at(scored)):
-        scores[name] = None if by_question is None else float(np.mean(by_question))
+        scores[name] = None if by_question is None else _mean(name, by_question)
         if by_question is not None:
             scores[f"{name}_ci95"] = bootstrap_ci(by_question)
     if (found := awareness(ordered, task.by_id)) is not None:
@@ -123,6 +123,21 @@ def summarise(scored: Scored) -> Scores:
     unfounded = sum(found_of(e, scored.golds[e.question_id]) == "none" for e in right)
     scores["right_without_evidence"] = unfounded / len(right) if right else None
     return scores | explain(ordered, scored.rows, task.by_id, task.rules.protocol, scored.golds)
+
+
+def _mean(name: str, values: Sequence[float]) -> float:
+    """Returns the mean of a metric over questions.
+
+    Raises:
+        ScoringError: It is not finite, as of rewards of 1e308 in a file from elsewhere: JSON has no such number.
+    """
+    with np.errstate(over="ignore"):
+        mean = float(np.mean(values))
+    if not math.isfinite(mean):
+        raise ScoringError(
+            f"{name}: the mean over {len(values)} questions is {mean}: a value is too large to be counted"
+        )
+    return mean
 
 
 def _official(scored: Scored) -> Row:

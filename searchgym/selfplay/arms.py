@@ -77,13 +77,13 @@ def hardness(rates: Iterable[float]) -> Floats:
 
 
 class ArmPolicy:
-    """A softmax policy over arms that learns from the rewards of questions, and forgets.
+    """A softmax over the mean advantages of arms, which forgets (a bandit with Boltzmann exploration).
 
-    A batch's advantages are rewards less their mean, over their deviation (REINFORCE++, arXiv 2501.03262: the batch is
-    the baseline). A natural-gradient step of a softmax over arms moves each arm's logit by its advantage; here the
-    logit is the mean advantage of the arm, with weights that decay by `ProposerOptions.decay` per step, shrunk towards
-    that of the arm's shape as if by `ProposerOptions.prior` more questions, and the shape's towards 0. The logits are
-    divided by a temperature, which rises until the entropy is `ProposerOptions.min_entropy` of that of even draws.
+    A question's advantage is its reward less the batch's mean, over the batch's deviation. An arm's value is the mean
+    of its advantages, with weights that decay by `ProposerOptions.decay` per step, shrunk towards that of the arm's
+    shape as if by `ProposerOptions.prior` more questions, and the shape's towards 0. Values are divided by a
+    temperature, which rises until the entropy is `ProposerOptions.min_entropy` of that of even draws. Nothing is added
+    up over steps, as a policy gradient would: however often an arm is the better one, its value stays a mean.
 
     Args:
         arms: Kinds of questions, each once.

@@ -24,7 +24,7 @@ LENGTHS: Final = (10, 1000)
 """Least and most characters of a question."""
 LEAST_WORDS: Final = 10
 NOISE: Final = 4
-"""Searches of other proposals whose pages are mixed in for verification."""
+"""Other proposals whose pages, all that each read, are mixed in for verification."""
 
 
 def asked_for(answer: str, searches: int, examples: Sequence[str] = (), id: str = "") -> Question:
@@ -88,15 +88,22 @@ def judged(
         tasks: Task of each episode; see `asked_for`.
         episodes: Episodes of a batch, in which questions were written.
         judge: Answers the questions from pages.
-        rng: Draws and shuffles the pages.
-        noise: Searches of other episodes whose pages are mixed in.
+        rng: Draws and shuffles the episodes whose pages the judge sees.
+        noise: Other episodes whose pages are mixed in, all that each read.
     """
     judge = judge if isinstance(judge, Checked) else Checked(judge)
-    return [_judged(place, tasks, episodes, judge, rng, noise) for place in range(len(episodes))]
+    read = [_read(episode) for episode in episodes]
+    return [_judged(place, tasks, episodes, read, judge, rng, noise) for place in range(len(episodes))]
 
 
 def _judged(
-    place: int, tasks: Sequence[Question], episodes: Sequence[Episode], judge: Judge, rng: random.Random, noise: int
+    place: int,
+    tasks: Sequence[Question],
+    episodes: Sequence[Episode],
+    read: Sequence[str],
+    judge: Judge,
+    rng: random.Random,
+    noise: int,
 ) -> Verdict:
     """Returns the verdict for one episode of a batch."""
     task, episode = tasks[place], episodes[place]
@@ -104,8 +111,8 @@ def _judged(
     reason = refusal(text, task.answers[0], episode.searches)
     if text is None or reason is not None:
         return Verdict(None, reason or "no question")
-    others = [search for n, other in enumerate(episodes) if n != place for search in other.searches if search.hits]
-    pages = [_read(search) for search in (*episode.searches, *rng.sample(others, min(noise, len(others))))]
+    others = [pages for pages in read if pages not in ("", read[place])]
+    pages = [read[place], *rng.sample(others, min(noise, len(others)))]
     rng.shuffle(pages)
     try:
         right = judge.verify(text, task.answers[0], pages)
@@ -119,6 +126,6 @@ def _judged(
     return Verdict(Proposal(question, episode=episode), "")
 
 
-def _read(search: Searched) -> str:
-    """Returns the pages that a search found, as one text."""
-    return "\n".join(f"{hit.passage.title}: {hit.passage.text}" for hit in search.hits)
+def _read(episode: Episode) -> str:
+    """Returns the pages that an episode's searches found, as one text."""
+    return "\n".join(f"{hit.passage.title}: {hit.passage.text}" for search in episode.searches for hit in search.hits)

@@ -14,17 +14,22 @@ from searchgym.records import Hit, Question, Search
 
 MOST_QUERIES: Final = 4
 """Maximum number of sub-questions (the paper's)."""
+MOST_CHARACTERS: Final = 300
+"""Maximum number of characters of all sub-questions."""
+MOST_WORDS: Final = 30
+"""Maximum number of words of an answer."""
 
 
 def read_queries(text: str, question: str) -> Parsed[list[str]]:
-    """Parses sub-questions to search for, ``<q1>..</q1><q2>..</q2>``, at most four.
+    """Parses sub-questions to search for, ``<q1>..</q1><q2>..</q2>``, at most four and 300 characters together.
 
     Legal: only these tags, numbered from 1 in order, none empty, none twice; the question itself is allowed. Fallback:
     the first four that can be parsed; the question if there is none.
     """
     parsed = read_parts(text, "")
     parts = [part for part in parsed.value if part]
-    return Parsed(parts[:MOST_QUERIES] or [question], parsed.legal and len(parts) <= MOST_QUERIES)
+    short = len(parts) <= MOST_QUERIES and sum(map(len, parts)) <= MOST_CHARACTERS
+    return Parsed(parts[:MOST_QUERIES] or [question], parsed.legal and short)
 
 
 class MmoaRag:
@@ -32,10 +37,14 @@ class MmoaRag:
 
     Each sub-question is searched for in a turn of its own, as far as the turns reach; the pages are taken in turns from
     the hits of each. All roles get the answer's score (``outcome``) and their own penalty (``format``): the rewriter
-    for more than four sub-questions, the selector for a page twice or one that is not there, the generator for an
-    answer of more than 40 words, and each for any other text.
+    -0.5 for more than four sub-questions or 300 characters, the selector -1 for a page twice or one that is not there,
+    the generator -1 for an answer of more than 30 words, and each for any other text.
 
-    Source: the paper and its reviews; the penalties in the card are ours.
+    Source: the paper and its released code (chenyiqun/MMOA-RAG at aa1106d, ``trainer_qr_s_g.py``), whose penalties
+    these are. Deviations: there a line is a sub-question and a whole text an answer, so that no text is illegal for its
+    form but a selector's; five to eight sub-questions are cut to four before the penalty counts them, and for more the
+    question takes their place, so that their number never costs anything; an empty selection costs nothing; and the
+    ten pages are 5 and 5, 4, 3 and 3, or 3, 3, 2 and 2 of each sub-question in turn.
 
     Args:
         max_passages: Maximum number of pages that the selector sees.
@@ -61,7 +70,7 @@ class MmoaRag:
             pages = documents(hits, self.passage_words, "Document", first=0)
             reply = await io.generate("selector", question=question.text, documents=pages)
             hits = [hits[number] for number in taken(reply, read_selection(reply.text, len(hits)))]
-        await answer_from(question, tuple(hits), self.passage_words, io)
+        await answer_from(question, tuple(hits), self.passage_words, io, MOST_WORDS)
 
 
 def in_turns(lists: Sequence[Sequence[Hit]]) -> list[Hit]:

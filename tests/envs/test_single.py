@@ -3,8 +3,10 @@ import gzip
 import json
 import math
 import threading
+from fractions import Fraction
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 from support import CARD, QUESTIONS, FailingRetriever, TitleRetriever
@@ -101,14 +103,29 @@ def test_rewards_by_name_callable_and_module():
     assert answer(make(reward="test_single:half"), "x") == 0.5
 
 
+@pytest.mark.parametrize("half", [0.5, np.float32(0.5), np.array(0.5), Fraction(1, 2)])
+def test_any_real_number_is_a_reward(half):
+    reward = answer(make(reward=lambda state: half), "x")
+    assert reward == 0.5 and type(reward) is float
+    assert answer(make(reward=lambda state: 2), "x") == 2.0
+
+
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
         (lambda state: math.nan, "returned nan on question 'q0'"),
         (lambda state: math.inf, "returned inf"),
         (lambda state: 1 / 0, "raised ZeroDivisionError on question 'q0'"),
-        (lambda state: None, "raised TypeError"),
-        (lambda state: "high", "raised ValueError"),
+        (lambda state: None, "returned None on question 'q0': expected a finite number"),
+        (lambda state: "high", "returned 'high' on question 'q0': expected a finite number"),
+        (lambda state: "0.5", "returned '0.5' on"),
+        (lambda state: True, "returned True on"),
+        (lambda state: np.bool_(True), "returned .*True"),
+        (lambda state: 1j, "returned 1j"),
+        (lambda state: [0.5], r"returned \[0.5\]"),
+        (lambda state: np.array([0.5]), "returned array"),
+        (lambda state: 1e308, "returned 1e.308 on question 'q0': expected a finite number"),
+        (lambda state: 10**400, "returned 10000"),
     ],
 )
 def test_a_bad_reward_is_an_error_and_the_episode_can_go_on(reward, message):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from searchgym.eval import intervals
-from searchgym.eval.intervals import bootstrap_ci, t_interval
+from searchgym.eval.intervals import bootstrap_ci, t_interval, two_way_ci
 
 
 def test_equal_values_have_no_width():
@@ -37,3 +37,28 @@ def test_resampling_in_blocks_gives_the_bits_of_resampling_one_by_one(monkeypatc
     means = [values[rng.integers(333, size=333)].mean() for _ in range(1000)]
     monkeypatch.setattr(intervals, "BLOCK", block)
     assert bootstrap_ci(values) == [float(bound) for bound in np.quantile(means, (0.025, 0.975))]
+
+
+def test_the_two_way_interval_has_both_variances():
+    """Values that are a seed's part plus a question's: the variance of their mean is the sum of two, each over n."""
+    rng = np.random.default_rng(5)
+    seeds, questions = rng.normal(0, 0.02, 20), rng.normal(0.03, 0.4, 200)
+    low, high = two_way_ci(seeds[:, None] + questions, resamples=4000)
+    half = 1.96 * np.sqrt(seeds.var() / 20 + questions.var() / 200)
+    mean = seeds.mean() + questions.mean()
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=half * 0.06)
+
+
+def test_the_two_way_interval_of_seeds_that_agree_is_that_of_the_questions():
+    """Student's t over the seeds has no width there, whatever other questions would give."""
+    questions = np.random.default_rng(6).normal(0.0, 0.5, 100)
+    same = np.tile(questions, (5, 1))
+    assert t_interval(same.mean(1)) == pytest.approx((questions.mean(), questions.mean()))
+    low, high = two_way_ci(same, resamples=4000)
+    assert high - low == pytest.approx(2 * 1.96 * questions.std() / 10, rel=0.06)
+
+
+def test_the_two_way_interval_is_no_narrower_than_students_t():
+    by_seed = np.array([0.1, 0.2, 0.3])
+    low, high = two_way_ci(np.tile(by_seed[:, None], (1, 50)), resamples=500)
+    assert (low, high) == pytest.approx(t_interval(by_seed))

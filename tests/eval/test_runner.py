@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -159,6 +160,22 @@ def test_retriever_errors_are_counted_and_tried_again(tmp_path):
         tmp_path / "run", SaysGamma(), task(retriever=type("FailingRetriever", (TitleRetriever,), {})()), resume=True
     )
     assert (healed["n"], healed["retriever_errors"], healed["em"]) == (3, 0, pytest.approx(1 / 3))
+
+
+def test_a_reward_whose_sum_overflows_ends_no_run_with_infinity(tmp_path):
+    """1e308 twice has no mean; in JSON it would be ``Infinity``, which is none."""
+    with pytest.raises(RewardError, match=r"returned 1e\+308 on question"):
+        run(tmp_path / "run", SaysGamma(), task(reward=lambda state: 1e308))
+    assert not (tmp_path / "run" / "scores.json").exists()
+    large = run(tmp_path / "large", SaysGamma(), task(reward=lambda state: 3e38))
+    assert large["reward"] == pytest.approx(3e38) and "Infinity" not in (tmp_path / "large" / "scores.json").read_text()
+
+
+def test_episodes_of_elsewhere_whose_sum_overflows_are_no_scores(tmp_path):
+    run(tmp_path / "run", SaysGamma(), task())
+    episodes = [dataclasses.replace(e, reward=1e308) for e in read_episodes(tmp_path / "run" / "episodes.jsonl")]
+    with pytest.raises(ScoringError, match="reward: the mean over 3 questions is inf"):
+        score_episodes(task(), episodes)
 
 
 def test_a_bad_reward_stops_the_run_and_keeps_what_was_done(tmp_path):

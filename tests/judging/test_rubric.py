@@ -189,6 +189,31 @@ def test_points_add_up_over_tournaments():
     assert scores == pytest.approx([0, 1 / 3, 1], abs=0.08)
 
 
+class MostlyOne(Order):
+    """A judge that prefers 1 to 2 in three of four matches."""
+
+    def __init__(self):
+        self.matches = 0
+
+    def better(self, question, answers, criteria):
+        self.matches += 1
+        wanted = "1" if self.matches % 4 else "2"
+        return answers.index(wanted)
+
+
+def test_scores_lie_between_the_fewest_points_and_the_most():
+    """Of four matches one answer wins three: it is not worth 3/3 and the other 1/3, but 1 and 0."""
+    assert plays(["1", "2"], 4, judge=Checked(MostlyOne())).scores == [1, 0]
+    assert plays(["1", "2"], 8, judge=Checked(MostlyOne())).scores == [1, 0]
+
+    class Turns(MostlyOne):
+        def better(self, question, answers, criteria):
+            self.matches += 1
+            return answers.index("12"[self.matches % 2])
+
+    assert plays(["1", "2"], 4, judge=Checked(Turns())).scores == [0.5, 0.5]  # two points each
+
+
 def test_equal_answers_are_not_compared():
     played = plays(["2", "2 ", "2"], 3)
     assert played.scores == [0.5, 0.5, 0.5] and played.decided == 0

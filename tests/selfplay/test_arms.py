@@ -57,6 +57,21 @@ def test_what_was_learnt_is_forgotten():
     assert made.values([BORN]) == pytest.approx([(-0.5 + shape) / 2.5])
 
 
+def test_values_are_means_which_do_not_grow_with_the_steps():
+    """A policy gradient adds up what it sees; a mean of advantages of 1 and -1 stays below 1, with its decayed weight.
+
+    After many steps an arm of 8 questions a step has a weight of 8 / (1 - 0.9) = 80.
+    """
+    made, seen = policy(arms="relations", prior=2.0, decay=0.9), []
+    for _ in range(400):
+        made.learn([BORN, SINGLE] * 8, np.array([1.0, 0.0] * 8))
+        seen.append(float(made.values([BORN])[0]))
+    shape = 80 / (80 + 2)
+    limit = (80 + 2 * shape) / (80 + 2)
+    assert seen[-1] == pytest.approx(limit) and max(seen) <= limit + 1e-9
+    assert limit / ProposerOptions().temperature == pytest.approx(4.0, abs=0.01)  # the logit
+
+
 def test_pass_rates_that_are_not_known_count_for_nothing():
     made = policy()
     made.learn([BORN, DIED, SINGLE], np.array([math.nan, 1.0, 0.0]))

@@ -16,7 +16,7 @@ from searchgym.errors import ModelError, ScoringError
 from searchgym.judging.models.judge import ModelJudge
 from searchgym.judging.rules import RuleJudge
 from searchgym.protocol import get_protocol
-from searchgym.records import Answer, Invalid, Passage, Search
+from searchgym.records import Answer, Hit, Invalid, Passage, Search, Searched
 from searchgym.rollout.api_sampler import ASSISTANT, MessageFormat, messages_of
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model
@@ -104,15 +104,30 @@ class Seen:
         return True
 
 
-def test_pages_of_other_proposals_are_mixed_in():
-    episodes = episodes_of(Ada=(["Zor", "Ulo Bel"], GOOD), Kim=KIM)
+def test_whole_trajectories_of_other_proposals_are_mixed_in():
+    """Four of those with pages, each as one text with the pages of all its searches, and none that is as its own."""
+    first, second = episodes_of(Ada=(["Zor", "Ulo Bel"], GOOD), Kim=KIM)
+
+    def found(*titles):
+        hits = [Hit(Passage(title, title, f"about {title}"), 1.0) for title in titles]
+        return replace(second, searches=[Searched(n, hit.passage.title, (hit,)) for n, hit in enumerate(hits, 1)])
+
+    unread = replace(second, searches=[Searched(1, "x", ()), Searched(2, "y", ())])
+    others = [found(f"A{n}", f"B{n}") for n in range(6)]
+    episodes = [first, *others, unread, replace(first, id="twin")]
     alone, mixed = Seen(), Seen()
-    judged(TASKS, episodes, alone, random.Random(0), noise=0)
-    judged(TASKS, episodes, mixed, random.Random(0), noise=4)
-    assert [len(pages) for pages in alone.pages] == [2, 2]
-    assert [len(pages) for pages in mixed.pages] == [4, 4]
-    assert sum("Kim Vos is a sailor" in page or "Rox is a city" in page for page in mixed.pages[0]) == 2
-    assert not any("Kim Vos is a sailor" in page or "Rox is a city" in page for page in alone.pages[0])
+    tasks = [TASKS[0], *[TASKS[1]] * 7, TASKS[0]]
+    judged(tasks, episodes, alone, random.Random(0), noise=0)
+    judged(tasks, episodes, mixed, random.Random(0), noise=4)
+    assert [len(pages) for pages in alone.pages] == [1] * 8  # the one that read nothing is refused before
+    hits = [hit.passage for search in first.searches for hit in search.hits]
+    assert alone.pages[0] == ["\n".join(f"{page.title}: {page.text}" for page in hits)]
+    assert [len(pages) for pages in mixed.pages] == [5] * 8
+    shown = mixed.pages[0]
+    assert shown.count(alone.pages[0][0]) == 1
+    whole = {f"A{n}: about A{n}\nB{n}: about B{n}" for n in range(6)}
+    assert len(whole & set(shown)) == 4
+    assert {tuple(pages).index(own[0]) for pages, own in zip(mixed.pages, alone.pages, strict=True)} != {0}  # shuffled
 
 
 # -- judges --------------------------------------------------------------------------------------------------------

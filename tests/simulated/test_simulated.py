@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -316,6 +317,44 @@ def test_pages_of_its_own_are_no_evidence():
 )
 def test_the_form_by_hand(texts, score):
     assert form_of(texts) == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>a<search>q</search><think>b</answer>",  # a thought that is not closed
+        "<think> x </answer>",  # two tags that open and close nothing
+        "<think>a</think><answer>x</think></answer>",
+        "<think>a<search>q</search></think><answer>x</answer>",  # a search within a thought
+        "<think>a</think></think><answer>x</answer>",
+        "<think>a</think><search>q<answer>x</answer>",
+        "<think>a</think></search>q<search><answer>x</answer>",  # closed before it is opened
+        "<think>a</think><search>q</answer><answer>x</answer>",
+        "<think>a</think><answer>x</answer><answer>y</answer>",
+        "<think>a</think><answer>x</answer><think>b</think></answer>",
+        "<think>a</think><information>p</information><answer>x</answer>",  # pages are the environment's to give
+        "<think>a</think><b class=c>d<answer>x</answer>",
+        "<think>a</think >b<answer>x</answer>",
+        "<think>a</think><search> </search><answer>x</answer>",
+        "<think>a</think><search>q\nr</search><answer>x</answer>",
+        "<think>your thoughts</think><answer>x</answer>",
+        "<think>a</think><search>your query</search><think>b</think><answer>x</answer>",
+        "<think>a</think><search>Your Query here</search><think>b</think><answer>x</answer>",
+        "<think>a</think><answer>your answer</answer>",
+        "<think>Search with <search>your query</search></think><answer>your answer</answer>",  # the prompt again
+    ],
+)
+def test_a_broken_form_scores_nothing(text):
+    assert form_of([text]) == 0
+    assert form_of([text[: len(text) // 2], text[len(text) // 2 :]]) == 0
+
+
+def test_placeholders_of_the_prompt_are_those_that_score_nothing():
+    """A model that copies what its instructions show has learnt nothing from them."""
+    shown = get_protocol("tags").instructions()
+    assert re.findall(r"<(\w+)>(your \w+)</", shown) == [("search", "your query"), ("answer", "your answer")]
+    kept = "<think>a</think><search>my query</search><think>b</think><answer>their answer</answer>"
+    assert form_of([kept]) == 1
 
 
 def test_the_form_is_a_credit_term():

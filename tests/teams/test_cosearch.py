@@ -241,6 +241,15 @@ def test_the_ranking_reward_by_hand():
     assert ranked((0, 1, 2), reward=0.6, ranking_of="hits") == pytest.approx([2 / 3 + 0.6])
 
 
+def test_a_quality_that_is_just_the_gate_does_not_pass_it():
+    """As the paper's r_rel <= gamma: only what lies above the gate gets the outcome, too."""
+    assert ranked((1, 3, 0), reward=0.6, ranking_gate=1.0) == [1.0]  # the best order there is
+    assert ranked((0, 2, 4), reward=0.6, ranking_gate=0.0) == [0.0]  # the worst
+    hits = ranked((0, 1, 2), reward=0.0, ranking_of="hits")
+    assert ranked((0, 1, 2), reward=0.6, ranking_of="hits", ranking_gate=hits[0]) == hits
+    assert ranked((0, 1, 2), reward=0.6, ranking_of="hits", ranking_gate=hits[0] - 1e-9) == [hits[0] + 0.6]
+
+
 def test_gold_pages_that_cannot_be_shown_cost_nothing():
     many = dataclasses.replace(GOLD, supporting_facts=tuple(SupportingFact(page, 0) for page in "ABCD"))
     assert ranked((3, 1, 0), question=many) == [1]

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run_team
 
+from searchgym.agents.base import load_agent
 from searchgym.records import Hit, Passage
 from searchgym.teams.mmoa import MOST_QUERIES, in_turns, read_queries
 
@@ -56,6 +57,26 @@ def test_a_planner_stops_at_the_last_turn_and_after_five_searches(turns, planner
 )
 def test_rewritten_queries(text, queries, legal):
     assert (read_queries(text, Q).value, read_queries(text, Q).legal) == (queries, legal)
+
+
+@pytest.mark.parametrize(("lengths", "legal"), [([300], True), ([301], False), ([150, 150], True), ([150, 151], False)])
+def test_sub_questions_of_more_than_300_characters_cost_the_rewriter(lengths, legal):
+    queries = [letter * length for letter, length in zip("ab", lengths, strict=False)]
+    parsed = read_queries("".join(f"<q{i}>{query}</q{i}>" for i, query in enumerate(queries, 1)), Q)
+    assert (parsed.value, parsed.legal) == (queries, legal)
+
+
+@pytest.mark.parametrize(("words", "legal"), [(1, True), (30, True), (31, False), (40, False), (41, False)])
+def test_an_answer_of_more_than_30_words_costs_the_generator_of_mmoa_alone(words, legal):
+    answer = f"<answer>{' '.join(['ja'] * words)}</answer>"
+    said = {"rewriter": ["<q1>a</q1>"], "selector": ["<id>Document0</id>"], "generator": [answer]}
+    assert run_team("mmoa-rag", said)[0].calls[-1].legal is legal
+    assert run_team("rag", {"generator": [answer]})[0].calls[-1].legal is (words <= 40)
+
+
+def test_the_penalties_of_mmoa_are_the_released_ones():
+    roles = load_agent("mmoa-rag").roles
+    assert {name: role.penalty for name, role in roles.items()} == {"rewriter": -0.5, "selector": -1, "generator": -1}
 
 
 PIECES = ["<q1>", "</q1>", "<q2>", "</q2>", "<q9>", "<think>", "</think>", "##", "a", "\x00", "\u0660", " ", "\n"]

@@ -125,15 +125,24 @@ def test_stratified_grpo_by_hand():
     assert (counts.strata, counts.lone) == (3, 1)
 
 
-def test_the_two_ends_of_the_blend():
-    only = AdvantageOptions(estimator="stratified", alpha=1.0, eps=0)
+@pytest.mark.parametrize("std", ["sample", "population"])
+def test_the_two_ends_of_the_blend(std):
+    """In a stratum the paper's variance is 1, over n, whatever the deviation of the whole group is taken over."""
+    only = AdvantageOptions(estimator="stratified", alpha=1.0, eps=0, std=std)
     within = stratified(SIX, COUNTS, only)
     for count in (1, 2):
         own = within[np.equal(COUNTS, count)]
-        assert (own.mean(), own.std(ddof=1)) == (pytest.approx(0, abs=1e-12), pytest.approx(1, rel=1e-12))
-    none = AdvantageOptions(estimator="stratified", alpha=0.0)
+        assert (own.mean(), own.std()) == (pytest.approx(0, abs=1e-12), pytest.approx(1, rel=1e-12))
+    assert within[:2].tolist() == [1, -1]  # two that differ
+    none = AdvantageOptions(estimator="stratified", alpha=0.0, std=std)
     assert stratified(SIX, COUNTS, none).tolist() == grpo(SIX, none).tolist()
-    assert stratified(SIX, np.full(6, 4), only).tolist() == grpo(SIX, only).tolist()
+    population = AdvantageOptions(eps=0, std="population")
+    assert stratified(SIX, np.full(6, 4), only).tolist() == grpo(SIX, population).tolist()
+
+
+def test_strata_are_not_divided_where_groups_are_not():
+    undivided = AdvantageOptions(estimator="stratified", alpha=1.0, std="none")
+    assert stratified(SIX, COUNTS, undivided)[:2].tolist() == [0.5, -0.5]
 
 
 def test_a_stratum_of_equal_rewards_is_exactly_zero():

@@ -1,6 +1,7 @@
 """Credit terms of single kinds of agents, each number worked by hand from the papers' rules."""
 
 import dataclasses
+import itertools
 
 import pytest
 from test_credit import team
@@ -55,19 +56,26 @@ def test_decomposition_looks_at_the_first_search(kind, turns, value):
     assert rows("decomposition", team(ONE, searches=[search(t) for t in turns]), kind=kind) == [[value]]
 
 
-def released_count(prompt_and_own, comparison):
-    """ParallelSearch's count reward as its code states it, of the tag's occurrences in prompt and response."""
-    n = prompt_and_own
-    return 0.35 - 0.35 * abs(n - 3) if comparison else 0.35 - 0.35 * abs(min(n, 4) - 4)
+@pytest.mark.parametrize(
+    ("kinds", "by_actions"),
+    [
+        (["comparison"], [0.0, 0.35, 0.0, -0.35, -0.7]),
+        ([None, "", "na", "single"], [0.0, 0.35, 0.0, -0.35, -0.7]),
+        (["bridge", "compositional", "inference", "bridge-comparison", "2hop"], [-0.35, 0.0, 0.35, 0.35, 0.35]),
+    ],
+)
+def test_search_count_by_hand_for_the_three_classes(kinds, by_actions):
+    """The release counts the tag in the prompt too, where it stands twice, and takes a question without a type apart.
 
-
-@pytest.mark.parametrize("kind", ["comparison", "bridge"])
-@pytest.mark.parametrize("actions", range(6))
-def test_search_count_is_the_released_one(kind, actions):
-    searches = [search(turn) for turn in range(1, actions + 1) for _ in range(2)]
-    ((value,),) = rows("search_count", team(ONE, searches=searches), kind=kind)
-    assert value == pytest.approx(released_count(actions + 2, kind == "comparison"))
-    assert (value == pytest.approx(0.35)) == (actions == 1 if kind == "comparison" else actions >= 2)
+    Its ``is_comp`` is 1 for a comparison, -1 for type ``na`` and 0 for others; what is not 0 is paid for one search.
+    """
+    for kind, (actions, wanted) in itertools.product(kinds, enumerate(by_actions)):
+        is_comp = 1 if kind == "comparison" else -1 if kind in (None, "", "na", "single") else 0
+        tags = actions + 2
+        released = 0.35 - 0.35 * (abs(tags - 3) if is_comp != 0 else abs(min(tags, 4) - 4))
+        assert wanted == pytest.approx(released)
+        searches = [search(turn) for turn in range(1, actions + 1) for _ in range(2)]
+        assert rows("search_count", team(ONE, searches=searches), kind=kind) == [[pytest.approx(wanted)]]
 
 
 def test_a_reward_of_an_episode_goes_to_the_last_call_of_each_sequence():

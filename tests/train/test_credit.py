@@ -276,9 +276,19 @@ def test_a_users_own_term_is_told_what_is_wrong_with_it():
     rows = credit("test_credit:mine", alpha=0.25).allocate(group)
     assert rows == [[0.5] * 10] * 2
     for wrong, said in [
-        (lambda group, context: [[0.0]], "1 rows for 2 episodes"),
-        (lambda group, context: [[0.0]] * 2, "10 finite numbers"),
+        (lambda group, context: [[0.0]], "credit wrong returned 1 rows for 2 episodes"),
+        (lambda group, context: [[0.0]] * 2, "credit wrong returned .* for episode q#0: expected 10 finite numbers"),
         (lambda group, context: [[float("nan")] * 10] * 2, "10 finite numbers"),
+        (lambda group, context: [["1"] * 10] * 2, "10 finite numbers"),
+        (lambda group, context: ["0123456789"] * 2, "10 finite numbers"),
+        (lambda group, context: [[True] * 10] * 2, "10 finite numbers"),
+        (lambda group, context: [[None] * 10] * 2, "10 finite numbers"),
+        (lambda group, context: [None] * 2, "10 finite numbers"),
+        (lambda group, context: [0.5] * 2, "10 finite numbers"),
+        (lambda group, context: [[1e308] * 10] * 2, "10 finite numbers"),
+        (lambda group, context: None, "credit wrong returned None for 2 episodes: expected a list of rows"),
+        (lambda group, context: 1.0, "credit wrong returned 1.0 for 2 episodes: expected a list of rows"),
+        (lambda group, context: "ab", "10 finite numbers"),
     ]:
         made = credit("outcome")
         made._terms = {"wrong": wrong}
@@ -286,6 +296,30 @@ def test_a_users_own_term_is_told_what_is_wrong_with_it():
             made.allocate(group)
     with pytest.raises(UnknownNameError, match="did you mean 'difference'"):
         get_term("diference")
+
+
+def test_rows_of_numpy_are_numbers_like_others():
+    made = credit("outcome")
+    made._terms = {"own": lambda group, context: np.full((len(group), 10), 0.5, np.float32)}
+    made._how = {"own": TermOptions()}
+    (row,) = made.allocate([team(MASK)])
+    assert row == [0.5] * 10 and all(type(value) is float for value in row)
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"one": 1.0, "other": 1.0}, r"credit one, other: call 0 of episode q#0 gets 6e\+38: expected a finite number"),
+        ({"one": 2.0, "other": 0.0}, r"credit one: call 0 of episode q#0 gets 6e\+38"),
+        ({"one": 1e300, "other": 1.0}, "credit one: call 0 of episode q#0 gets inf"),
+    ],
+)
+def test_a_sum_that_no_number_of_the_trainer_holds_is_an_error(weights, said):
+    made = credit("outcome")
+    made._terms = dict.fromkeys(weights, lambda group, context: [[3e38] * 10 for _ in group])
+    made._how = {name: TermOptions(weight=weight) for name, weight in weights.items()}
+    with pytest.raises(RewardError, match=said):
+        made.allocate([team(MASK)])
 
 
 def test_terms_add_up_in_any_order():

@@ -13,7 +13,7 @@ from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 from searchgym.errors import GuardError
 from searchgym.train.recipe.options import GuardOptions
 from searchgym.train.run.checkpoint import list_checkpoints
-from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards
+from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards, few_branches
 
 
 @pytest.mark.slow
@@ -82,10 +82,37 @@ def test_a_metric_must_be_out_of_range_for_some_steps_in_a_row(name):
     good, bad = (0.5, 2.0) if above else (2.0, 0.5)
     check_guards([{metric: bad}], options)
     check_guards([{metric: bad}, {metric: good}], options)
-    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2))
+    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2, **{name: None}))
     check_guards([{metric: bad}, {}], options)
     with pytest.raises(GuardError, match=rf"{metric} was {bad:g}, {bad:g} in the last steps, guard.{name} is 1"):
         check_guards([{metric: good}, {metric: bad}, {metric: bad}], options)
+
+
+def test_a_tree_without_branches_is_told_once():
+    def row(nodes, shared):
+        return {"groups/nodes": float(nodes), "groups/shared": float(shared)}
+
+    few = [row(40, 1), {}, row(40, 0), row(20, 2)]
+    assert few_branches(few[:3]) is None  # two steps had a tree
+    told = few_branches(few)
+    assert told is not None and "3 of 100 calls" in told and "whose first call counts twice" in told
+    assert few_branches([*few, row(40, 0)]) is None and few_branches([*few, {}]) is None
+    assert few_branches([*few[:3], row(20, 4)]) is None  # 5 of 100
+    assert few_branches([row(0, 0)] * 3) is None and few_branches([]) is None
+
+
+@pytest.mark.parametrize(("shared", "told"), [("true", 1), ("false", 0)])
+def test_a_training_by_branches_that_has_few_says_so(shared, told, tmp_path, capsys, monkeypatch):
+    """Here any share is few; a control that shares nothing on purpose is not warned."""
+    monkeypatch.setattr("searchgym.train.run.guards.FEW", 1.1)
+    recipe = toy_recipe(
+        steps=4,
+        advantage={"estimator": "tree", "shared": shared == "true"},
+        validation={"every": 0},
+        checkpoint={"every": 0},
+    )
+    toy_trainer(tmp_path / "run", recipe).run()
+    assert capsys.readouterr().err.count("shared by several attempts") == told
 
 
 def test_a_guard_stops_the_run_and_names_the_last_good_checkpoint(tmp_path):

@@ -56,6 +56,61 @@ def test_k3_is_an_unbiased_estimate_of_the_kl_and_never_negative():
     assert float((p * estimate).sum()) == pytest.approx(float((p * (p / q).log()).sum()), abs=1e-12)
 
 
+def test_k3_is_cut_at_ten_nats_and_has_no_gradient_there():
+    """As verl's ``low_var_kl``; without the cut one token 39 nats away counts 8.7e16, and one 99 away ends a run."""
+    logp = torch.tensor([-40.0, -100.0, -1.0, -2.0]).requires_grad_()
+    estimate = kl_k3(logp, torch.tensor([-1.0, -1.0, -100.0, -1.0]))
+    torch.testing.assert_close(estimate, torch.tensor([10.0, 10.0, 10.0, math.e - 2]))
+    estimate.sum().backward()
+    torch.testing.assert_close(logp.grad, torch.tensor([0.0, 0.0, 0.0, 1 - math.e]))
+    free = kl_k3(torch.tensor([-4.0, -1.0, -1000.0]), torch.tensor([-1.0, -40.0, -1.0]), cap=None)
+    torch.testing.assert_close(free, torch.tensor([math.exp(3) - 4, 38.0, math.exp(20) - 1000]))
+    assert kl_k3(torch.tensor(-4.0), torch.tensor(-1.0), cap=7.5).item() == 7.5
+
+
+FAR = [100.0, 1000.0, -1000.0]
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("dual", [None, 3.0])
+def test_a_ratio_that_overflows_is_clipped_like_any_other(far, dual):
+    advantage = torch.tensor([1.0, 0.0, -1.0])
+    log_ratio = torch.full((3,), far).requires_grad_()
+    loss = clipped_ratio_loss(log_ratio, advantage, 0.2, 0.2, dual)
+    beyond = dual or math.exp(20)  # without a bound of its own, a ratio where A < 0 is one of 20 nats
+    wanted = [-1.2, 0.0, beyond] if far > 0 else [0.0, 0.0, 0.8]
+    torch.testing.assert_close(loss, torch.tensor(wanted))
+    loss.sum().backward()
+    assert log_ratio.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("far", FAR)
+def test_no_statistic_of_a_far_policy_overflows(ratio, far):
+    """One token far from where it was sampled, and far from the reference: loss, gradient and metrics stay numbers."""
+    logp = torch.tensor([-1.0, -1.0]).requires_grad_()
+    old = torch.tensor([-1.0 - far, -1.0])
+    options = LossOptions(ratio=ratio, kl_coef=0.1, importance_cap=2.0, dual_clip=3.0)
+    sums = policy_sums(
+        logp, torch.zeros(2), old, torch.tensor([1.0, -1.0]), torch.ones(2), torch.tensor([-1.0 + far, -1.0]), options,
+        sampler_logp=torch.tensor([-1.0, -1.0 + far]), rows=[1, 1],
+    )  # fmt: skip
+    sums.loss.backward()
+    assert torch.isfinite(sums.loss) and torch.isfinite(logp.grad).all()
+    assert all(map(math.isfinite, sums.statistics.values())), sums.statistics
+    assert sums.statistics["ref_kl"] == 10.0
+    assert sums.statistics["clipped_high"] == (far > 0)
+
+
+def test_the_cap_of_k3_is_the_recipes():
+    arguments = (
+        torch.tensor([-4.0]), torch.zeros(1), torch.tensor([-4.0]), torch.zeros(1), torch.ones(1), torch.tensor([-1.0])
+    )  # fmt: skip
+    whole = math.exp(3) - 4
+    for options, kl in [({}, 10.0), ({"kl_cap": 12.0}, 12.0), ({"kl_cap": None}, whole), ({"kl_estimator": "k2"}, 4.5)]:
+        assert policy_sums(*arguments, LossOptions(kl_coef=1.0, **options)).loss.item() == pytest.approx(kl, rel=1e-6)
+
+
 def test_the_parts_of_the_policy_loss_add_up():
     logp = torch.tensor([-1.0, -2.0, -0.5]).requires_grad_()
     old, ref = torch.tensor([-1.5, -2.0, -0.1]), torch.tensor([-1.2, -1.0, -0.5])

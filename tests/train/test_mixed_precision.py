@@ -128,16 +128,33 @@ def test_a_gpu_takes_larger_batches_where_they_are_a_small_part_of_its_memory():
     assert most(1.0, 24 * 60_000.0, on_gpu=True) == 65_536 and most(1.0, 16 * 50_000.0, on_gpu=True) == 50_000
 
 
-def test_a_difference_ends_the_run_in_its_first_step():
-    options = GuardOptions()
-    check_guards([{"learner/sampler_difference": 0.02}], options)
+def test_a_difference_ends_the_run_once_it_stays():
+    """As any guard: one step above the bound, which `loss.importance_cap` corrects for, ends no run of days."""
+    options = GuardOptions(patience=3)
     for metric in ("learner/sampler_difference", "learner/writers/sampler_difference"):
-        with pytest.raises(
-            GuardError, match=f"{metric} is 0.0201 nats per token, guard.max_sampler_difference is 0.02"
-        ):
-            check_guards([{metric: 0.0201, "rollout/staleness": 0.0}], options)
-    check_guards([{"learner/sampler_difference": 0.5, "rollout/staleness": 1.0}], options)
-    check_guards([{"learner/sampler_difference": 0.5}], GuardOptions(max_sampler_difference=None))
+        above, below = ({metric: value, "rollout/staleness": 0.0} for value in (0.0201, 0.02))
+        check_guards([above], options)
+        check_guards([above, above], options)
+        check_guards([above, above, below], options)
+        check_guards([above, above, {"rollout/staleness": 0.0}, above], options)  # a step that learnt nothing
+        check_guards([above, above, above | {"rollout/staleness": 1.0}], options)  # of older weights
+        said = (
+            f"{metric} was 0.0201, 0.0201, 0.0201 in the last steps, guard.max_sampler_difference is 0.02: .*selfcheck"
+        )
+        with pytest.raises(GuardError, match=said):
+            check_guards([below, above, above, above], options)
+    check_guards([{"learner/sampler_difference": 0.5}] * 3, GuardOptions(max_sampler_difference=None))
+
+
+def test_a_gross_difference_ends_the_run_in_its_first_step():
+    """Ten times the bound is another policy, whatever the patience: importance weights do not mend that."""
+    check_guards([{"learner/sampler_difference": 0.2}], GuardOptions())
+    with pytest.raises(
+        GuardError, match=r"sampler_difference was 0\.201 in .* is 0\.02 and ends a run at once at 10 times"
+    ):
+        check_guards([{"learner/sampler_difference": 0.201}], GuardOptions())
+    check_guards([{"learner/sampler_difference": 0.5, "rollout/staleness": 1.0}], GuardOptions())
+    check_guards([], GuardOptions())
 
 
 @pytest.mark.parametrize(

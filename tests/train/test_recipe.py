@@ -139,6 +139,11 @@ STRATIFIED = "advantage.estimator=stratified"
             [REINFORCE, "loss.ratio=sequence", "loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
             "loss.ratio sequence takes one advantage per sequence",
         ),
+        (
+            ["loss.kl_estimator=k2", "loss.kl_coef=0.1", "loss.kl_cap=5"],
+            "loss.kl_cap is 5.0: it cuts k3 alone, and loss.kl_estimator is k2",
+        ),
+        (["loss.kl_cap=0"], "loss.kl_cap is 0.0: expected above 0"),
         ([GAE, "advantage.gamma=1.1"], "advantage.gamma is 1.1: expected at most 1"),
         ([GAE, "rollout.resample=1"], "rollout.resample replaces groups without signal; gae has none"),
         ([GAE, "loss.ratio=sequence"], "loss.ratio sequence takes one advantage per sequence; gae has many"),
@@ -172,6 +177,7 @@ def test_combinations_that_cannot_work_are_refused(small, overrides, message):
         [STRATIFIED, "advantage.alpha=0.8"],
         ["loss.llds_coef=0.2", "optimizer.epochs=2"],
         ["loss.kl_in=reward", "loss.kl_estimator=k1", "loss.kl_coef=0.1"],
+        ["loss.kl_coef=0.1", "loss.kl_cap=null"],
         ["loss.reduction=constant", "loss.constant_length=100", "advantage.std=none"],
     ],
 )

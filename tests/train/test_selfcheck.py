@@ -22,9 +22,11 @@ from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
 from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import LossOptions
 from searchgym.train.run import draw
 from searchgym.train.run.assembly import Assembly
 from searchgym.train.selfcheck import run as module
+from searchgym.train.selfcheck import shadow
 from searchgym.train.selfcheck.findings import Check, Findings
 from searchgym.train.selfcheck.rewards import WRITTEN
 from searchgym.train.selfcheck.run import selfcheck
@@ -326,6 +328,23 @@ def test_kl_on_observations_too(where, monkeypatch, tmp_path, no_bandit, least):
         plus = np.float64(0.1)  # the k1 of the observations before a token
         monkeypatch.setattr(advantages, "k1_of", lambda s: (s.old_logp - s.ref_logp)[s.mask] + plus * (~s.mask).sum())
         assert failed(tmp_path, *least, *extra) == [ADVANTAGES]
+
+
+@pytest.mark.parametrize("options", [{}, {"dual_clip": 3.0}, {"kl_cap": None}, {"kl_cap": 2.0}])
+def test_the_losses_formulas_agree_far_from_the_sampler_and_the_reference(options):
+    """Of ratios and estimates that are cut: value and gradient."""
+    options = LossOptions(**options)
+    far = torch.tensor([-900.0, -25.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.5, 25.0, 900.0], dtype=torch.float64)
+    for value in (-1.0, 0.0, 1.0):
+        advantage = torch.full_like(far, value)
+        mine, theirs = (far.clone().requires_grad_() for _ in range(2))
+        one = torch.cat([shadow.clipped(mine, advantage, options), shadow.kl(mine, options)])
+        clipped = losses.clipped_ratio_loss(theirs, advantage, 0.2, 0.2, options.dual_clip)
+        other = torch.cat([clipped, losses.kl_k3(theirs, torch.zeros_like(far), options.kl_cap)])
+        torch.testing.assert_close(one, other)
+        one.sum().backward()
+        other.sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
 
 
 def test_stale_weights(monkeypatch, tmp_path, no_bandit, least):

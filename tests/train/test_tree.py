@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms import advantages
+from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.algorithms.tree import assign_tree, branch_rewards
 from searchgym.train.recipe.options import AdvantageOptions
+from searchgym.train.selfcheck import formulas
 
 TREE = AdvantageOptions(estimator="tree")
 
@@ -118,3 +120,36 @@ def test_without_common_beginnings_the_last_call_has_what_dr_grpo_gives():
     for one, other in zip(made, plain, strict=True):
         mine, theirs = one.advantage[one.mask], other.advantage[other.mask]
         assert mine[1] == pytest.approx(theirs[1]) and mine[0] == pytest.approx(2 * theirs[0])
+
+
+def test_four_attempts_that_share_nothing_have_undivided_outcomes_whose_first_call_counts_twice():
+    rows = branch_rewards([1, 0, 0, 0], [[bytes([10 * n + d]) for d in range(3)] for n in range(4)])
+    assert rows == [[1.5, 0.75, 0.75], *[[-0.5, -0.25, -0.25]] * 3]
+
+
+def test_the_control_takes_attempts_for_separate_however_alike_they_are():
+    """``shared: false`` is what the tree gives where nothing is shared: what is left to explain is the branches."""
+    samples = [sample("a", 1, 1, 2), sample("b", 0, 1, 3), sample("c", 0, 1, 3), sample("d", 1, 5)]
+    control = dataclasses.replace(TREE, shared=False)
+    made, counts = assign_tree(samples, control)
+    by_call = [[float(s.advantage[call.start]) for call in s.calls] for s in made]
+    assert by_call == [[1.0, 0.5], [-1.0, -0.5], [-1.0, -0.5], [1.0]]
+    assert (counts.nodes, counts.shared) == (7, 0)
+    again = formulas.group_advantages(samples, control, 0.0)
+    assert [row.tolist() for row in again] == by_call
+    branched, _ = assign_tree(samples, TREE)
+    assert [float(s.advantage[1]) for s in branched] != [row[0] for row in by_call]
+
+
+def test_what_stays_is_found_without_advantages_that_nobody_uses(monkeypatch):
+    samples = [sample("a", 1, 1, 2), sample("b", 0, 1, 3), sample("e", 1, 1, group="h"), sample("f", 1, 2, group="h")]
+    whole, counts = assign_tree(samples, TREE)
+
+    def refused(*given, **more):
+        raise AssertionError("advantages are computed")
+
+    monkeypatch.setattr(advantages, "group_advantages", refused)
+    again, same = assign_tree(samples, TREE)
+    assert [s.advantage.tolist() for s in again] == [s.advantage.tolist() for s in whole] and same == counts
+    assert (counts.groups, counts.zero_variance, counts.small) == (2, 1, 0)
+    assert groups_with_signal(samples, AdvantageOptions(normalise="role-turn")) == {"g"}

@@ -40,7 +40,14 @@ import numpy as np
 
 from searchgym.errors import DataError
 from searchgym.scoring.ranking import alike
-from searchgym.train.algorithms.estimators import Floats, GroupCounts, group_advantages, group_fates, members_of, whiten
+from searchgym.train.algorithms.estimators import (
+    Floats,
+    GroupCounts,
+    group_advantages,
+    group_fates,
+    members_of,
+    whiten,
+)
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.options import AdvantageOptions
 
@@ -112,9 +119,30 @@ def assign_advantages(
 def groups_with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str]:
     """Returns the keys of the groups that are large enough and whose rewards differ; see `assign_advantages`."""
     units = _units(samples, options, [_to_go(sample, 0.0) for sample in samples])
-    _, fates, _ = _compare(units, options)
-    with_signal = (unit for unit, fate in zip(units, fates, strict=True) if fate == "signal")
+    with_signal = (unit for unit, fate in zip(units, _fates(units, options)[1], strict=True) if fate == "signal")
     return {samples[i].group_uid or "" for unit in with_signal for i, _, _ in unit.tokens}
+
+
+def staying(samples: Sequence[Sample], options: AdvantageOptions) -> tuple[list[Sample], dict[str, str]]:
+    """Returns the samples that `assign_advantages` would keep in the batch, and the fate of each group (`group_fates`).
+
+    For comparisons of whole episodes, ``normalise: all``; see `assign_advantages` for the errors.
+    """
+    units = _units(samples, options, [_to_go(sample, 0.0) for sample in samples])
+    fates = group_fates(np.array([unit.reward for unit in units]), [unit.key for unit in units], options)
+    kept = [s for s in samples if fates[s.group_uid or ""] == "signal" or not options.drop_zero_variance]
+    return [s for s in kept if not (options.drop_overlong and s.overlong)], fates
+
+
+def _fates(units: Sequence[_Unit], options: AdvantageOptions) -> tuple[list[str], list[str]]:
+    """Returns each unit's fate in its group, and after units of too small a group went to the coarser one."""
+    rewards = np.array([unit.reward for unit in units])
+    by_key = group_fates(rewards, [unit.key for unit in units], options)
+    fine = [by_key[unit.key] for unit in units]
+    if "small" not in fine or options.normalise != "role-turn":
+        return fine, fine
+    coarse = group_fates(rewards, [unit.fallback for unit in units], options)
+    return fine, [coarse[unit.fallback] if fate == "small" else fate for unit, fate in zip(units, fine, strict=True)]
 
 
 def _compare(
@@ -127,17 +155,14 @@ def _compare(
     rewards, searches = np.array([unit.reward for unit in units]), [unit.searches for unit in units]
     penalties = np.array([unit.penalty for unit in units]) if with_penalties else None
 
-    def by(keys: Sequence[str]) -> tuple[Floats, list[str], GroupCounts]:
-        advantages, counts = group_advantages(rewards, keys, options, searches=searches, penalties=penalties)
-        fates = group_fates(rewards, keys, options)
-        return advantages, [fates[key] for key in keys], counts
+    def by(keys: Sequence[str]) -> tuple[Floats, GroupCounts]:
+        return group_advantages(rewards, keys, options, searches=searches, penalties=penalties)
 
-    advantages, fates, counts = by([unit.key for unit in units])
-    if "small" in fates and options.normalise == "role-turn":
-        coarse, coarse_fates, _ = by([unit.fallback for unit in units])
-        alone = np.array([fate == "small" for fate in fates])
-        advantages = np.where(alone, coarse, advantages)
-        fates = [wide if fate == "small" else fate for fate, wide in zip(fates, coarse_fates, strict=True)]
+    advantages, counts = by([unit.key for unit in units])
+    fine, fates = _fates(units, options)
+    if fine is not fates:
+        alone = np.array([fate == "small" for fate in fine])
+        advantages = np.where(alone, by([unit.fallback for unit in units])[0], advantages)
     return advantages, fates, counts
 
 

@@ -7,7 +7,8 @@ tokens of the whole batch (`whiten`). Forming groups and writing advantages onto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,12 +80,14 @@ def stratified(
 ) -> Floats:
     """Computes Stratified GRPO's advantages of one group, ``alpha A_SAN + (1 - alpha) A_GN``, (n,) float64.
 
-    ``A_SAN`` is `grpo` within the stratum, the episodes with the same number of searches; ``A_GN`` is `grpo` within the
-    group.
+    ``A_SAN`` is `grpo` within the stratum, the episodes with the same number of searches, with the deviation over n, so
+    that its variance there is 1; ``A_GN`` is `grpo` within the group, with the deviation that `std` says. Neither is
+    divided with ``std: none``.
 
-    Source: Stratified GRPO, arXiv 2510.06214. The paper leaves the advantage of a stratum of one episode open (0 or a
-    division by 0, depending on the deviation); here it falls back to ``A_SAN = A_GN``. A stratum of equal rewards has
-    ``A_SAN`` 0. The paper does not give its alpha. In groups of fewer than 8, most strata hold one or two episodes.
+    Source: Stratified GRPO, arXiv 2510.06214, which proves unit variance within strata. The paper leaves the advantage
+    of a stratum of one episode open (0 or a division by 0, depending on the deviation); here it falls back to
+    ``A_SAN = A_GN``. A stratum of equal rewards has ``A_SAN`` 0. The paper does not give its alpha. In groups of fewer
+    than 8, most strata hold one or two episodes.
 
     Args:
         returns: (n,) float64, one per episode of the group.
@@ -94,12 +97,13 @@ def stratified(
             the returns.
     """
     rewards = returns if rewards is None else rewards
+    over_n = options if options.std == "none" else dataclasses.replace(options, std="population")
     group = grpo(returns, options)
     within = group.copy()
     for count in np.unique(searches):
         stratum = searches == count
         if stratum.sum() > 1:
-            within[stratum] = 0.0 if equal(rewards[stratum]) else grpo(returns[stratum], options)
+            within[stratum] = 0.0 if equal(rewards[stratum]) else grpo(returns[stratum], over_n)
     return options.alpha * within + (1 - options.alpha) * group
 
 
@@ -169,9 +173,6 @@ def group_advantages(
         DataError: A reward that is not finite.
     """
     rewards = np.asarray(rewards, np.float64)
-    if not np.isfinite(rewards).all():
-        bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise DataError(f"reward {rewards[bad]} in group {groups[bad]!r}: a reward must be finite")
     returns = rewards if penalties is None else rewards - penalties
     counts = np.zeros(len(rewards), np.int64) if searches is None else np.asarray(searches, np.int64)
     advantages = np.zeros(len(rewards))
@@ -182,13 +183,25 @@ def group_advantages(
             advantages[indices] = _estimate(returns[indices], counts[indices], options, rewards[indices])
             _, sizes = np.unique(counts[indices], return_counts=True)
             strata, lone = strata + len(sizes), lone + int((sizes == 1).sum())
-    outcomes = list(fates.values())
     kinds = (strata, lone) if options.estimator == "stratified" else (None, None)
-    return advantages, GroupCounts(len(members), outcomes.count("small"), outcomes.count("zero_variance"), *kinds)
+    return advantages, counts_of(fates, *kinds)
+
+
+def counts_of(fates: Mapping[str, str], strata: int | None = None, lone: int | None = None) -> GroupCounts:
+    """Returns the counts of groups, given the fate of each; see `group_fates`."""
+    outcomes = list(fates.values())
+    return GroupCounts(len(fates), outcomes.count("small"), outcomes.count("zero_variance"), strata, lone)
 
 
 def group_fates(rewards: Floats, groups: Sequence[str], options: AdvantageOptions) -> dict[str, str]:
-    """Returns the fate of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`."""
+    """Returns the fate of each group by key: ``"signal"``, ``"small"`` or ``"zero_variance"``; see `GroupCounts`.
+
+    Raises:
+        DataError: A reward that is not finite.
+    """
+    if not np.isfinite(rewards).all():
+        bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        raise DataError(f"reward {rewards[bad]} in group {groups[bad]!r}: a reward must be finite")
     fates = {}
     for key, indices in members_of(groups).items():
         if len(indices) < options.min_group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,14 @@ from torch import Tensor
 
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
 from searchgym.train.recipe.options import KL, LossOptions, Reduction
+
+FARTHEST: Final = 20.0
+"""Nats at which the exponent of a ratio is bounded, as in later versions of verl: float32 ends at about 88."""
+
+
+def ratio_of(log_ratio: Tensor) -> Tensor:
+    """Returns ``exp(min(log_ratio, 20))``: any sensible clip is far below, and gradient times 0 stays 0."""
+    return torch.exp(log_ratio.clamp(max=FARTHEST))
 
 
 def token_logp(
@@ -59,7 +68,8 @@ def clipped_ratio_loss(
 ) -> Tensor:
     """Computes PPO's clipped loss per token: ``-min(r A, clip(r, 1 - low, 1 + high) A)``, ``r = exp(log_ratio)``.
 
-    With `dual` c, where A is negative: ``-max(min(r A, clip(r) A), c A)``; tokens beyond c have no gradient.
+    With `dual` c, where A is negative: ``-max(min(r A, clip(r) A), c A)``; tokens beyond c have no gradient, and
+    without `dual` those beyond 20 nats (`ratio_of`).
 
     Source: PPO, arXiv 1707.06347, equation 7; separate bounds are DAPO's clip-higher, arXiv 2503.14476; the second clip
     is Dual-clip PPO, arXiv 1912.09729, equation 5.
@@ -74,7 +84,7 @@ def clipped_ratio_loss(
     Returns:
         (N,) losses.
     """
-    ratio = torch.exp(log_ratio)
+    ratio = ratio_of(log_ratio)
     gain = torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
     if dual is not None:
         gain = torch.where(advantage < 0, torch.max(gain, dual * advantage), gain)
@@ -122,27 +132,34 @@ def llds(log_ratio: Tensor, advantage: Tensor, runs: Sequence[int]) -> Tensor:
     return gate * torch.relu(-log_ratio)
 
 
-def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
+def kl_k3(logp: Tensor, ref_logp: Tensor, cap: float | None = 10.0) -> Tensor:
     """Computes the k3 estimate of KL(policy || reference) per token: ``exp(d) - d - 1``, ``d = ref_logp - logp``.
 
     Source: J. Schulman, "Approximating KL divergence" (2020), k3: never negative, unbiased on the policy's own tokens;
     DeepSeekMath, arXiv 2402.03300, equation 4. The gradient is taken directly, without importance
     weights (DeepSeek-V3.2, arXiv 2512.02556, and TRL's default multiply by the ratio).
 
+    Args:
+        logp: (N,) log-probs under the policy.
+        ref_logp: (N,) log-probs under the reference.
+        cap: Largest estimate, without gradient beyond it, as in verl's ``low_var_kl``: a single token that the policy
+            has all but given up would outweigh all others. None: no cap but that of `ratio_of`.
+
     Returns:
         (N,) estimates in nats.
     """
     difference = ref_logp - logp
-    return torch.exp(difference) - difference - 1
+    estimate = ratio_of(difference) - difference - 1
+    return estimate if cap is None else estimate.clamp(max=cap)
 
 
-def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor) -> Tensor:
+def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor, cap: float | None = 10.0) -> Tensor:
     """Computes one of Schulman's three estimates of KL(policy || reference) per token, ``d = ref_logp - logp``.
 
     * ``k1``: ``-d``. Unbiased. Made for the reward: in the loss, its gradient has mean 0 on the policy's own tokens, so
       it restrains nothing.
     * ``k2``: ``d^2 / 2``. Biased, but its gradient is an unbiased estimate of the KL's gradient.
-    * ``k3``: see `kl_k3`. Unbiased and never negative; its gradient is that of KL(reference || policy).
+    * ``k3``: see `kl_k3`. Unbiased below its cap and never negative; its gradient is that of KL(reference || policy).
 
     Source: J. Schulman, "Approximating KL divergence" (2020).
 
@@ -151,7 +168,7 @@ def kl_estimate(estimator: KL, logp: Tensor, ref_logp: Tensor) -> Tensor:
     """
     if estimator == "k1":
         return logp - ref_logp
-    return 0.5 * (logp - ref_logp).square() if estimator == "k2" else kl_k3(logp, ref_logp)
+    return 0.5 * (logp - ref_logp).square() if estimator == "k2" else kl_k3(logp, ref_logp, cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +214,12 @@ def policy_sums(
     log_ratio = single if options.ratio == "token" else sequence_log_ratio(single, rows)
     loss = clipped_ratio_loss(log_ratio, advantage, options.clip_low, options.clip_high, options.dual_clip)
     with torch.no_grad():
-        ratio = torch.exp(log_ratio)
+        ratio = ratio_of(log_ratio)
         statistics = {
             "ratio": ratio.sum(),
             "clipped_low": ((ratio < 1 - options.clip_low) & (advantage < 0)).sum(),
             "clipped_high": ((ratio > 1 + options.clip_high) & (advantage > 0)).sum(),
-            "old_kl": kl_k3(old_logp, logp).sum(),
+            "old_kl": kl_k3(old_logp, logp, cap=None).sum(),
             "entropy": entropy.sum(),
         }
         if options.dual_clip is not None:
@@ -214,7 +231,7 @@ def policy_sums(
         statistics["importance"] = importance.sum()
         statistics["importance_capped"] = (importance == options.importance_cap).sum()
     if ref_logp is not None:
-        kl = kl_estimate(options.kl_estimator, logp, ref_logp)
+        kl = kl_estimate(options.kl_estimator, logp, ref_logp, options.kl_cap)
         statistics["ref_kl"] = kl.detach().sum()
         if options.kl_in == "loss":
             loss = loss + options.kl_coef * kl

@@ -1,4 +1,9 @@
-"""Process rewards by branches: the attempts at a question form a tree, whose nodes are worth what grew out of them."""
+"""Process rewards by branches: the attempts at a question form a tree, whose nodes are worth what grew out of them.
+
+Where no two attempts share a call, ``V(s)`` is the attempt's own reward everywhere: its first call gets
+``2 (r - mean r)`` and the others ``r - mean r``, which is GRPO without division whose first call counts twice. What
+the branches add is therefore seen beside that control, `AdvantageOptions.shared` false, not beside GRPO alone.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from searchgym.train.algorithms.advantages import assign_advantages, calls_of_episodes, with_advantage
-from searchgym.train.algorithms.estimators import GroupCounts, equal
+from searchgym.train.algorithms.advantages import calls_of_episodes, staying, with_advantage
+from searchgym.train.algorithms.estimators import GroupCounts, counts_of
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.options import AdvantageOptions
 
@@ -52,7 +57,7 @@ def assign_tree(samples: Sequence[Sample], options: AdvantageOptions) -> tuple[l
     """Sets the advantages of a batch of samples to the process rewards of their calls; see `branch_rewards`.
 
     Which samples stay in the batch, and what an episode's reward is, is as with ``grpo`` and ``normalise: all``. The
-    same tokens, observations included, are the same call.
+    same tokens, observations included, are the same call; with `AdvantageOptions.shared` false, no two calls are.
 
     Args:
         samples: Whole groups; see `assign_advantages`.
@@ -61,19 +66,21 @@ def assign_tree(samples: Sequence[Sample], options: AdvantageOptions) -> tuple[l
     Returns:
         The samples that stay, in the same order, with advantages; and the counts of groups and nodes.
     """
-    kept, counts = assign_advantages(samples, dataclasses.replace(options, estimator="grpo"))
-    groups: dict[str | None, list[list[tuple[int, int]]]] = defaultdict(list)
+    kept, fates = staying(samples, options)
+    groups: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
     for places in calls_of_episodes(samples):
         if places:
-            groups[samples[places[0][0]].group_uid].append(places)
+            groups[samples[places[0][0]].group_uid or ""].append(places)
     by_call: dict[str, float] = {}
     nodes = shared = 0
-    for members in groups.values():
+    for group, members in groups.items():
+        if fates[group] != "signal":
+            continue
         paths = [[samples[i].ids[: samples[i].calls[j].end].tobytes() for i, j in places] for places in members]
+        if not options.shared:
+            paths = [[b"%d " % attempt + call for call in path] for attempt, path in enumerate(paths)]
         first = [samples[places[0][0]] for places in members]
         rewards = [float(sample.reward[sample.mask].sum()) for sample in first]
-        if len(members) < options.min_group or equal(np.array(rewards)):
-            continue
         for places, values in zip(members, branch_rewards(rewards, paths), strict=True):
             by_call |= {samples[i].call_ids[j]: value for (i, j), value in zip(places, values, strict=True)}
         passed: dict[tuple[bytes, ...], int] = defaultdict(int)
@@ -87,4 +94,4 @@ def assign_tree(samples: Sequence[Sample], options: AdvantageOptions) -> tuple[l
         for call, name in zip(sample.calls, sample.call_ids, strict=True):
             spread[call.start : call.end] = by_call.get(name, 0.0)  # a trial answer is no part of the attempt
         made.append(with_advantage(sample, spread[sample.mask]))
-    return made, dataclasses.replace(counts, nodes=nodes, shared=shared)
+    return made, dataclasses.replace(counts_of(fates), nodes=nodes, shared=shared)

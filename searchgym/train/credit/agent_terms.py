@@ -19,6 +19,9 @@ from searchgym.train.credit.ssrl import ssrl_form
 
 COMPARISON: Final = "comparison"
 """`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
+ONE_SEARCH: Final = frozenset({COMPARISON, None, "", "na", "single"})
+"""Values of `Question.kind` for which ``search_count`` wants one search. ParallelSearch's data calls a question without
+a type (all of NQ) ``na``; ``single`` is the worlds' name for what these are, questions of one page."""
 DECOMPOSED, WHOLE, COUNTED = 0.45, 0.15, 0.35
 """Rewards of ParallelSearch's released script: ``3 comp_score``, ``comp_score`` and ``count_score``."""
 KNOWN: Final = (0.6, 0.4, 0.2)
@@ -60,16 +63,18 @@ def decomposition(group: Sequence[Episode], context: CreditContext) -> Rows:
 
 
 def search_count(group: Sequence[Episode], context: CreditContext) -> Rows:
-    """Rewards the number n of search actions: ``0.35 (1 - |n - 1|)`` at a comparison, else ``0.35 (min(n, 2) - 1)``.
+    """Rewards the number n of search actions: ``0.35 (1 - |n - 1|)``, or ``0.35 (min(n, 2) - 1)`` for several hops.
+
+    One search is wanted at a comparison and at a question without a type (`ONE_SEARCH`), at least two at others.
 
     Source: the released reward of ParallelSearch, which counts the tag in the prompt too, where it stands twice:
-    ``0.35 (1 - |m - 3|)`` and ``0.35 (1 - |min(m, 4) - 4|)`` of m = n + 2.
+    ``0.35 (1 - |m - 3|)`` and ``0.35 (1 - |min(m, 4) - 4|)`` of m = n + 2. Ours: that ``single`` is no type.
     """
 
     def value(episode: Episode) -> float:
         actions = len({search.turn for search in episode.searches})
-        wanted = 1 - abs(actions - 1) if context.question(episode).kind == COMPARISON else min(actions, 2) - 1
-        return COUNTED * wanted
+        one = context.question(episode).kind in ONE_SEARCH
+        return COUNTED * (1 - abs(actions - 1) if one else min(actions, 2) - 1)
 
     return [_spread(episode, value(episode)) for episode in group]
 

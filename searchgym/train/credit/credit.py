@@ -9,13 +9,12 @@ the advantages.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
-from searchgym.envs.rewards import checked_reward
+from searchgym.envs.rewards import checked_reward, finite_number
 from searchgym.envs.task import Task
 from searchgym.errors import RewardError
 from searchgym.judging.judge import Checked
@@ -117,18 +116,9 @@ class Credit:
         Raises:
             RewardError: A term returned something else than one finite number per call.
         """
-        by_term = {name: term(group, self._context) for name, term in self._terms.items()}
-        for name, rows in by_term.items():
-            if len(rows) != len(group):
-                raise RewardError(f"credit {name} returned {len(rows)} rows for {len(group)} episodes")
-            for episode, row in zip(group, rows, strict=True):
-                if len(row) != len(episode.calls) or not all(math.isfinite(value) for value in row):
-                    wanted = f"{len(episode.calls)} finite numbers, one per call"
-                    raise RewardError(
-                        f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {wanted}"
-                    )
+        by_term = {name: _checked(name, term(group, self._context), group) for name, term in self._terms.items()}
         return {
-            name: [_counted(row, episode, self._how[name]) for row, episode in zip(rows, group, strict=True)]
+            name: [_counted(row, episode, name, self._how[name]) for row, episode in zip(rows, group, strict=True)]
             for name, rows in by_term.items()
         }
 
@@ -140,10 +130,7 @@ class Credit:
         """Returns the rewards of a group's calls, episode by episode."""
         parts = self.parts(group)
         kept = {name: rows for name, rows in parts.items() if name in KEPT}
-        return [
-            CallRewards(_sums(parts, i, len(episode.calls)), _sums(kept, i, len(episode.calls)))
-            for i, episode in enumerate(group)
-        ]
+        return [CallRewards(_sums(parts, i, episode), _sums(kept, i, episode)) for i, episode in enumerate(group)]
 
     def rewards(self, episodes: Sequence[Episode]) -> list[CallRewards | None]:
         """Returns the rewards of each episode's calls, given group by group.
@@ -165,7 +152,35 @@ class Credit:
         return rewards
 
 
-def _counted(row: Sequence[float], episode: Episode, how: TermOptions) -> list[float]:
+def _checked(name: str, returned: object, group: Sequence[Episode]) -> Rows:
+    """Returns what a term returned as numbers, one row per episode.
+
+    Raises:
+        RewardError: It is something else than one finite number per call.
+    """
+    rows = _listed(returned)
+    if rows is None:
+        got = f"credit {name} returned {returned!r:.200} for {len(group)} episodes"
+        raise RewardError(f"{got}: expected a list of rows, one per episode")
+    if len(rows) != len(group):
+        raise RewardError(f"credit {name} returned {len(rows)} rows for {len(group)} episodes")
+    checked: Rows = []
+    for episode, row in zip(group, rows, strict=True):
+        values = [finite_number(value) for value in _listed(row) or ()]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) != len(values) or len(values) != len(episode.calls):
+            wanted = f"{len(episode.calls)} finite numbers, one per call"
+            raise RewardError(f"credit {name} returned {row!r:.200} for episode {episode.id}: expected {wanted}")
+        checked.append(numbers)
+    return checked
+
+
+def _listed(value: object) -> list[object] | None:
+    """Returns the items of a list, a tuple, an array or whatever can be gone through; None of anything else."""
+    return list(value) if isinstance(value, Iterable) and getattr(value, "shape", None) != () else None
+
+
+def _counted(row: Sequence[float], episode: Episode, name: str, how: TermOptions) -> list[float]:
     """Returns a term's rewards of an episode's calls as the recipe counts them."""
     roles = None if how.roles is None else set(how.roles)
     mine = [roles is None or call.role in roles for call in episode.calls]
@@ -173,12 +188,28 @@ def _counted(row: Sequence[float], episode: Episode, how: TermOptions) -> list[f
     if how.share == "split":
         sharing = sum(value != 0 for value in counted)
         counted = [value / max(sharing, 1) for value in counted]
-    return counted
+    return _held(counted, episode, name)
 
 
-def _sums(parts: Mapping[str, Rows], place: int, calls: int) -> list[float]:
+def _sums(parts: Mapping[str, Rows], place: int, episode: Episode) -> list[float]:
     """Returns the sum over some terms for each call of the episode at a place of its group."""
-    return [float(sum(rows[place][call] for rows in parts.values())) for call in range(calls)]
+    sums = [float(sum(rows[place][call] for rows in parts.values())) for call in range(len(episode.calls))]
+    return _held(sums, episode, ", ".join(parts))
+
+
+def _held(values: list[float], episode: Episode, terms: str) -> list[float]:
+    """Returns rewards that samples can hold.
+
+    Raises:
+        RewardError: One is too large; the message names the terms that add up to it.
+    """
+    for call, value in enumerate(values):
+        if finite_number(value) is None:
+            raise RewardError(
+                f"credit {terms}: call {call} of episode {episode.id} gets {value:.4g}: expected a finite number, use "
+                "smaller rewards or weights"
+            )
+    return values
 
 
 def groups_of(episodes: Sequence[Episode]) -> list[list[int]]:

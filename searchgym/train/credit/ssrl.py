@@ -12,20 +12,22 @@ from searchgym.train.credit.context import CreditContext, Rows
 
 MOST_THOUGHTS: Final = 8
 """Number of thoughts above which the form scores 0."""
-_TAG: Final = re.compile(r"</?(\w+)>")
-_KNOWN: Final = frozenset({"think", "search", "information", "answer"})
-_EMPTY: Final = re.compile(r"<(\w+)>\s*</\1>")
-_QUERY: Final = re.compile(r"<search>(.*?)</search>", re.DOTALL)
+_TAG: Final = re.compile(r"<([^<>]+)>")
+_BLOCK: Final = re.compile(r"<(think|search|answer)>(.*?)</\1>", re.DOTALL)
+PLACEHOLDERS: Final = {"think": "your thoughts", "search": "your query", "answer": "your answer"}
+"""What the prompts of SSRL show between the tags; ours has the last two."""
 
 
 def ssrl_form(group: Sequence[Episode], context: CreditContext) -> Rows:
     """Rewards the form of an episode's own text, in [0, 1], on the last call of each sequence.
 
     With a thoughts and b = searches + 1 it is ``min(a / 2, 1) min(a, b) / max(a, b)``; 0 if the text does not begin
-    with a thought and end with an answer, has other tags, an empty one, a query of several lines, or more than 8
-    thoughts.
+    with a thought and end with its only answer, has other tags, or tags that do not open and close in turn, an empty
+    one, one with a prompt's placeholder (``your query``), a query of several lines, or more than 8 thoughts.
 
     Source: SSRL, arXiv 2508.10874, and its released code (manager ``naive.py``), whose reward is 0.9 EM + 0.1 of this.
+    There each search is followed by pages in the model's own text; here the environment gives them, and a tag for pages
+    is another tag. Ours is stricter: there tags within the text need not open and close in turn.
     """
     rows = []
     for episode in group:
@@ -39,13 +41,16 @@ def ssrl_form(group: Sequence[Episode], context: CreditContext) -> Rows:
 def form_of(texts: Sequence[str]) -> float:
     """Returns the score of the form of an episode's own texts, in order; see `ssrl_form`."""
     text = "".join(texts).strip()
-    thoughts, searches = text.count("<think>"), text.count("<search>")
+    blocks = _BLOCK.findall(text)
+    names = [name for name, _ in blocks]
+    thoughts, searches = names.count("think"), names.count("search")
     faults = (
         not text.startswith("<think>") or not text.endswith("</answer>"),
-        any(name not in _KNOWN for name in _TAG.findall(text)),
-        _EMPTY.search(text) is not None,
-        any("\n" in query.strip() for query in _QUERY.findall(text)),
-        not 1 <= thoughts <= MOST_THOUGHTS,
+        _TAG.findall(text) != [tag for name in names for tag in (name, f"/{name}")],  # no other tags, none within
+        names.count("answer") != 1,
+        any(not inside.strip() or PLACEHOLDERS[name] in inside.casefold() for name, inside in blocks),
+        any(name == "search" and "\n" in inside.strip() for name, inside in blocks),
+        thoughts > MOST_THOUGHTS,
     )
     if any(faults):
         return 0.0

@@ -24,7 +24,7 @@ USED = {
     "reinforce++": {"std", "eps", "std_floor"},
     "reinforce++-baseline": {"std", "eps", "std_floor"},
     "stratified": {"std", "eps", "std_floor", "alpha"},
-    "tree": set[str](),
+    "tree": {"shared"},
 }
 """Estimator-specific options, by estimator."""
 CREDIT: dict[str, set[str]] = {
@@ -200,6 +200,10 @@ def _loss_problems(recipe: Recipe) -> list[str]:
     if loss.kl_in == "reward" and loss.kl_estimator != "k1":
         why = "the mean of k1 is the KL, and a reward needs no more; set it to k1"
         found.append(f"loss.kl_estimator is {loss.kl_estimator} in the reward: {why}")
+    if loss.kl_cap is not None and loss.kl_cap <= 0:
+        found.append(f"loss.kl_cap is {loss.kl_cap}: expected above 0, or null for no cap")
+    elif loss.kl_cap != type(loss)().kl_cap and loss.kl_estimator != "k3":
+        found.append(f"loss.kl_cap is {loss.kl_cap}: it cuts k3 alone, and loss.kl_estimator is {loss.kl_estimator}")
     kl_by_token = recipe.advantage.estimator == "reinforce++" and loss.kl_in == "reward" and loss.kl_coef > 0
     if loss.ratio == "sequence" and (kl_by_token or recipe.advantage.estimator == "gae"):
         many = "gae has" if recipe.advantage.estimator == "gae" else "reinforce++ with KL in the reward has"

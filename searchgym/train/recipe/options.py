@@ -244,7 +244,8 @@ class AdvantageOptions:
     its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
     no other call (VPR)."""
     std: Literal["sample", "population", "none"] = "sample"
-    """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO)."""
+    """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO). Strata of
+    ``stratified`` are divided by the one over n, or not at all."""
     eps: float = 1e-6
     """Constant added to the standard deviation."""
     std_floor: float = 0.0
@@ -258,6 +259,9 @@ class AdvantageOptions:
     after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
     alpha: float = 0.5
     """``stratified``: weight of the comparison within the stratum, from 0 (plain GRPO) to 1."""
+    shared: bool = True
+    """``tree``: if false, no two attempts share a call: the control, GRPO without division whose first call counts
+    twice."""
     gamma: float = 1.0
     """``gae``: discount factor per token."""
     lam: float = 1.0
@@ -290,6 +294,8 @@ class LossOptions:
     """Weight of the KL estimate to the model as it was at step 0; 0 keeps no reference model."""
     kl_estimator: KL = "k3"
     """Estimator of the KL divergence; see `searchgym.train.algorithms.losses.kl_estimate`."""
+    kl_cap: float | None = 10.0
+    """``k3``: largest estimate of a token, beyond which it has no gradient (verl's ``low_var_kl``); null: no cap."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL estimate acts: as a term of the loss, or (k1 only) subtracted from the return before episodes are
     compared."""
@@ -501,7 +507,8 @@ class GuardOptions:
     """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
     the model writes nothing legal."""
     max_sampler_difference: float | None = 0.02
-    """Upper bound of `learner/sampler_difference`, in nats per token, in any single step: above it, sampler and learner
-    do not compute the same policy. Not checked with `rollout.staleness`, whose samples are of older weights."""
+    """Upper bound of `learner/sampler_difference`, in nats per token: above it, sampler and learner do not compute the
+    same policy. Ten times as much ends the run in a single step. Not checked with `rollout.staleness`, whose samples
+    are of older weights."""
     max_zero_variance: float | None = None
     """Upper bound of `groups/zero_variance_share`."""

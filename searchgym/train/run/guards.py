@@ -1,4 +1,4 @@
-"""Guards that end a failing run: deadlines of phases and bounds of metrics."""
+"""Guards that end a failing run: deadlines of phases and bounds of metrics; and a warning."""
 
 from __future__ import annotations
 
@@ -31,10 +31,22 @@ BOUNDS = {
     "max_ref_kl": ("learner/ref_kl", True),
     "max_response_tokens": ("rollout/generated_tokens", True),
     "max_zero_variance": ("groups/zero_variance_share", True),
+    "max_sampler_difference": ("learner/sampler_difference", True),
 }
 """The metric that each guard bounds, and True for an upper bound."""
-DIFFERENCE = re.compile(r"learner/([^/]+/)?sampler_difference")
-"""Pattern of the metrics that `GuardOptions.max_sampler_difference` bounds."""
+GROSS = 10.0
+"""Multiple of `GuardOptions.max_sampler_difference` that ends a run at once: it is no rounding, but another policy."""
+WHY = {
+    "max_sampler_difference": (
+        ": sampler and learner compute different policies; let both compute in one type (searchgym selfcheck tells "
+        "what differs), or raise the bound and correct for it by loss.importance_cap: 2"
+    ),
+}
+"""What a guard's message says beside the numbers."""
+TREES = 3
+"""Number of steps after which `few_branches` looks at how many calls are shared."""
+FEW = 0.05
+"""Share of calls below which it warns."""
 LEGAL = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 
@@ -49,26 +61,10 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
     Raises:
         GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
-    if (bound := options.max_sampler_difference) is not None and rows and rows[-1].get("rollout/staleness", 0.0) == 0:
-        for metric, value in rows[-1].items():
-            if DIFFERENCE.fullmatch(metric) and value > bound:
-                raise GuardError(
-                    f"{metric} is {value:.3g} nats per token, guard.max_sampler_difference is {bound:g}: sampler and "
-                    "learner compute different policies; let both compute in one type (searchgym selfcheck tells what "
-                    "differs), or raise the bound and correct for it by loss.importance_cap: 2"
-                )
     last = rows[-options.patience :]
-    for name, (bounded, above) in BOUNDS.items():
-        bound = getattr(options, name)
-        if bound is None or len(last) < options.patience:
-            continue
-        kind, _, rest = bounded.partition("/")
-        keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys, each has this metric
-        for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
-            values = [row[metric] for row in last if metric in row]
-            if len(values) == len(last) and all(value > bound if above else value < bound for value in values):
-                shown = ", ".join(f"{value:.4g}" for value in values)
-                raise GuardError(f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}")
+    for name in BOUNDS if len(last) == options.patience else ():
+        _check_bound(name, getattr(options, name), last)
+    _check_bound("max_sampler_difference", options.max_sampler_difference, rows[-1:], GROSS)
     if options.min_legal is not None and len(last) == options.patience:
         names = [name for name in last[0] if LEGAL.fullmatch(name)]
         for name in names or ["rollout/illegal"]:  # with one role, no metric is reported by role
@@ -79,6 +75,45 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
                 raise GuardError(
                     f"{name} was {shown} in the last steps, guard.min_legal is {options.min_legal:g}: {why}"
                 )
+
+
+def _check_bound(name: str, bound: float | None, last: Sequence[Row], times: float = 1.0) -> None:
+    """Raises a GuardError if a metric violates a bound, or `times` the bound, in all of the last steps."""
+    if bound is None or not last:
+        return
+    if name == "max_sampler_difference" and any(row.get("rollout/staleness", 0.0) for row in last):
+        return  # samples of older weights differ by the updates since
+    bounded, above = BOUNDS[name]
+    kind, _, rest = bounded.partition("/")
+    keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys, each has this metric
+    for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
+        values = [row[metric] for row in last if metric in row]
+        beyond = (value > times * bound if above else value < times * bound for value in values)
+        if len(values) == len(last) and all(beyond):
+            shown = ", ".join(f"{value:.4g}" for value in values)
+            raise GuardError(
+                f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}"
+                f"{'' if times == 1 else f' and ends a run at once at {times:g} times that'}{WHY.get(name, '')}"
+            )
+
+
+def few_branches(rows: Sequence[Row]) -> str | None:
+    """Returns a warning after the third step with ``advantage.estimator: tree`` if its calls are hardly shared.
+
+    Args:
+        rows: Metrics of all steps so far.
+    """
+    trees = [row for row in rows if "groups/nodes" in row]
+    if len(trees) != TREES or trees[-1] is not rows[-1]:
+        return None
+    nodes, shared = (sum(row[f"groups/{name}"] for row in trees) for name in ("nodes", "shared"))
+    if shared >= FEW * nodes:
+        return None
+    return (
+        f"advantage.estimator tree: {shared:.0f} of {nodes:.0f} calls of {TREES} steps are shared by several attempts, "
+        "and without shared calls it is GRPO with std none whose first call counts twice: compare it with "
+        "advantage.shared=false before you credit branches"
+    )
 
 
 class Watchdog:

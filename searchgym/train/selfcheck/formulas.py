@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,7 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
             if by_token and unit.fate == "signal":
                 values[i][first:end] -= [k1[i][t:].sum() for t in range(first, end)]
     if options.estimator == "tree":
-        values = [_branches(i, samples, units) for i in range(len(samples))]
+        values = [_branches(i, samples, units, options.shared) for i in range(len(samples))]
     fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.places)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
     if options.estimator.startswith("reinforce++"):
@@ -130,14 +130,15 @@ def _later(samples: Sequence[Sample], sample: Sample, call: SampleCall) -> float
     return total
 
 
-def _branches(i: int, samples: Sequence[Sample], units: Sequence[_Unit]) -> Floats:
+def _branches(i: int, samples: Sequence[Sample], units: Sequence[_Unit], shared: bool) -> Floats:
     """Returns TreeRL's process reward of each trained token: that of its call, 0 in groups without signal."""
     own = next(unit for unit in units if any(place[0] == i for place in unit.places))
     same = [unit for unit in units if unit.group == own.group]
     values = np.zeros(len(samples[i].ids))
 
     def began(unit: _Unit, beginning: Sequence[bytes]) -> bool:
-        return _path(samples, unit)[: len(beginning)] == beginning
+        together = shared or unit is own or not beginning
+        return together and _path(samples, unit)[: len(beginning)] == beginning
 
     for call in samples[i].calls if own.fate == "signal" else ():
         path = _path(samples, own, call.index)
@@ -178,7 +179,8 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_t
         wide = near = (mine - mean) / deviation(returns, options)
         if alike.sum() > 1:
             equal = np.ptp(rewards[alike]) < 1e-6
-            near = 0.0 if equal else (mine - returns[alike].mean()) / deviation(returns[alike], options)
+            over_n = replace(options, std="none" if options.std == "none" else "population")
+            near = 0.0 if equal else (mine - returns[alike].mean()) / deviation(returns[alike], over_n)
         unit.value = options.alpha * near + (1 - options.alpha) * wide
 
 

@@ -276,7 +276,7 @@ def policy_loss(
 def clipped(gap: Tensor, advantage: Tensor, options: LossOptions) -> Tensor:
     """Returns PPO's loss of each token, given the log-ratios of one sequence."""
     gap = gap.mean().expand(len(gap)) if options.ratio == "sequence" and len(gap) else gap
-    ratio = gap.exp()
+    ratio = torch.where(gap < 20, gap, 20.0).exp()
     too_high = (advantage > 0) & (ratio > 1 + options.clip_high)
     too_low = (advantage < 0) & (ratio < 1 - options.clip_low)
     gain = torch.where(too_high, (1 + options.clip_high) * advantage, ratio * advantage)
@@ -290,7 +290,10 @@ def kl(above: Tensor, options: LossOptions) -> Tensor:
     """Returns the estimate of the KL divergence, given ``log pi - log pi_ref``."""
     if options.kl_estimator == "k1":
         return above
-    return above * above / 2 if options.kl_estimator == "k2" else torch.expm1(-above) + above
+    if options.kl_estimator == "k2":
+        return above * above / 2
+    k3 = torch.expm1(torch.where(above > -20, -above, 20.0)) + above
+    return k3 if options.kl_cap is None else torch.where(k3 < options.kl_cap, k3, options.kl_cap)
 
 
 def units(sample: Sample, options: LossOptions) -> list[int]:
