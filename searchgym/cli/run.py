@@ -94,12 +94,7 @@ def chosen_task(env: str | None, choice: TaskChoice) -> Task:
     options = task_options(choice)
     if choice.skip_bad and choice.questions is not None:
         options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
-    return limited(load(env, options, choice.wait), choice.limit)
-
-
-def limited(task: Task, most: int | None) -> Task:
-    """Returns a task with its first questions only; with all of them if `most` is None."""
-    return task if most is None else task.asking(task.questions[:most])
+    return load(env, options, choice.wait).subset(choice.limit, choice.draw_seed)
 
 
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:

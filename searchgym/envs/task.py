@@ -31,6 +31,7 @@ from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_cor
 from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
+from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Passage, Question, simulated_share
 
 
@@ -105,6 +106,8 @@ class Task:
     """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
     retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
     """Further retrievers by name."""
+    drawn: Mapping[str, int] | None = None
+    """How the questions were drawn (``n`` of how many, ``of``, by which ``seed``); None: all that there are."""
 
     def source(self, name: str) -> AnyRetriever:
         """Returns the retriever of that name; the environment's own for an empty one."""
@@ -123,7 +126,14 @@ class Task:
     def asking(self, questions: Iterable[Question]) -> Task:
         """Returns the task with other questions, over the same corpus and under the same rules."""
         asked = tuple(questions)
-        return dataclasses.replace(self, questions=asked, by_id={question.id: question for question in asked})
+        return dataclasses.replace(self, questions=asked, by_id={q.id: q for q in asked}, drawn=None)
+
+    def subset(self, n: int | None, seed: int = SEED) -> Task:
+        """Returns the task with `n` of its questions, drawn by `draw_subset`; itself if it has no more, or for None."""
+        if n is None or n >= len(self.questions):
+            return self
+        drawn = {"n": n, "of": len(self.questions), "seed": seed}
+        return dataclasses.replace(self.asking(draw_subset(self.questions, n, seed)), drawn=drawn)
 
     def score(self, state: State) -> tuple[float, dict[str, float]]:
         """Returns the reward and the scores of a finished episode; zeros if its retriever failed.

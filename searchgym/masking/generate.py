@@ -20,6 +20,7 @@ from searchgym.masking.hiding import Hidden, HidingRetriever
 from searchgym.masking.spans import Reader, Span, Window, windows_by_triples
 from searchgym.protocol import cut_words, get_protocol
 from searchgym.questions.source import SPLITS, HeldOut, split_pages
+from searchgym.questions.subset import by_hash
 from searchgym.records import Hit, Passage, Question, SupportingFact, Triple, title_key
 
 VERSION: Final = 1
@@ -93,6 +94,7 @@ def generate(
             lacking = wanted - len(tasks)
             made.questions[split] += tasks
             progress(f"{split}: {masks} masks", len(tasks), wanted)
+        made.questions[split] = by_hash(made.questions[split])  # else all of the first are of the most masks
     if not any(made.questions.values()):
         told = ", ".join(f"{name} {count}" for name, count in made.counts.most_common(8))
         raise DataError(

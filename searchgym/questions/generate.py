@@ -27,6 +27,7 @@ from searchgym.questions.draw import Draft, draw
 from searchgym.questions.filters import CLOZE, Balance, Searched, Searches, Wording
 from searchgym.questions.in_place import SENTENCE, draw_sentences
 from searchgym.questions.source import SPLITS, HeldOut, Source, split_pages
+from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
 
 VERSION: Final = 1
@@ -126,8 +127,8 @@ class QuestionSet:
     """What the rules of links and facts refused."""
 
     def split(self, name: str) -> list[Question]:
-        """Returns the questions of a split."""
-        return [q for stratum in self.strata if stratum.split == name for q in stratum.questions]
+        """Returns the questions of a split, by hash: stratum by stratum, the first ones would all be of one shape."""
+        return by_hash(q for stratum in self.strata if stratum.split == name for q in stratum.questions)
 
 
 def generate(

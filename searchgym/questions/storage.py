@@ -39,6 +39,8 @@ from searchgym.records import Passage, Question
 from searchgym.yaml_reader import read_yaml
 
 CARD: Final = "card.yaml"
+ORDER: Final = "by hash"
+"""Order of the questions in a file; sets of earlier versions stand shape by shape, and are not taken from a cache."""
 
 
 def key_of(sha256: str, pack: str, plan: Plan, held_out: HeldOut | None) -> dict[str, Any]:
@@ -46,6 +48,7 @@ def key_of(sha256: str, pack: str, plan: Plan, held_out: HeldOut | None) -> dict
     names = sorted(held_out.names) if held_out else []
     return {
         "version": VERSION,
+        "order": ORDER,
         "corpus_sha256": sha256,
         "pack": pack,
         "pack_sha256": sha256_file(find_card("packs", pack)),

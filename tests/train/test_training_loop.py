@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import signal
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, GuardError, RunExistsError, ScoringError, TrainingError, UsageError
+from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
 from searchgym.selfplay.source import batch_of
 from searchgym.train.algorithms.samples import samples_from
@@ -585,6 +587,18 @@ def test_a_run_that_lacks_something_is_refused(tmp_path, changes, recipe, messag
     with pytest.raises(UsageError, match=message):
         toy_trainer(tmp_path / "run", toy_recipe(**recipe), **changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_validation_asks_each_kind_in_its_proportion(tmp_path):
+    """A file that stands kind by kind: 20 of 60, 30 and 10 are 12, 6 and 2, with every seed of the recipe the same."""
+    kinds = ["chain"] * 60 + ["cloze"] * 30 + ["sentence"] * 10
+    whole = [Question(f"q{n}", "Who?", ("x",), kind=kind) for n, kind in enumerate(kinds)]
+    first, second = (
+        toy_trainer(tmp_path / str(seed), toy_recipe(validation={"questions": 20}, seed=seed), validation=whole)
+        for seed in (0, 7)
+    )
+    assert Counter(q.kind for q in first.validation) == {"chain": 12, "cloze": 6, "sentence": 2}
+    assert first.validation == second.validation
 
 
 def test_a_validation_that_misses_a_question_is_refused(tmp_path):

@@ -14,7 +14,7 @@ import typer
 from searchgym.cli.evaluation.printed import print_scores, print_suite
 from searchgym.cli.options import LoadOptions, RunOptions, TaskChoice, takes_records
 from searchgym.cli.output import Json, emit, rate, say, stages
-from searchgym.cli.run import OwnEnv, chosen_task, limited, task_options
+from searchgym.cli.run import OwnEnv, chosen_task, task_options
 from searchgym.errors import SearchGymError, UsageError
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _on_suite(
     check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
-    tasks = {name: limited(task, choice.limit) for name, task in load_suite_tasks(suite, task_options(choice)).items()}
+    whole = load_suite_tasks(suite, task_options(choice))
+    tasks = {name: task.subset(choice.limit, choice.draw_seed) for name, task in whole.items()}
     if len({task.rules.protocol.name for task in tasks.values()}) > 1:
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     say(f"run folder: {folder}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
+from searchgym.questions.subset import draw_subset
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.learner import Learner
@@ -85,7 +86,8 @@ class Trainer:
         self.recipe, self.learner, self.tokenizer = recipe, learner, tokenizer
         self._hooks, self._report = hooks or SamplerHooks(), report
         self.drawer = Drawer(recipe, learner, self._hooks.rollout, data)
-        self.validation = data.validation[: recipe.validation.questions] if recipe.validation.every else ()
+        asked = recipe.validation.questions
+        self.validation = draw_subset(data.validation, asked) if recipe.validation.every else []
         if self.validation and self._hooks.rollout is None:
             raise UsageError("validating on questions needs a rollout")
         self._ahead: Ahead | None = None
