@@ -126,7 +126,12 @@ def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
 
 def mixture(questions: Iterable[Question]) -> Counter[str]:
     """Returns the number of questions of each kind; by hops, where no kind is given."""
-    return Counter(question.kind or f"{hops_of(question) or 'unknown'} hops" for question in questions)
+    return Counter(question.kind or _hops(question) or "no kind" for question in questions)
+
+
+def _hops(question: Question) -> str | None:
+    hops = hops_of(question)
+    return None if hops is None else f"{hops} hop{'s' * (hops != '1')}"
 
 
 def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) -> Iterator[str]:
@@ -146,16 +151,13 @@ def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) 
     if not training or not validation:
         return
     told = list[str]()
-    for there, here in ((mixture(training), mixture(validation)), (_hops(training), _hops(validation))):
+    by_hops = [Counter(hops for question in own if (hops := _hops(question))) for own in (training, validation)]
+    for there, here in ((mixture(training), mixture(validation)), by_hops):
         shares = {kind: (here[kind] / len(validation), there[kind] / len(training)) for kind in there | here}
         far = {kind: own for kind, own in shares.items() if abs(own[0] - own[1]) > DIFFERENT + 1 / len(validation)}
         told += [f"{kind} {own:.0%} ({other:.0%})" for kind, (own, other) in far.items()]
     if told:
         yield _line("warning: differs from training", list(dict.fromkeys(told)))
-
-
-def _hops(questions: Iterable[Question]) -> Counter[str]:
-    return Counter(f"{hops} hops" for question in questions if (hops := hops_of(question)) is not None)
 
 
 def _line(head: str, parts: Sequence[str]) -> str:

@@ -234,7 +234,7 @@ def test_the_mixture_is_told_in_short_lines():
 def test_another_mixture_in_validation_is_warned_about():
     training, validation = ordered(chain=60, cloze=40), ordered(chain=19, cloze=1)
     head = "warning: differs from training: "
-    assert list(mixture_lines(training, validation))[2] == f"{head}chain 95% (60%), cloze 5% (40%), and 2 more"
+    assert list(mixture_lines(training, validation))[2] == f"{head}chain 95% (60%), cloze 5% (40%), 1 hop 0% (20%)"
     of_four = [question for question in ordered(chain=60) if question.metadata["hops"] == 4]
     told = list(mixture_lines(ordered(chain=60), of_four))[2]
     assert told == f"{head}4 hops 100% (33%), 3 hops 0% (33%), and 1 more"
