@@ -442,7 +442,7 @@ class ValidationOptions:
     """Score by which the best checkpoint is chosen."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options of the validation environment, merged over those of the training environment: for example
-    another split."""
+    another split. Of ``generated`` and ``masked`` single fields are replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
