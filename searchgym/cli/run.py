@@ -31,6 +31,7 @@ from searchgym.yaml_reader import parse_yaml
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task, TaskOptions
+    from searchgym.eval.suites.cards import Part
     from searchgym.records import Question
 
 OwnEnv = Annotated[
@@ -80,7 +81,10 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
                 raise
             raise UsageError(f"{error}. Your own questions need no environment: {_without(name)}") from None
         options = cast("TaskOptions", {**env_options(name), **options})
-        options = cast("TaskOptions", {**_evaluation_data(card, options), **options})
+        found = _evaluation_data(card, options)
+        if found:
+            say(f"questions of {card.id}: {Path(str(found['questions'])).parent} (SEARCHGYM_DATA)")
+        options = cast("TaskOptions", {**found, **options})
     task = load_task(card, **options)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):
@@ -144,7 +148,6 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     folder = Path(base) / source.dataset.lower()
     if not (folder / "questions.json").is_file():
         return {}
-    say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA)")
     found: TaskOptions = {"questions": folder / "questions.json"}
     if (folder / "id_aliases.json").is_file():
         found["aliases"] = folder / "id_aliases.json"
@@ -173,12 +176,42 @@ Rows = list[dict[str, Any]]
 
 
 def _envs() -> Rows:
-    from searchgym.envs.registration import registered
+    from searchgym.envs.registration import env_options, registered
 
     return [
-        {"id": c.id, "data": f"{c.questions.dataset}, {c.questions.split}", "n": c.questions.size, "summary": c.summary}
+        {
+            "id": c.id,
+            "data": f"{c.questions.dataset}, {c.questions.split}",
+            "n": c.questions.size,
+            "ready": _ready(c, env_options(c.id)),
+            "summary": c.summary,
+        }
         for c in registered().values()
     ]
+
+
+def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
+    """Returns ``yes`` if an evaluation finds an environment's data on this machine, else what it lacks.
+
+    What the hub would give is not counted, since asking it takes the network; SEARCHGYM_DATA is if `evaluated` is true.
+    """
+    from searchgym.corpora.own import home
+    from searchgym.envs.data import card_corpus
+
+    given = {**(_evaluation_data(card, options) if evaluated else {}), **options}
+    made = card.generated is not None or card.masked is not None  # from a corpus that the user gives
+    questions = "questions" in given or card.world is not None or bool(card.questions.bundled) or made
+    questions = questions or (home() / "data" / card.questions.file).exists()
+    corpus = bool({"corpus", "retriever", "distractors"} & given.keys()) or card.world is not None
+    if not corpus:
+        try:
+            card_corpus(card.corpus)
+            corpus = True
+        except (DataMissingError, UsageError):
+            corpus = False
+    if questions and corpus:
+        return "yes"
+    return "no corpus" if questions else "no questions" if corpus else "no"
 
 
 def _agents() -> Rows:
@@ -204,7 +237,21 @@ def _models() -> Rows:
 
 def _corpora() -> Rows:
     cards = [load_card(CorpusCard, path) for path in cards_of("corpora").values()]
-    return [{"name": c.name, "passages": c.passages, "licence": c.licence, "summary": c.summary} for c in cards]
+    return [
+        {"name": c.name, "passages": c.passages, "ready": _here(c), "licence": c.licence, "summary": c.summary}
+        for c in cards
+    ]
+
+
+def _here(card: CorpusCard) -> str:
+    """Returns whether a corpus is on this machine."""
+    from searchgym.envs.data import card_corpus
+
+    try:
+        card_corpus(card.name)
+    except DataMissingError:
+        return "no"
+    return "yes"
 
 
 def _retrievers() -> Rows:
@@ -226,8 +273,21 @@ def _suites() -> Rows:
     for suite in map(load_suite, cards_of("suites")):
         asked = sum(len(part.ids) or (part.subset.n if part.subset else part.n) for part in suite.parts)
         parts = ", ".join(part.name for part in suite.parts)
-        rows.append({"name": suite.name, "n": asked, "parts": parts, "summary": suite.summary})
+        ready = "yes" if all(map(_part_ready, suite.parts)) else "no"
+        rows.append({"name": suite.name, "n": asked, "ready": ready, "parts": parts, "summary": suite.summary})
     return rows
+
+
+def _part_ready(part: Part) -> bool:
+    """Returns whether the data of a part of a suite are on this machine; a part never takes others for its own."""
+    from searchgym.envs.registration import env_options, find_env
+    from searchgym.eval.suites.cards import resolved
+
+    try:
+        options = cast("TaskOptions", {**env_options(part.env), **resolved(part.options)})
+        return _ready(find_env(part.env), options, False) == "yes"
+    except (DataMissingError, UnknownNameError):
+        return False
 
 
 LISTED: Final[dict[str, Callable[[], Rows]]] = {

@@ -374,21 +374,22 @@ def _from_several(
 
 
 def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[Question, ...]:
-    """Returns questions from the Hugging Face hub; if it has none, the error tells how to get the file."""
-    reason = "no hub data set is named in its card"
+    """Returns questions from the Hugging Face hub; if it has none, the error tells where to get the file and put it."""
+    reason = ""
     if source.hub is not None:
-        reason = "the datasets package is not installed (pip install 'searchgym[train]')"
+        reason = " (from the hub: pip install 'searchgym[train]')"
         if importlib.util.find_spec("datasets") is not None:
             from searchgym.corpora.hub import read_hub_questions
 
             try:
                 return tuple(read_hub_questions(source.hub))
             except DataMissingError as error:
-                reason = str(error)
+                reason = f" (the hub: {error.reason.partition(' (')[0]})"
+    folder = source.dataset.lower()
     raise DataMissingError(
-        f"{card.id} has no questions: questions= was not given, {local} does not exist, and the hub gave none "
-        f"({reason}). Get {source.file} ({source.dataset}, {source.split}, {source.size} questions) from {source.get}, "
-        f"then pass questions=PATH or put it at {local}"
+        f"{card.id} has no questions: {source.file} is not here ({source.dataset}, {source.size:,} questions)\n"
+        f"get it from {source.get}{reason}\n"
+        f"put it at {local}, or pass questions=PATH; to evaluate: or SEARCHGYM_DATA=DIR with {folder}/questions.json"
     )
 
 
@@ -421,7 +422,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
-    path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
+    path = _corpus_of(card, questions, options)
     if given is None or is_card(given):
         return load_corpus(path, given if is_card(given) else None)
     if not callable(given):
@@ -429,6 +430,14 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     from searchgym.corpora.documents import open_corpus
 
     return given(open_corpus(path))
+
+
+def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:
+    """Returns the path of the user's corpus, or else of the card's."""
+    if "corpus" in options:
+        return find_corpus(_path(card, options["corpus"]))
+    own = "; or search each question's own paragraphs: distractors=True"
+    return card_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
