@@ -79,7 +79,7 @@ def questions_generate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Generate questions: train, validation and test sets that share no gold page, with a report."""
+    """Generate questions from English documents: train, validation and test sets that share no gold page."""
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus

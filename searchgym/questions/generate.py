@@ -191,7 +191,7 @@ def generate(
         _crossing(whole.within(frozenset().union(*splits.values()), out.names), sources.values(), plan) if cut else 0,
     )
     if not any(stratum.questions for stratum in strata):
-        more = "give more passages, in which the titles of others occur"
+        more = "give more passages, in which the titles of others occur (in English, or with a pack of their language)"
         raise DataError(f"gives no questions: {why(made, len(passages))}: {more}")
     return made
 
