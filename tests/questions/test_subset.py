@@ -185,6 +185,18 @@ def test_the_questions_of_a_drawn_run_are_known_again(cli):
     assert any("are not those that were asked" in note for note in open_run(Path("drawn")).notes)
 
 
+def test_a_run_of_an_earlier_version_goes_on_with_the_first_questions(cli):
+    demo = load_task(find_env("Demo"))
+    evaluate(demo.asking(demo.questions[:5]), load_agent("single-search"), Path("run"))
+    record = json.loads(Path("run/run.json").read_text())
+    del record["drawn"]
+    Path("run/run.json").write_text(json.dumps(record))
+    lines = Path("run/episodes.jsonl").read_bytes().splitlines(keepends=True)
+    Path("run/episodes.jsonl").write_bytes(b"".join(lines[:2]))
+    assert cli("eval", "Demo", "--agent", "single-search", "--limit", 5, "--out", "run", "--resume")[0] == 0
+    assert [row["id"] for _, row in iter_jsonl("run/questions.jsonl")] == [q.id for q in demo.questions[:5]]
+
+
 def test_parts_of_suites_are_drawn_in_proportion(cli, tmp_path):
     whole = ordered(chain=60, cloze=30, sentence=10)
     write_questions(tmp_path / "q.jsonl", whole)

@@ -601,6 +601,30 @@ def test_validation_asks_each_kind_in_its_proportion(tmp_path):
     assert first.validation == second.validation
 
 
+def test_a_resumed_run_validates_on_the_questions_that_its_checkpoint_names(tmp_path, capsys):
+    """One of an earlier version names none, and asked the first ones."""
+    recipe = toy_recipe(steps=2, validation={"questions": 2})
+    made = toy_trainer(tmp_path / "run", recipe)
+    result = made.run()
+    drawn = [question.id for question in made.validation]
+    first = [question.id for question in QUESTIONS[:2]]
+    assert len(drawn) == 2 and drawn != first
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        f"training: {len(QUESTIONS)} questions: no kind {len(QUESTIONS)}",
+        "validation: 2 questions: no kind 2",
+    ]
+    record = result.checkpoint / "trainer.json"
+    state = json.loads(record.read_text())
+    assert state["validation"] == drawn
+    for named, expected in ((drawn[::-1], drawn[::-1]), (None, first)):
+        kept = {name: value for name, value in state.items() if name != "validation"}
+        record.write_text(json.dumps(kept if named is None else kept | {"validation": named}))
+        again = toy_trainer(tmp_path / "run", recipe, resume=True)
+        again.run()
+        assert [question.id for question in again.validation] == expected
+
+
 def test_a_validation_that_misses_a_question_is_refused(tmp_path):
     class Forgetful(BanditRollout):
         def __call__(self, questions, attempts, step, greedy):

@@ -16,7 +16,6 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
 from searchgym.judging.models.load import load_judge
-from searchgym.questions.subset import mixture_lines
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
@@ -217,11 +216,7 @@ def train(
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
     with launched(recipe, out) as placed, closing(assemble(placed, out)) as assembly:
-        trainer = trainer_of(recipe, assembly, out, resume=resume, report=report)
-        listed = assembly.source is None and recipe.method != "supervised"
-        for line in mixture_lines(assembly.task.questions if listed else (), trainer.validation):
-            sys.stderr.write(f"{line}\n")
-        return trainer.run()
+        return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
 
 
 def trainer_of(
