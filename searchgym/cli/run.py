@@ -82,7 +82,7 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
             raise UsageError(f"{error}. Your own questions need no environment: {_without(name)}") from None
         options = cast("TaskOptions", {**env_options(name), **options})
         found = _evaluation_data(card, options)
-        if found:
+        if "questions" in found:
             say(f"questions of {card.id}: {Path(str(found['questions'])).parent} (SEARCHGYM_DATA)")
         options = cast("TaskOptions", {**found, **options})
     task = load_task(card, **options)
@@ -200,7 +200,7 @@ def _envs() -> Rows:
             "id": c.id,
             "data": f"{c.questions.dataset}, {c.questions.split}",
             "n": c.questions.size,
-            "ready": _ready(c, env_options(c.id)),
+            "ready": _ready(c, cast("TaskOptions", env_options(c.id))),
             "summary": c.summary,
         }
         for c in registered().values()

@@ -263,7 +263,8 @@ def exam(work: Work) -> Task:
     own = work.pipeline.own_test
     if own is None:
         return work.task(work.out / "test" / SELECTED)
-    return load_task(find_env(ENV), **work.options(Path(own)) | {"corpus": work.pipeline.corpus})
+    options: dict[str, Any] = {**work.options(Path(own)), "corpus": work.pipeline.corpus}
+    return load_task(find_env(ENV), **options)
 
 
 def score(work: Work) -> dict[str, Any]:

@@ -275,8 +275,8 @@ class Trainer:
             folder, progress = self.folder.checkpoints, self.progress
             path = folder / checkpoint_name(progress.step)
             if not path.exists():
-                state = {"progress": asdict(progress), "files": self.folder.sizes(), "source": self._source}
-                state["validation"] = [question.id for question in self.validation]
+                state: dict[str, Any] = {"progress": asdict(progress), "files": self.folder.sizes()}
+                state |= {"source": self._source, "validation": [question.id for question in self.validation]}
                 save_checkpoint(path, self.learner, self.tokenizer, state)
                 if self.recipe.log.curve:
                     self.folder.plot_curve(self.recipe.validation.metric)
