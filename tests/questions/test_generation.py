@@ -185,6 +185,15 @@ def test_edges_of_well_linked_pages_are_cut_until_each_split_has_its_share():
     assert split == split_pages(200, edges, (0.6, 0.15, 0.25))
 
 
+def test_a_list_of_all_pages_stays_in_training():
+    """Twenty chains of five pages and a page that names all: whole chains are moved, and only their edges to it cut."""
+    chains = [(5 * chain + n, 5 * chain + n + 1) for chain in range(20) for n in range(4)]
+    split = split_pages(101, [*chains, *((100, page) for page in range(100))], (0.8, 0.1, 0.1))
+    of = {page: name for name, pages in split.items() for page in pages}
+    assert of[100] == "train" and len(split["test"]) == len(split["validation"]) == 10
+    assert all(of[a] == of[b] for a, b in chains)
+
+
 def test_pages_that_belong_together_are_in_one_split_however_well_linked():
     edges = [(n, (n + step) % 120) for n in range(120) for step in (1, 2)]
     together = [(n, n + 60) for n in range(60)]
