@@ -150,11 +150,11 @@ class _DictatedIO:
 
 
 def task_of(args: argparse.Namespace) -> Task:
-    """Returns the task with its first questions that name gold pages."""
+    """Returns the task with a number of its questions that name gold pages."""
     task = load_task(
         find_env(args.env), questions=args.file, corpus=args.corpus, top_k=args.fetch, retriever=retriever_of(args)
     )
-    return task.asking([question for question in task.questions if question.gold_titles][: args.questions])
+    return task.asking(question for question in task.questions if question.gold_titles).subset(args.questions)
 
 
 def episodes_of(name: str, model: str, task: Task, args: argparse.Namespace) -> list[Episode]:

@@ -126,9 +126,9 @@ def measure(
 ) -> dict[str, float]:
     """Returns the seconds of one evaluation by phase, and of the sampler alone; both begin with an empty cache."""
     task, agent = load_task(find_env("searchgym/World-v0")), load_agent("search-r1")
-    questions = task.questions[:count]
+    task = task.subset(count)
     timed = Timed(task.retriever)  # type: ignore[arg-type]
-    task = dataclasses.replace(task.asking(questions), retriever=timed)
+    task = dataclasses.replace(task, retriever=timed)
     noted = Noted(sampler)
     sampler.forget()
     form = TokenFormat(tokenizer, task.rules.protocol, chat=bool(tokenizer.chat_template))

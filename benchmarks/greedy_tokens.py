@@ -38,7 +38,7 @@ STEP = 2.0**-7
 def played(given: argparse.Namespace, sampler: str, folder: Path) -> dict[str, Episode]:
     """Returns the episodes of one sampler, by question."""
     task = load_task(find_env("searchgym/HotpotQA-v0"), questions=given.questions, corpus=given.corpus, **RULES)
-    task = task.asking(task.questions[: given.episodes])
+    task = task.subset(given.episodes)
     agent = load_agent("search-r1")
     if (folder / "scores.json").is_file():
         return {episode.question_id: episode for episode in read_episodes(folder / "episodes.jsonl")}

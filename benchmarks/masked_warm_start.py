@@ -62,8 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     if min(args.seeds) < 1 or not 0 < args.share < 1 or min(args.reader, args.tokens, args.questions) < 1:
         parser.error("seeds are from 1 on, --share is between 0 and 1, numbers of tokens and questions are positive")
-    task = load_task(find_env(ENV))
-    task = task.asking(task.questions[: args.questions])
+    task = load_task(find_env(ENV)).subset(args.questions)
     plan = {name: getattr(args, name) for name in ("reader", "tokens", "share", "steps", "questions")}
     plan |= ({"set": args.set} if args.set else {}) | ({"float32": True} if args.float32 else {})
     args.out.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ def tasks_of(given: argparse.Namespace) -> dict[str, Task]:
         if not os.environ.get("SEARCHGYM_DATA"):
             raise SystemExit("set SEARCHGYM_DATA to a folder with hotpotqa/ and 2wikimultihopqa/, or give --questions")
         tasks = load_suite_tasks(load_suite("wiki-real"), rules)  # type: ignore[arg-type]  # names of its options
-    return {name: task.asking(task.questions[: given.limit]) for name, task in tasks.items()}
+    return {name: task.subset(given.limit) for name, task in tasks.items()}
 
 
 def with_hits(task: Task, hits: str) -> Task:
@@ -96,7 +96,7 @@ def run_row(name: str, row: Row, tasks: Mapping[str, Task], model: Model, out: P
     roles = {r: dataclasses.replace(own, max_tokens=min(own.max_tokens, MAX_TOKENS)) for r, own in agent.roles.items()}
     agent = dataclasses.replace(agent, roles=roles, source=f"{agent.source}, at most {MAX_TOKENS} tokens")
     for set_name, whole in tasks.items():
-        task = whole.asking(whole.questions[: row.limit])
+        task = whole.subset(row.limit)
         folder = folder_of(name, out) / set_name
         options = EvalOptions(resume=(folder / "run.json").exists())
         started = time.perf_counter()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import math
 import statistics
 import time
@@ -95,7 +94,7 @@ def parity(
     task: Task, own: TransformersSampler, vllm: VllmSampler, tokenizer: PreTrainedTokenizerBase, count: int
 ) -> dict[str, Any]:
     """Compares the greedy episodes of both samplers token by token; returns the row of the table."""
-    task = dataclasses.replace(task, questions=task.questions[:count])
+    task = task.subset(count)
     _, ours = run(task, own, tokenizer, 64, 0.0)
     _, theirs = run(task, vllm, tokenizer, 64, 0.0)
     gaps, same, farthest = [], 0, 0.0
@@ -160,7 +159,7 @@ def _row(
     caching: bool,
 ) -> dict[str, Any]:
     count = min(args.each, 16 * concurrent)
-    task = dataclasses.replace(task, questions=task.questions[:count])
+    task = task.subset(count)
 
     def rate(sampler: Sampler) -> float:
         sampler.forget()  # the last run's cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import sys
 import tempfile
 import threading
@@ -90,8 +89,7 @@ def evaluated_question(out: Path) -> list[str]:
         if done == 1:
             passed.begin()
 
-    task, agent = load_task(find_env("Demo")), load_agent("search-r1")
-    task = dataclasses.replace(task, questions=task.questions[:2])
+    task, agent = load_task(find_env("Demo")).subset(2), load_agent("search-r1")
     with passed.watching():
         models = load_models(dict.fromkeys(agent.roles, "tiny"), task.rules.protocol)
         evaluate(task, agent, out, models, EvalOptions(concurrency=1), progress=progress)

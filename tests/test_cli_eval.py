@@ -1,11 +1,12 @@
 """Evaluation on a user's own questions, on the files of ``SEARCHGYM_DATA``, and under other budgets."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from support import command_line
+from support import command_line, json_of
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.envs.data import bundled_file
@@ -96,6 +97,80 @@ def test_nothing_is_trained_on_searchgym_data(cli, real, monkeypatch):
     ):
         with pytest.raises(DataMissingError, match="HotpotQA-v0 has no questions"):
             load()
+
+
+# -- what is not here ----------------------------------------------------------------------------------------------
+
+
+def lines_of(cli, *command):
+    """The lines of the error of a command, without the folder of the data, which may be long."""
+    status, _, err = cli(*command)
+    assert status == 1
+    return [line.replace(os.environ["SEARCHGYM_HOME"], "HOME") for line in err.splitlines()]
+
+
+def test_missing_questions_are_told_in_three_lines(cli, monkeypatch):
+    def unreachable(source):
+        raise DataMissingError("the data set could not be loaded (the hub cannot be reached: " + "x" * 300, source)
+
+    monkeypatch.setattr("searchgym.corpora.hub.read_hub_questions", unreachable)
+    what, source, place = lines_of(cli, "eval", "HotpotQA", "--agent", "oracle")
+    assert what == (
+        "error: searchgym/HotpotQA-v0 has no questions: hotpot_dev_distractor_v1.json is not here "
+        "(HotpotQA, 7,405 questions)"
+    )
+    assert source == "get it from https://hotpotqa.github.io (the hub: the data set could not be loaded)"
+    assert place == (
+        "put it at HOME/data/hotpot_dev_distractor_v1.json, or pass questions=PATH; to evaluate: or SEARCHGYM_DATA=DIR "
+        "with hotpotqa/questions.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("paragraphs", "instead"), [(True, "; or search each question's own paragraphs: distractors=True"), (False, "")]
+)
+def test_a_missing_corpus_is_told_in_three_lines(cli, paragraphs, instead):
+    rows = json.loads(QUESTIONS.read_text())
+    kept = rows if paragraphs else [{name: row[name] for name in row if name != "context"} for row in rows]
+    Path("q.json").write_text(json.dumps(kept))
+    assert lines_of(cli, "eval", "HotpotQA", "--agent", "oracle", "--questions", "q.json") == [
+        "error: corpus 'wiki-18' is not here (wiki-18.jsonl.gz)",
+        f"get it by `searchgym corpus get wiki-18`{instead}",
+        "it belongs at HOME/data/wiki-18.jsonl.gz, or indexed at HOME/indexes/wiki-18; or pass corpus=PATH",
+    ]
+
+
+def test_the_list_says_which_data_are_here(cli, real, monkeypatch):
+    def ready(kind):
+        return {row.get("id", row.get("name")): row["ready"] for row in json_of(cli("list", kind, "--json"))[kind]}
+
+    envs = ready("envs")
+    assert {envs[f"searchgym/{name}-v0"] for name in ("Demo", "World", "Report")} == {"yes"}
+    assert (envs["searchgym/HotpotQA-v0"], envs["searchgym/Corpus-v0"]) == ("no", "no corpus")
+    assert {name for name, here in ready("suites").items() if here == "yes"} == {"worlds"}
+    assert ready("corpora") == {"demo": "yes", "wiki-18": "no"}
+    data = Path(os.environ["SEARCHGYM_HOME"], "data")
+    data.mkdir(parents=True)
+    (data / "hotpot_dev_distractor_v1.json").touch()
+    assert ready("envs")["searchgym/HotpotQA-v0"] == "no corpus"
+    (data / "wiki-18.jsonl.gz").touch()
+    assert ready("envs")["searchgym/HotpotQA-v0"] == ready("corpora")["wiki-18"] == "yes"
+    assert ready("envs")["searchgym/NQ-v0"] == "no questions"
+    shutil.rmtree(data)
+    monkeypatch.setenv("SEARCHGYM_DATA", str(real))
+    assert ready("envs")["searchgym/HotpotQA-v0"] == "yes"  # an evaluation takes them
+    assert ready("suites")["multihop"] == "no" == ready("suites")["wiki-real"]  # 2WikiMultihopQA is not there
+
+
+@pytest.mark.parametrize("name", ["worlds", "Worlds"])
+def test_a_suite_in_place_of_an_environment_is_called_one(cli, name):
+    for command in (
+        ["play", name],
+        ["train", "tiny-grpo", f"env={name}"],
+        ["demonstrate", name, "--model", "tiny", "--out", "x"],
+    ):
+        status, _, err = cli(*command)
+        assert status == 2 and f"{name} is a suite of environments, which `searchgym eval worlds` runs" in err, err
 
 
 # -- budgets -------------------------------------------------------------------------------------------------------

@@ -7,13 +7,16 @@ from pathlib import Path
 import gymnasium
 import nbformat
 import pytest
-from made_pages import PAGES
+from made_pages import FIRST, LAST, PAGES
 from nbclient import NotebookClient
 
 from searchgym import packages
 from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.envs.task import load_task
+from searchgym.graphs.packs import load_pack
+from searchgym.questions.generate import Plan, generate
+from searchgym.records import Passage
 from searchgym.rollout.engine import Engine
 from searchgym.train.inspect.explain import explain_run
 from searchgym.train.inspect.saved import SavedRun
@@ -26,6 +29,10 @@ NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def yaml_blocks(page):
+    return re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_own_corpus_in_under_twenty_lines(tmp_path, monkeypatch):
@@ -56,7 +63,7 @@ def test_questions_from_documents(tmp_path, monkeypatch):
     scope = {}
     exec(compile(env, "docs/questions.md", "exec"), scope)
     assert (scope["reward"], scope["terminated"]) == (1.0, True)
-    (card,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/questions.md").read_text(), re.DOTALL | re.MULTILINE)
+    card, _ = yaml_blocks("docs/questions.md")
     Path("rivers.yaml").write_text(card)
     exec(compile(pack, "docs/questions.md", "exec"), scope)
     assert set(scope["facts"]) == {
@@ -69,6 +76,28 @@ def test_questions_from_documents(tmp_path, monkeypatch):
     Path("triples.tsv").write_text("".join("\t".join(fact) + "\n" for fact in scope["facts"]))
     exec(compile(triples, "docs/questions.md", "exec"), scope)
     assert scope["answers"] == ["412 km"]
+
+
+def test_the_pack_of_another_language(tmp_path):
+    """Forty painters, each taught by the one seven places on: chains and comparisons in German."""
+    (tmp_path / "maler.yaml").write_text(yaml_blocks("docs/questions.md")[1])
+    names = [f"{first} {last}" for first in FIRST for last in LAST][:40]
+    pages = [
+        Passage(
+            str(n),
+            name,
+            f"{name} war eine schwedische Malerin, geboren {1850 + n} und unterrichtet von {names[(n + 7) % 40]}.",
+        )
+        for n, name in enumerate(names)
+    ]
+    made = generate(pages, load_pack(str(tmp_path / "maler.yaml")), Plan(n=60, shapes=("chain", "comparison")))
+    asked = {question.text: question.answers[0] for question in made.split("train")}
+    assert {question.kind for question in made.split("train")} == {"chain", "comparison"}
+    for n, name in enumerate(names):
+        taught = f"In welchem Jahr wurde der Mensch, der {name} unterrichtete, geboren?"
+        assert asked.get(taught, "") in ("", str(1850 + (n + 7) % 40))
+    assert sum(text.startswith("In welchem Jahr wurde der Mensch") for text in asked) > 5
+    assert all(re.match("In welchem Jahr|Von wem|Wer wurde früher geboren", text) for text in asked)
 
 
 def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):

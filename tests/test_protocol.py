@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.protocol import MAX_ACTION_CHARS, cut_words, get_protocol, split_thoughts
+from searchgym.protocol import MAX_ACTION_CHARS, count_words, cut_words, get_protocol, skip_words, split_thoughts
 from searchgym.records import Answer, Hit, Invalid, Passage, Search
 
 TAGS, TOOLS = get_protocol("tags"), get_protocol("tool_calls")
@@ -171,10 +171,38 @@ def test_thoughts():
         ("a\u2003b\u00a0c é d", 2, "a\u2003b\u00a0c é"),
         ("a\tb\r\nc", 2, "a\tb"),
         ("", 1, ""),
+        ("東京は日本の首都である。", 3, "東京は"),  # each character is a word
+        ("「東京」、日本", 2, "「東京」、"),  # marks belong to the word before them, at the start to the first
+        ("コンピュータを使う", 2, "コンピュータを"),  # a run of katakana is one word
+        ("我喜欢iPhone手机 2024年很好", 5, "我喜欢iPhone手"),
+        ("我喜欢iPhone手机 2024年很好", 7, "我喜欢iPhone手机 2024"),
+        ("我用「iPhone」手机", 3, "我用「iPhone」手"),
+        ("ภาษา ไทย", 4, "ภาษา"),  # letters: words would take a dictionary
+        ("Tokyo (東京, Tōkyō) is", 3, "Tokyo (東京,"),
+        ("—— 東 ——", 2, "—— 東"),
     ],
 )
 def test_words_are_cut(text, limit, cut):
     assert cut_words(text, limit) == cut
+
+
+def test_words_are_counted_by_hand():
+    counts = {
+        "東京は日本の首都である。": 11,
+        "我喜欢iPhone手机 2024年很好": 10,
+        "Ein Fluß (東京)": 4,
+        "。。。": 1,
+        "한국어 텍스트": 2,
+    }
+    assert {text: count_words(text) for text in counts} == counts
+
+
+@given(st.text(alphabet="a 東、é\nカ"), st.integers(1, 5))
+def test_what_is_cut_and_what_is_skipped_are_the_whole(text, number):
+    assert count_words(cut_words(text, number)) == min(number, count_words(text))
+    both = cut_words(text, number), skip_words(text, number)
+    assert "".join("".join(both).split()) == "".join(text.split())
+    assert count_words(both[1]) == max(0, count_words(text) - number)
 
 
 @given(st.text(alphabet="ab é\n\t\r"), st.integers(1, 5))

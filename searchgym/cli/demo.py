@@ -66,7 +66,7 @@ def run_demo(
         out: Output folder; an earlier demonstration in it is replaced.
         say: Called with a line of text at each stage.
         report: Called with each row of training metrics.
-        questions: Number of held-out questions to ask, from the first on; all if None.
+        questions: Number of held-out questions to ask, drawn by kind; all if None.
 
     Returns:
         Content of ``summary.json``: ``n``, ``em_before``, ``em_after``, ``seconds`` (of training), ``seconds_in_all``
@@ -81,7 +81,7 @@ def run_demo(
             f"{recipe.name} has several model keys, the demonstration trains only one: use `searchgym train`"
         )
     task, agent = load_task(find_env(ENV)), load_agent(recipe.agent)
-    task = dataclasses.replace(task, questions=task.questions[:questions])
+    task = task.subset(questions)
     began = time.perf_counter()
     with _locked_folder(out):
         say(f"evaluating {recipe.model} on {len(task.questions)} held-out questions ...")

@@ -79,12 +79,13 @@ def questions_generate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Generate questions: train, validation and test sets that share no gold page, with a report."""
+    """Generate questions from English documents: train, validation and test sets that share no gold page."""
     from searchgym.corpora.documents import open_corpus
     from searchgym.corpora.worlds.storage import check_free
     from searchgym.envs.data import find_corpus
     from searchgym.errors import UsageError
     from searchgym.questions.generate import USUAL, Plan
+    from searchgym.questions.report import crossed
     from searchgym.questions.storage import held_out_by, write_set
 
     check_free(out)
@@ -99,14 +100,16 @@ def questions_generate(
     started = time.perf_counter()
     try:
         with stages() as progress:
-            made = write_set(passages, pack, plan, out, held_out, corpus, progress)
+            made = write_set(passages, pack, plan, out, held_out, corpus, progress, plan.wanted)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where this one ended")
         raise typer.Exit(130) from None
     total = sum(made["questions"].values())
     if total < n:
         say(f"{total} of {n} questions: {out / 'report.md'} tells what each filter took")
-    names = ("questions", "multi_hop", "links", "facts", "held_out_pages")
+    if made["cut_links"]:
+        say(crossed(made))
+    names = ("questions", "multi_hop", "links", "facts", "held_out_pages", "cut_links", "crossing")
     summary = {name: made[name] for name in names} | {"seconds": round(time.perf_counter() - started, 1)}
     emit(summary | {"out": str(out)}, json, "questions")
     if not json:

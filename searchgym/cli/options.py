@@ -48,7 +48,10 @@ class TaskChoice(Source):
     snippet_words: Annotated[int | None, typer.Option(help="Maximum words of a hit shown with --browse.")] = None
     retriever_deadline: Annotated[float | None, typer.Option(help="Seconds that one retrieval may take.")] = None
     skip_bad: Annotated[int, typer.Option(help="Skip and report at most this many bad rows of --questions.")] = 0
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask this many questions, each kind in its proportion, by --draw-seed.")
+    ] = None
+    draw_seed: Annotated[int, typer.Option(min=0, help="Seed by which --limit draws questions.")] = 0
 
 
 @dataclass(frozen=True, slots=True)

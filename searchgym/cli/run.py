@@ -31,6 +31,7 @@ from searchgym.yaml_reader import parse_yaml
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task, TaskOptions
+    from searchgym.eval.suites.cards import Part
     from searchgym.records import Question
 
 OwnEnv = Annotated[
@@ -80,7 +81,11 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
                 raise
             raise UsageError(f"{error}. Your own questions need no environment: {_without(name)}") from None
         options = cast("TaskOptions", {**env_options(name), **options})
-        options = cast("TaskOptions", {**_evaluation_data(card, options), **options})
+        found = _evaluation_data(card, options)
+        if "questions" in found:
+            folder = Path(str(found["questions"])).parent
+            say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {card.questions.split}")
+        options = cast("TaskOptions", {**found, **options})
     task = load_task(card, **options)
     if wait:
         if not isinstance(task.retriever, HttpRetriever):
@@ -89,17 +94,29 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     return task
 
 
-def chosen_task(env: str | None, choice: TaskChoice) -> Task:
-    """Returns the task of an environment, with the user's options and number of questions."""
+def chosen_task(env: str | None, choice: TaskChoice, resumed: Path | None = None) -> Task:
+    """Returns the task of an environment, with the user's options and number of questions.
+
+    Args:
+        env: The environment; None for the user's own questions.
+        choice: The user's options.
+        resumed: Folder of the evaluation that goes on.
+    """
     options = task_options(choice)
     if choice.skip_bad and choice.questions is not None:
         options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
-    return limited(load(env, options, choice.wait), choice.limit)
+    return limited(load(env, options, choice.wait), choice, resumed)
 
 
-def limited(task: Task, most: int | None) -> Task:
-    """Returns a task with its first questions only; with all of them if `most` is None."""
-    return task if most is None else task.asking(task.questions[:most])
+def limited(task: Task, choice: TaskChoice, resumed: Path | None = None) -> Task:
+    """Returns a task with as many questions as the user asked for; a run of an earlier version asks its first ones."""
+    from searchgym.corpora.files import read_json
+
+    if choice.limit is not None and resumed is not None and (resumed / "run.json").is_file():
+        record = read_json(resumed / "run.json")
+        if isinstance(record, dict) and "drawn" not in record:
+            return task.asking(task.questions[: choice.limit])
+    return task.subset(choice.limit, choice.draw_seed)
 
 
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:
@@ -149,7 +166,6 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     folder = Path(base) / source.dataset.lower()
     if not (folder / "questions.json").is_file():
         return {}
-    say(f"questions of {card.id}: {folder} (SEARCHGYM_DATA), not its {source.split}")
     found: TaskOptions = {"questions": folder / "questions.json"}
     if (folder / "id_aliases.json").is_file():
         found["aliases"] = folder / "id_aliases.json"
@@ -178,12 +194,42 @@ Rows = list[dict[str, Any]]
 
 
 def _envs() -> Rows:
-    from searchgym.envs.registration import registered
+    from searchgym.envs.registration import env_options, registered
 
     return [
-        {"id": c.id, "data": f"{c.questions.dataset}, {c.questions.split}", "n": c.questions.size, "summary": c.summary}
+        {
+            "id": c.id,
+            "data": f"{c.questions.dataset}, {c.questions.split}",
+            "n": c.questions.size,
+            "ready": _ready(c, cast("TaskOptions", env_options(c.id))),
+            "summary": c.summary,
+        }
         for c in registered().values()
     ]
+
+
+def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
+    """Returns ``yes`` if an evaluation finds an environment's data on this machine, else what it lacks.
+
+    What the hub would give is not counted, since asking it takes the network; SEARCHGYM_DATA is if `evaluated` is true.
+    """
+    from searchgym.corpora.own import home
+    from searchgym.envs.data import card_corpus
+
+    given = {**(_evaluation_data(card, options) if evaluated else {}), **options}
+    made = card.generated is not None or card.masked is not None  # from a corpus that the user gives
+    questions = "questions" in given or card.world is not None or bool(card.questions.bundled) or made
+    questions = questions or (home() / "data" / card.questions.file).exists()
+    corpus = bool({"corpus", "retriever", "distractors"} & given.keys()) or card.world is not None
+    if not corpus:
+        try:
+            card_corpus(card.corpus)
+            corpus = True
+        except (DataMissingError, UsageError):
+            corpus = False
+    if questions and corpus:
+        return "yes"
+    return "no corpus" if questions else "no questions" if corpus else "no"
 
 
 def _agents() -> Rows:
@@ -209,7 +255,21 @@ def _models() -> Rows:
 
 def _corpora() -> Rows:
     cards = [load_card(CorpusCard, path) for path in cards_of("corpora").values()]
-    return [{"name": c.name, "passages": c.passages, "licence": c.licence, "summary": c.summary} for c in cards]
+    return [
+        {"name": c.name, "passages": c.passages, "ready": _here(c), "licence": c.licence, "summary": c.summary}
+        for c in cards
+    ]
+
+
+def _here(card: CorpusCard) -> str:
+    """Returns whether a corpus is on this machine."""
+    from searchgym.envs.data import card_corpus
+
+    try:
+        card_corpus(card.name)
+    except DataMissingError:
+        return "no"
+    return "yes"
 
 
 def _retrievers() -> Rows:
@@ -231,8 +291,21 @@ def _suites() -> Rows:
     for suite in map(load_suite, cards_of("suites")):
         asked = sum(len(part.ids) or (part.subset.n if part.subset else part.n) for part in suite.parts)
         parts = ", ".join(part.name for part in suite.parts)
-        rows.append({"name": suite.name, "n": asked, "parts": parts, "summary": suite.summary})
+        ready = "yes" if all(map(_part_ready, suite.parts)) else "no"
+        rows.append({"name": suite.name, "n": asked, "ready": ready, "parts": parts, "summary": suite.summary})
     return rows
+
+
+def _part_ready(part: Part) -> bool:
+    """Returns whether the data of a part of a suite are on this machine; a part never takes others for its own."""
+    from searchgym.envs.registration import env_options, find_env
+    from searchgym.eval.suites.cards import resolved
+
+    try:
+        options = cast("TaskOptions", {**env_options(part.env), **resolved(part.options)})
+        return _ready(find_env(part.env), options, False) == "yes"
+    except (DataMissingError, UnknownNameError):
+        return False
 
 
 LISTED: Final[dict[str, Callable[[], Rows]]] = {

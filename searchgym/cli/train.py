@@ -216,7 +216,7 @@ def demo(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe values.")] = None,
     recipe: Annotated[str, typer.Option(help="Recipe name or YAML file.")] = "tiny-grpo",
     out: Annotated[Path, typer.Option(help="Folder; an earlier demonstration in it is replaced.")] = Path("runs/demo"),
-    questions: Annotated[int | None, typer.Option(min=1, help="Ask only the first N held-out questions.")] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="Ask this many of the held-out questions.")] = None,
     json: Json = False,
 ) -> None:
     """Train the shipped tiny model to search, and print its scores before and after."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from array import array
 from bisect import bisect_left, bisect_right
@@ -16,6 +17,7 @@ import numpy as np
 from searchgym.corpora.files import BadLines, FilePath
 from searchgym.corpora.passages import detect_format, passage_line, read_passages
 from searchgym.errors import CardError, DataError, DataMissingError, UsageError
+from searchgym.protocol import word_starts
 from searchgym.records import Passage
 from searchgym.yaml_reader import parse_yaml
 
@@ -27,11 +29,11 @@ FENCE_OR_HEADING = re.compile(
 )
 """Matches a Markdown heading (group ``title``) or a code block, which is matched so that its ``#`` is no heading."""
 WORD = re.compile(r"\S+")
-"""Matches a word: a run of characters other than white space."""
+"""Matches a run of characters other than white space: a word, or several in scripts without spaces."""
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 """Matches a blank line, which ends a paragraph."""
-SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+")
-"""Matches the punctuation and white space that end a sentence."""
+SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+|[。！？][”’」』）]*\s*")
+"""Matches the punctuation and white space that end a sentence; in Chinese and Japanese no white space follows."""
 
 
 def convert_documents(folder: FilePath) -> Iterator[Passage]:
@@ -103,7 +105,8 @@ def chunk_passages(
 
     Args:
         passages: Passages to cut.
-        words: Maximum number of words in a chunk. Words are separated by white space.
+        words: Maximum number of words in a chunk. Words are separated by white space; in scripts without spaces between
+            words, such as Chinese, each character is one (`searchgym.protocol.word_starts`).
         overlap: Number of words at the end of a chunk that the next chunk repeats; fewer where that many would cut a
             unit.
         by: Unit of a chunk, which may begin and end at any word, or only between paragraphs (at blank lines) or
@@ -143,7 +146,7 @@ def inspect_corpus(path: FilePath) -> dict[str, Any]:
     empty_titles = empty_texts = 0
     for passage in open_corpus(path):
         digest.update(passage_line(passage))
-        lengths.append(len(passage.text.split()))
+        lengths.append(len(passage.text.split()) if passage.text.isascii() else len(_words(passage.text)))
         empty_titles += not passage.title.strip()
         empty_texts += not passage.text.strip()
         texts.add(hashlib.blake2b(passage.text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
@@ -174,11 +177,20 @@ def _format(source: FilePath) -> str:
 def _chunks(passages: Iterable[Passage], words: int, overlap: int, by: str) -> Iterator[Passage]:
     """Yields the chunks of every passage."""
     for passage in passages:
-        spans = [match.span() for match in WORD.finditer(passage.text)]
+        spans = _words(passage.text)
         bounds = _bounds(passage.text, spans, by)
         for number, (first, last) in enumerate(_windows(bounds, words, overlap)):
             text = passage.text[spans[first][0] : spans[last - 1][1]]
             yield Passage(f"{passage.id}#{number}", passage.title, text)
+
+
+def _words(text: str) -> list[tuple[int, int]]:
+    """Returns where the words of a text begin and end."""
+    found = list[tuple[int, int]]()
+    for run in WORD.finditer(text):
+        bounds = [run.start() + start for start in word_starts(run[0])]
+        found += itertools.pairwise([*bounds, run.end()])
+    return found
 
 
 def _bounds(text: str, spans: Sequence[tuple[int, int]], by: str) -> Sequence[int]:

@@ -47,15 +47,19 @@ def find_corpus(name: str) -> Path:
     return _corpus_file(name)
 
 
-def card_corpus(name: str) -> Path:
+def card_corpus(name: str, instead: str = "") -> Path:
     """Returns the path for the ``corpus`` of an environment card: as `find_corpus`, but a card precedes a path.
 
     Otherwise a folder that happens to be called ``demo`` would change the environment of that corpus.
+
+    Args:
+        name: Name of the corpus.
+        instead: What else can be done, for the error if it is missing.
     """
-    return _corpus_file(name) if name in list_cards("corpora") else find_corpus(name)
+    return _corpus_file(name, instead) if name in list_cards("corpora") else find_corpus(name)
 
 
-def _corpus_file(name: str) -> Path:
+def _corpus_file(name: str, instead: str = "") -> Path:
     """Returns the bundled or downloaded file of a corpus card, or its index in the cache folder."""
     card = load_card(CorpusCard, find_card("corpora", name))
     if card.bundled:
@@ -66,8 +70,9 @@ def _corpus_file(name: str) -> Path:
         if path.exists():
             return path
     raise DataMissingError(
-        f"corpus {card.name!r} ({card.summary}) is neither at {local} nor indexed at {index}: run "
-        f"`searchgym corpus get {card.name}`, or pass corpus=PATH (a corpus file or an index folder)"
+        f"corpus {card.name!r} is not here ({card.file})\n"
+        f"get it by `searchgym corpus get {card.name}`{instead}\n"
+        f"it belongs at {local}, or indexed at {index}; or pass corpus=PATH"
     )
 
 

@@ -97,7 +97,7 @@ def full_id(name: str) -> str:
 
     Raises:
         UnknownNameError: Nothing registered has that name; the nearest is suggested.
-        UsageError: The name is ambiguous: environments of several namespaces have it.
+        UsageError: The name is that of a suite, or ambiguous: environments of several namespaces have it.
     """
     if name in _registered:
         return name
@@ -110,6 +110,11 @@ def full_id(name: str) -> str:
         bases.append(base)
         if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}:
             matches.setdefault(namespace or "", []).append((version or 0, env_id))
+    if not matches and name.lower() in list_cards("suites"):
+        raise UsageError(
+            f"{name} is a suite of environments, which `searchgym eval {name.lower()}` runs as a whole: name one of "
+            "them here (searchgym list suites)"
+        )
     if not matches:
         raise UnknownNameError("environment", name, bases)
     if len(matches) > 1:

@@ -32,6 +32,7 @@ from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_re
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
 from searchgym.packages import install_command
+from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Passage, Question, simulated_share
 
 
@@ -106,6 +107,8 @@ class Task:
     """Entity id to the entity's names, for 2WikiMultihopQA's evidence scores."""
     retrievers: Mapping[str, AnyRetriever] = dataclasses.field(default_factory=dict)
     """Further retrievers by name."""
+    drawn: Mapping[str, int] | None = None
+    """How the questions were drawn (``n`` of how many, ``of``, by which ``seed``); None: all that there are."""
 
     def source(self, name: str) -> AnyRetriever:
         """Returns the retriever of that name; the environment's own for an empty one."""
@@ -124,7 +127,14 @@ class Task:
     def asking(self, questions: Iterable[Question]) -> Task:
         """Returns the task with other questions, over the same corpus and under the same rules."""
         asked = tuple(questions)
-        return dataclasses.replace(self, questions=asked, by_id={question.id: question for question in asked})
+        return dataclasses.replace(self, questions=asked, by_id={q.id: q for q in asked}, drawn=None)
+
+    def subset(self, n: int | None, seed: int = SEED) -> Task:
+        """Returns the task with `n` of its questions, drawn by `draw_subset`; itself if it has no more, or for None."""
+        if n is None or n >= len(self.questions):
+            return self
+        drawn = {"n": n, "of": len(self.questions), "seed": seed}
+        return dataclasses.replace(self.asking(draw_subset(self.questions, n, seed)), drawn=drawn)
 
     def score(self, state: State) -> tuple[float, dict[str, float]]:
         """Returns the reward and the scores of a finished episode; zeros if its retriever failed, so without an answer.
@@ -384,21 +394,22 @@ def _from_several(
 
 
 def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[Question, ...]:
-    """Returns questions from the Hugging Face hub; if it has none, the error tells how to get the file."""
-    reason = "no hub data set is named in its card"
+    """Returns questions from the Hugging Face hub; if it has none, the error tells where to get the file and put it."""
+    reason = ""
     if source.hub is not None:
-        reason = f"the datasets package is not installed ({install_command('train')})"
+        reason = f" (from the hub: {install_command('train')})"
         if importlib.util.find_spec("datasets") is not None:
             from searchgym.corpora.hub import read_hub_questions
 
             try:
                 return tuple(read_hub_questions(source.hub))
             except DataMissingError as error:
-                reason = str(error)
+                reason = f" (the hub: {error.reason.partition(' (')[0]})"
+    folder = source.dataset.lower()
     raise DataMissingError(
-        f"{card.id} has no questions: questions= was not given, {local} does not exist, and the hub gave none "
-        f"({reason}). Get {source.file} ({source.dataset}, {source.split}, {source.size} questions) from {source.get}, "
-        f"then pass questions=PATH or put it at {local}"
+        f"{card.id} has no questions: {source.file} is not here ({source.dataset}, {source.size:,} questions)\n"
+        f"get it from {source.get}{reason}\n"
+        f"put it at {local}, or pass questions=PATH; to evaluate: or SEARCHGYM_DATA=DIR with {folder}/questions.json"
     )
 
 
@@ -431,7 +442,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
-    path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
+    path = _corpus_of(card, questions, options)
     if given is None or is_card(given):
         return load_corpus(path, given if is_card(given) else None)
     if not callable(given):
@@ -439,6 +450,14 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     from searchgym.corpora.documents import open_corpus
 
     return given(open_corpus(path))
+
+
+def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:
+    """Returns the path of the user's corpus, or else of the card's."""
+    if "corpus" in options:
+        return find_corpus(_path(card, options["corpus"]))
+    own = "; or search each question's own paragraphs: distractors=True"
+    return card_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:

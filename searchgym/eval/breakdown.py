@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from searchgym.eval.evidence import Golds, found_of
 from searchgym.protocol import Protocol
+from searchgym.questions.subset import hops_of
 from searchgym.records import Call, Episode, Invalid, Question
 
 Rows = Mapping[tuple[str, int], Mapping[str, float | None]]
@@ -72,12 +73,6 @@ def invalid_actions(episode: Episode) -> int:
 def legal_share(calls: Sequence[Call]) -> float | None:
     """Returns the share of outputs that were understood, None if there are none."""
     return sum(call.legal for call in calls) / len(calls) if calls else None
-
-
-def hops_of(question: Question) -> str | None:
-    """Returns the number of hops of a question as the data set gives it, None if it does not."""
-    hops = question.metadata.get("hops", None if question.hops is None else len(question.hops))
-    return str(hops) if isinstance(hops, int) else None
 
 
 def _refused(episodes: Sequence[Episode], protocol: Protocol) -> list[dict[str, Any]]:

@@ -89,7 +89,9 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
         for field in SAME:
             if run.record.get(field) != first.record.get(field):
                 then, now = first.record.get(field), run.record.get(field)
-                raise UsageError(f"{first.name} and {run.name} asked different questions: {field} {then!r} and {now!r}")
+                asked = " and ".join(map(_asked, (first, run))) if field == "questions_sha256" else ""
+                told = f"{field} {then!r} and {now!r}" + (f" ({asked})" if asked else "")
+                raise UsageError(f"{first.name} and {run.name} asked different questions: {told}")
         if run.rows.keys() != first.rows.keys():
             raise UsageError(f"{first.name} and {run.name} have scores of different questions: damaged {QUESTIONS}")
         for field in TRACK:
@@ -103,6 +105,13 @@ def check_comparable(runs: Sequence[Run]) -> list[str]:
                 f"{of}: a model wrote {max(written, retrieved):.0%} of its hits; the other run's were retrieved"
             )
     return notes
+
+
+def _asked(run: Run) -> str:
+    """Returns how many questions a run asked, and how they were drawn."""
+    drawn = run.record.get("drawn")
+    how = f" of {drawn.get('of')}, drawn by seed {drawn.get('seed')}" if isinstance(drawn, dict) else ""
+    return f"{run.record.get('questions')}{how}"
 
 
 def difference(first: Rows, second: Rows, metric: str = "em") -> Difference:

@@ -45,7 +45,7 @@ QUESTIONS: Final = "questions.jsonl"
 """File of the scores of each question, as `question_rows` gives them."""
 LATER: Final = ("dataset", "split", "prompts")
 """Keys that records of earlier versions lack; runs without them can be resumed."""
-ONCE: Final[dict[str, Any]] = {"samples": 1, "browse": False, "snippet_words": None, "sources": {}}
+ONCE: Final[dict[str, Any]] = {"samples": 1, "browse": False, "snippet_words": None, "sources": {}, "drawn": None}
 """Values of keys that records of earlier versions lack, since nothing else could be chosen then."""
 
 
@@ -211,6 +211,7 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "seed": engine.seed,
         "questions": len(task.questions),
         "questions_sha256": questions_sha256(task.questions),
+        "drawn": task.drawn,
         "retriever": identify(task.retriever),
         "corpus_sha256": getattr(task.retriever, "corpus_sha256", None),
         "sources": {

@@ -18,9 +18,10 @@ from searchgym.envs.rewards import wordless_gold
 from searchgym.envs.task import Task
 from searchgym.errors import ScoringError
 from searchgym.eval.awareness import awareness
-from searchgym.eval.breakdown import explain, hops_of, invalid_actions
+from searchgym.eval.breakdown import explain, invalid_actions
 from searchgym.eval.evidence import Golds, by_title, find_golds, found_of, recall_by_turn, searched_on, stopped_early
 from searchgym.eval.intervals import bootstrap_ci
+from searchgym.questions.subset import hops_of
 from searchgym.records import Answer, Episode, Question, simulated_share
 from searchgym.scoring import Scores as Row
 

@@ -20,6 +20,7 @@ from searchgym.masking.hiding import Hidden, HidingRetriever
 from searchgym.masking.spans import Reader, Span, Window, windows_by_triples
 from searchgym.protocol import cut_words, get_protocol
 from searchgym.questions.source import SPLITS, HeldOut, split_pages
+from searchgym.questions.subset import by_hash
 from searchgym.records import Hit, Passage, Question, SupportingFact, Triple, title_key
 
 VERSION: Final = 1
@@ -85,7 +86,7 @@ def generate(
     pages = _pages(passages, usable)
     maker = _Maker(passages, spec, rules, retriever, out, made.counts)
     for split, share in zip(SPLITS, SHARES, strict=True):
-        own, lacking = [window for window in usable if window.page in pages[split]], 0
+        own, lacking = _within(usable, pages[split], spec, made.counts), 0
         made.questions[split] = []
         for masks in sorted(set(spec.masks), reverse=True):
             wanted = round(spec.n * share / len(set(spec.masks))) + lacking
@@ -93,6 +94,7 @@ def generate(
             lacking = wanted - len(tasks)
             made.questions[split] += tasks
             progress(f"{split}: {masks} masks", len(tasks), wanted)
+        made.questions[split] = by_hash(made.questions[split])  # else all of the first are of the most masks
     if not any(made.questions.values()):
         told = ", ".join(f"{name} {count}" for name, count in made.counts.most_common(8))
         raise DataError(
@@ -139,14 +141,31 @@ def _usable(window: Window, passages: Sequence[Passage], spec: MaskedSpec, out: 
 
 
 def _pages(passages: Sequence[Passage], windows: Sequence[Window]) -> dict[str, frozenset[int]]:
-    """Returns the passages of each split: no page, with its parts and copies and what states its spans, is in two."""
+    """Returns the passages of each split: no page, with its parts and copies, is in two; see `split_pages`."""
     edges = [(window.page, other) for window in windows for span in window.spans for other in span.supports]
     first: dict[tuple[str, str], int] = {}
-    for number, passage in enumerate(passages):
-        for key in (("title", title_key(passage.title)), ("text", passage.text.strip())):
-            if key[1]:
-                edges.append((first.setdefault(key, number), number))
-    return split_pages(len(passages), edges, SHARES)
+    copies = [
+        (first.setdefault(key, number), number)
+        for number, passage in enumerate(passages)
+        for key in (("title", title_key(passage.title)), ("text", passage.text.strip()))
+        if key[1]
+    ]
+    return split_pages(len(passages), edges, SHARES, copies)
+
+
+def _within(windows: Sequence[Window], pages: frozenset[int], spec: MaskedSpec, counts: Counter[str]) -> list[Window]:
+    """Returns the windows on some pages, with what of these states their spans: another split's pages state none."""
+    found: list[Window] = []
+    for window in windows:
+        if window.page not in pages:
+            continue
+        spans = [span._replace(supports=tuple(filter(pages.__contains__, span.supports))) for span in window.spans]
+        kept = tuple(span for span in spans if span.supports or spec.source == "kept")
+        if len(kept) < len(spans):
+            counts["spans that only another split's pages state"] += len(spans) - len(kept)
+        if kept:
+            found.append(Window(window.page, window.start, window.end, kept))
+    return found
 
 
 class _Maker:

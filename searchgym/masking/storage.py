@@ -24,7 +24,7 @@ from searchgym.corpora.questions import write_questions
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.masking.generate import VERSION, MaskedSet, Rules, generate
 from searchgym.questions.source import SPLITS
-from searchgym.questions.storage import CARD, held_out_by
+from searchgym.questions.storage import CARD, ORDER, held_out_by
 
 _WAIT: Final = 3600.0
 """Seconds to wait for another process that generates the same tasks."""
@@ -46,7 +46,7 @@ def cached_masks(retriever: CorpusRetriever, spec: MaskedSpec, rules: Rules, hom
     passages = list(retriever.passages())
     held_out = held_out_by(passages, spec.hold_out)
     key: dict[str, Any] = dataclasses.asdict(dataclasses.replace(spec, split="all", hold_out=[]))
-    key |= {"version": VERSION, "rules": dataclasses.asdict(rules)}
+    key |= {"version": VERSION, "order": ORDER, "rules": dataclasses.asdict(rules)}
     key["corpus_sha256"] = retriever.corpus_sha256 or corpus_sha256(passages)
     key["pack_sha256"] = sha256_file(find_card("packs", spec.pack))
     key["triples_sha256"] = None if spec.triples is None else sha256_file(Path(spec.triples))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from searchgym.cards import build, find_card
 from searchgym.corpora.documents import convert_documents, is_documents
+from searchgym.corpora.questions import read_questions
 from searchgym.envs.data import find_corpus
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.practice.selection import Selection
@@ -96,13 +97,31 @@ class Pipeline:
     demonstrations: DemonstrationOptions = field(default_factory=DemonstrationOptions)
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     reinforce: ReinforceOptions = field(default_factory=ReinforceOptions)
-    test: int = 60
-    """Number of test questions."""
+    test: int | str = 60
+    """Number of generated test questions, or a file of questions of your own, of which all are asked. Their gold pages
+    and entities are held out, too."""
+
+    @property
+    def own_test(self) -> str | None:
+        """File of the test questions; None if they are generated."""
+        return self.test if isinstance(self.test, str) else None
+
+    @property
+    def tests(self) -> int:
+        """Number of test questions, or the maximum of generated ones."""
+        return len(read_questions(self.test)) if isinstance(self.test, str) else self.test
+
+    @property
+    def held_out(self) -> list[str]:
+        """Files of all questions whose pages and entities are in no practice."""
+        return [*self.hold_out, *([self.own_test] if self.own_test else [])]
 
     @property
     def plan(self) -> Plan:
         """The plan of the questions."""
         shares = typing.cast("tuple[float, float, float]", tuple(self.questions.shares))
+        if self.own_test and len(shares) == 3 and sum(shares[:2]) > 0:  # none are generated for the test
+            shares = (shares[0] / sum(shares[:2]), shares[1] / sum(shares[:2]), 0.0)
         top_k = int(self.env_options.get("top_k", 3))
         return Plan(n=self.questions.n, seed=self.seed, top_k=top_k, shapes=tuple(self.questions.shapes), shares=shares)
 
@@ -142,7 +161,7 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
     if not pipeline.corpus:
         raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
     shown = pipeline.demonstrations
-    if pipeline.test < 1 or min(shown.masked, shown.reading, shown.searching) < 0:
+    if pipeline.tests < 1 or min(shown.masked, shown.reading, shown.searching) < 0:
         raise CardError(f"{where}: test must be at least 1, and numbers of demonstrations not negative")
     _ = pipeline.plan, pipeline.choice  # they check their values
     if pipeline.recipe.method != "policy":
@@ -166,10 +185,12 @@ def _absolute(pipeline: Pipeline) -> Pipeline:
     for file in pipeline.hold_out:
         if not Path(file).is_file():
             raise DataMissingError("no such question file: check hold_out", file)
+    test = str(Path(pipeline.test).resolve()) if isinstance(pipeline.test, str) else pipeline.test
     model_folder(pipeline.model)
     return dataclasses.replace(
         pipeline,
         corpus=str(corpus.resolve()) if Path(pipeline.corpus).exists() else pipeline.corpus,  # else a card
         hold_out=[str(Path(file).resolve()) for file in pipeline.hold_out],
+        test=test,
         model=str(Path(pipeline.model).resolve()) if Path(pipeline.model).is_dir() else pipeline.model,
     )

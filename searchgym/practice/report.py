@@ -28,7 +28,12 @@ WHAT: Final = {
 
 def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out: Path) -> Path:
     """Writes ``report.md`` to a pipeline's folder."""
-    lines = [f"# {pipeline.name}: {pipeline.model} on {pipeline.corpus}", "", *scores_table(done), ""]
+    lines = [
+        f"# {pipeline.name}: {pipeline.model} on {pipeline.corpus}",
+        "",
+        *scores_table(done, pipeline.own_test),
+        "",
+    ]
     lines += ["## What was done", "", "| stage | minutes (of its last session) | what came of it |", "|---|---|---|"]
     for name, did in done.items():
         told = did.get("left_out") or ", ".join(f"{key} {value}" for key, value in _facts(did).items())
@@ -44,11 +49,13 @@ def write_report(pipeline: Pipeline, done: Mapping[str, Mapping[str, Any]], out:
     return out / REPORT
 
 
-def scores_table(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the scores as a Markdown table."""
+def scores_table(done: Mapping[str, Mapping[str, Any]], own: str | None) -> list[str]:
+    """Returns the scores as a Markdown table; `own` is the file of the test questions, None if they are generated."""
     rows = done["scores"]["scores"]
     n = max((row["n"] for row in rows.values()), default=0)
-    lines = [f"Exact match (EM) on {n} test questions, of whose pages nothing was practised:", ""]
+    which = f"{n} test questions, of whose pages nothing was practised"
+    which = which if own is None else f"the {n} questions of `{own}`; the gold pages that they name were in no practice"
+    lines = [f"Exact match (EM) on {which}:", ""]
     lines += [
         "| model | EM | 95 % | F1 | searches | gold pages found | legal outputs |",
         "|---|---|---|---|---|---|---|",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import NothingLeftError, RunExistsError, UsageError
 from searchgym.eval.runner import QUESTIONS, EvalOptions, evaluate
 from searchgym.questions.shortcuts import hops_of, names_answer
+from searchgym.questions.subset import by_hash, draw_subset
 from searchgym.records import Question, title_key
 from searchgym.rollout.models import Model
 
@@ -123,13 +123,11 @@ def pool_of(questions: Sequence[Question], how: Selection) -> list[Question]:
 
     Where one kind is too few see `Selection.fill`; where there is none of one kind, the other is taken.
     """
-    rng = random.Random(f"pool {how.seed}")
-    order = rng.sample(list(questions), len(questions))
-    return _in_proportion(order, how, how.pool)
+    return _in_proportion(by_hash(questions, how.seed), how, how.pool)
 
 
 def _in_proportion(order: Sequence[Question], how: Selection, most: int) -> list[Question]:
-    """Returns the first questions in an order, at most `most`, of which a share is of several hops."""
+    """Returns at most `most` questions, of which a share is of several hops; each kind of either keeps its part."""
     several = [question for question in order if hops_of(question) > 1]
     single = [question for question in order if hops_of(question) <= 1]
     share = how.multi_hop if several and single else float(bool(several))
@@ -143,7 +141,8 @@ def _in_proportion(order: Sequence[Question], how: Selection, most: int) -> list
             int(len(single) / (1 - share) + 1e-9) if share < 1 else most,
         )
         take = round(whole * share)
-    chosen = {question.id for question in [*several[:take], *single[: whole - take]]}
+    parts = draw_subset(several, take, how.seed), draw_subset(single, whole - take, how.seed)
+    chosen = {question.id for part in parts for question in part}
     return [question for question in order if question.id in chosen]
 
 

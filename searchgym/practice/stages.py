@@ -37,10 +37,12 @@ from searchgym.corpora.retrieval.backends import Progress
 from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
-from searchgym.errors import DataError, NothingLeftError, RunExistsError, UsageError
+from searchgym.errors import DataError, NothingLeftError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate, write_json
+from searchgym.practice.folder import DONE, PIPELINE, check_out
 from searchgym.practice.pipeline import WARM, Pipeline
 from searchgym.practice.selection import SELECTED, select, write_pool
+from searchgym.questions.report import crossed
 from searchgym.questions.storage import held_out_by, write_set
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, Model, opened_models
@@ -53,8 +55,6 @@ from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import train
 from searchgym.yaml_reader import read_yaml
 
-DONE: Final = "stages.json"
-PIPELINE: Final = "pipeline.yaml"
 MADE: Final = "made.json"
 """File beside an adapter that says how it was made."""
 ENV: Final = "searchgym/Corpus-v0"
@@ -138,30 +138,30 @@ def generate(work: Work) -> dict[str, Any]:
     """Generates questions from the corpus, and writes the pages that practice may use."""
     pipeline = work.pipeline
     passages = list(open_corpus(find_corpus(pipeline.corpus)))
-    held_out = held_out_by(passages, pipeline.hold_out)
+    held_out = held_out_by(passages, pipeline.held_out)
     left = [p for number, p in enumerate(passages) if held_out is None or number not in held_out.pages]
     write_corpus(work.out / "corpus.jsonl", left)
     folder = work.out / "questions"
+    pack, plan, needed = pipeline.questions.pack, pipeline.plan, ["train", *([] if pipeline.own_test else ["test"])]
     if not folder.exists():
-        write_set(passages, pipeline.questions.pack, pipeline.plan, folder, held_out, pipeline.corpus, work.progress)
+        write_set(passages, pack, plan, folder, held_out, pipeline.corpus, work.progress, needed)
     report = read_json(folder / "report.json")
     made = report["questions"]
-    lacking = [split for split in ("train", "test") if not made.get(split)]
-    if not lacking and not pool_for(work, "test", made):
-        lacking = ["test"]
-    if lacking:
-        why = f"{folder / 'report.md'} tells what the filters took"
-        raise UsageError(
-            f"{pipeline.corpus}: {len(passages)} passages give no questions for {' and '.join(lacking)} ({why}): give "
-            "more pages or other questions.shapes, with another --out"
+    if report["cut_links"]:
+        work.say(crossed(report))
+    if not pipeline.own_test and not pool_for(work, "test", made):
+        raise DataError(
+            f"{pipeline.corpus}: of {made['test']} test questions none is fit, since they offer their answers or one "
+            "search finds their pages: give more pages, other questions.shapes, or test=FILE with questions of your own"
         )
     pool_for(work, "validation", made)
-    return {"passages": len(passages), "held_out_pages": len(passages) - len(left), **made}
+    told = {name: report[name] for name in ("cut_links", "crossing")} if report["cut_links"] else {}
+    return {"passages": len(passages), "held_out_pages": len(passages) - len(left), **made, **told}
 
 
 def pool_for(work: Work, split: str, counts: Mapping[str, int]) -> int:
     """Writes the questions of validation or test, chosen by their kind alone; returns their number."""
-    most = {"test": work.pipeline.test, "validation": work.recipe.validation.questions}[split]
+    most = {"test": work.pipeline.tests, "validation": work.recipe.validation.questions}[split]
     if not counts.get(split):
         return 0
     try:
@@ -258,9 +258,18 @@ def reinforce(work: Work) -> dict[str, Any]:
     return work.trained(fitted, work.out / "reinforced")
 
 
+def exam(work: Work) -> Task:
+    """Loads the environment that asks the test questions; the user's own search all pages, held out ones too."""
+    own = work.pipeline.own_test
+    if own is None:
+        return work.task(work.out / "test" / SELECTED)
+    options: dict[str, Any] = {**work.options(Path(own)), "corpus": work.pipeline.corpus}
+    return load_task(find_env(ENV), **options)
+
+
 def score(work: Work) -> dict[str, Any]:
     """Evaluates the model of each stage on the test questions."""
-    task = work.task(work.out / "test" / SELECTED)
+    task = exam(work)
     best = work.done["reinforced"].get("best", work.practised)
     chosen = {"before": work.pipeline.model, "practised": work.practised, "reinforced": best, "closed book": best}
     scores: dict[str, Any] = {}
@@ -342,22 +351,18 @@ def opened(work: Work, resume: bool) -> Iterator[None]:
         UsageError: It holds another pipeline, or none to go on with.
     """
     record, mine = work.out / PIPELINE, dataclasses.asdict(work.pipeline)
-    if record.exists() and not resume:
-        raise RunExistsError(f"{work.out} holds a pipeline: --resume goes on with it, or choose another --out")
-    if not record.exists():
-        if work.out.is_dir() and any(entry.name != ".lock" for entry in work.out.iterdir()):
-            raise RunExistsError(f"{work.out} is not empty and holds no pipeline: choose another --out")
-        if resume:
-            raise UsageError(f"nothing to resume in {work.out}: name the folder of a pipeline, or leave out --resume")
+    check_out(work.out, resume)
     with lock_folder(work.out):
-        if record.exists():
-            before = read_yaml(record)
-            if differing := [key for key, value in mine.items() if before.get(key) != value]:
-                raise UsageError(
-                    f"{work.out} holds a pipeline with another {', '.join(differing)}: resume with the same values, or "
-                    "choose another --out"
-                )
-        else:
+        check_out(work.out, resume)  # again: another process may have begun meanwhile
+        before = read_yaml(record) if record.exists() else {}
+        differing = [key for key, value in mine.items() if before.get(key) != value]
+        if before and differing and resume:
+            raise UsageError(
+                f"{work.out} holds a pipeline with another {', '.join(differing)}: resume with the same values, or "
+                "choose another --out"
+            )
+        if differing:
+            shutil.rmtree(work.out / "questions", ignore_errors=True)  # of a pipeline that finished no stage
             with write_atomic(record) as file:
                 file.write(yaml.safe_dump(mine, sort_keys=False, allow_unicode=True).encode())
         if (work.out / DONE).exists():

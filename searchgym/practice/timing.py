@@ -111,5 +111,5 @@ def expected(pipeline: Pipeline, speeds: Speeds) -> dict[str, float]:
         "searcher": shown.searching * EPISODE_READ / speeds.learnt,
         "selected": speeds.episodes(1.5 * choice.pool * choice.attempts),  # half of them are measured twice
         "reinforced": recipe.steps * step + validations * speeds.episodes(recipe.validation.questions),
-        "scores": speeds.episodes(3 * pipeline.test),  # the row without searches is short
+        "scores": speeds.episodes(3 * pipeline.tests),  # the row without searches is short
     }

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +23,11 @@ from searchgym.graphs.graph import MONTHS
 from searchgym.graphs.packs import Pack
 from searchgym.graphs.text import base_title
 from searchgym.questions.cloze import draw_cloze
-from searchgym.questions.draw import Draft, draw
+from searchgym.questions.draw import MOST_CHAINS, Draft, draw
 from searchgym.questions.filters import CLOZE, Balance, Searched, Searches, Wording
 from searchgym.questions.in_place import SENTENCE, draw_sentences
 from searchgym.questions.source import SPLITS, HeldOut, Source, split_pages
+from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
 
 VERSION: Final = 1
@@ -86,6 +87,11 @@ class Plan:
         if len(self.shares) != 3 or min(self.shares) < 0 or abs(sum(self.shares) - 1) > 1e-6:
             raise UsageError(f"shares are three numbers that add up to 1, got {self.shares}")
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Splits of which at least one question is wanted."""
+        return tuple(split for split, share in zip(SPLITS, self.shares, strict=True) if round(self.n * share))
+
 
 @dataclass
 class Stratum:
@@ -124,10 +130,14 @@ class QuestionSet:
     """Number of facts whose object has a page."""
     refused: Mapping[str, Mapping[str, int]]
     """What the rules of links and facts refused."""
+    cut: int = 0
+    """Number of pairs of linked pages that are in two splits."""
+    crossing: int = 0
+    """Number of drafts along links that are in no split because they cross from one to another."""
 
     def split(self, name: str) -> list[Question]:
-        """Returns the questions of a split."""
-        return [q for stratum in self.strata if stratum.split == name for q in stratum.questions]
+        """Returns the questions of a split, by hash: stratum by stratum, the first ones would all be of one shape."""
+        return by_hash(q for stratum in self.strata if stratum.split == name for q in stratum.questions)
 
 
 def generate(
@@ -158,8 +168,10 @@ def generate(
     splits = pages_of_splits(len(passages), facts, plan, out)
     retriever = build_in_memory(passages) if retriever is None else retriever
     whole, strata = Source(passages, facts, pack), []
+    sources = {split: whole.within(splits[split], out.names) for split in SPLITS}
+    cut = _cut(_edges(facts, plan, out), splits)
     for split, share in zip(SPLITS, plan.shares, strict=True):
-        source = whole.within(splits[split], out.names)
+        source = sources[split]
         maker = _Maker(source, Searches(source, retriever, plan.top_k), plan, split)
         lacking = 0
         for (shape, hops), part in _mix(plan).items():
@@ -175,9 +187,12 @@ def generate(
         len(facts.links),
         len([fact for fact in facts.found if fact.target is not None]),
         {"links": facts.refused_links, "facts": facts.refused},
+        cut,
+        _crossing(whole.within(frozenset().union(*splits.values()), out.names), sources.values(), plan) if cut else 0,
     )
     if not any(stratum.questions for stratum in strata):
-        raise DataError(f"gives no questions: {_why(made, facts, len(passages))}")
+        more = "give more passages, in which the titles of others occur (in English, or with a pack of their language)"
+        raise DataError(f"gives no questions: {why(made, len(passages))}: {more}")
     return made
 
 
@@ -190,11 +205,39 @@ def pages_of_splits(count: int, facts: Facts, plan: Plan, out: HeldOut) -> dict[
         plan: Shares of the splits, and the shapes, which say what keeps two pages together.
         out: What is held out.
     """
+    splits = split_pages(count, _edges(facts, plan, out), plan.shares)
+    return {name: pages - out.pages for name, pages in splits.items()}
+
+
+def _edges(facts: Facts, plan: Plan, out: HeldOut) -> list[tuple[int, int]]:
+    """Returns the pairs of pages that a question may need together."""
     edges = [(fact.subject, fact.target) for fact in facts.found if fact.target is not None]
     if any(shape in CLOZE for shape in plan.shapes):
         edges += [(link.source, link.target) for link in facts.links]
-    kept = [edge for edge in edges if not out.pages & set(edge)]
-    return {name: pages - out.pages for name, pages in split_pages(count, kept, plan.shares).items()}
+    return [edge for edge in edges if not out.pages & set(edge)]
+
+
+def _cut(edges: Iterable[tuple[int, int]], splits: Mapping[str, frozenset[int]]) -> int:
+    """Returns the number of pairs of pages that are in two splits."""
+    of = {page: split for split, pages in splits.items() for page in pages}
+    return len({frozenset(edge) for edge in edges if of[edge[0]] != of[edge[1]]})
+
+
+def _crossing(whole: Source, parts: Iterable[Source], plan: Plan) -> int:
+    """Returns how many more drafts along links all pages give together than the pages of each split."""
+    along = [key for key in MIX if key[0] in plan.shapes and key[0] in ("chain", SENTENCE, *CLOZE)]
+
+    def count(source: Source) -> int:
+        streams = (drafts_of(source, shape, hops, random.Random(0)) for shape, hops in along)
+        return sum(1 for stream in streams for _ in itertools.islice(stream, MOST_CHAINS))
+
+    return count(whole) - sum(map(count, parts))
+
+
+def drafts_of(source: Source, shape: str, hops: int, rng: random.Random) -> Iterator[Draft]:
+    """Yields drafts of a shape and a number of hops."""
+    drawn = {SENTENCE: draw_sentences} | dict.fromkeys(CLOZE, draw_cloze)
+    return drawn[shape](source, hops, rng) if shape in drawn else draw(source, shape, hops, rng)
 
 
 def _mix(plan: Plan) -> dict[tuple[str, int], float]:
@@ -203,17 +246,17 @@ def _mix(plan: Plan) -> dict[tuple[str, int], float]:
     return {key: share / sum(chosen.values()) for key, share in chosen.items()}
 
 
-def _why(made: QuestionSet, facts: Facts, passages: int) -> str:
-    """Returns what the rules and filters took of a corpus without questions."""
+def why(made: QuestionSet, passages: int) -> str:
+    """Returns what the rules and filters took of a corpus that gives too few questions."""
     filters: Counter[str] = Counter()
     for stratum in made.strata:
         filters.update(stratum.rejected)
     took = [
         f"{name}: " + (", ".join(f"{rule} {count}" for rule, count in Counter(counts).most_common(4)) or "none")
-        for name, counts in (("links refused", facts.refused_links), ("drafts refused", filters))
+        for name, counts in (("links refused", made.refused["links"]), ("drafts refused", filters))
     ]
     found = f"{passages} passages, {made.links} links and {len(made.triples)} facts"
-    return f"{found}; {'; '.join(took)}: give more passages, in which the titles of others occur"
+    return f"{found}; {'; '.join(took)}"
 
 
 # -- one stratum ---------------------------------------------------------------------------------------------------
@@ -254,9 +297,7 @@ class _Maker:
     def _worded(self, stratum: Stratum, rejected: Counter[str], rng: random.Random) -> Iterator[Draft]:
         """Yields the drafts that pass the filters of wording, none with a text that another one has."""
         shape, hops, seen = stratum.shape, stratum.hops, set[str]()
-        drawn = {SENTENCE: draw_sentences} | dict.fromkeys(CLOZE, draw_cloze)
-        of_shape = drawn[shape](self._source, hops, rng) if shape in drawn else draw(self._source, shape, hops, rng)
-        for draft in of_shape:
+        for draft in drafts_of(self._source, shape, hops, rng):
             stratum.drawn += 1
             reason = self._wording.refusal(draft) or ("the same text" if draft.text in seen else None)
             if reason is None:

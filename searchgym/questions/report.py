@@ -21,6 +21,8 @@ def report_of(made: QuestionSet, shortcuts: Shortcuts) -> dict[str, Any]:
         "links": made.links,
         "facts": len(made.triples),
         "linked_facts": made.linked,
+        "cut_links": made.cut,
+        "crossing": made.crossing,
         "questions": {split: len(made.split(split)) for split in made.pages},
         "multi_hop": sum(len(s.questions) for s in made.strata if s.hops > 1),
         "strata": _strata(made.strata),
@@ -64,6 +66,7 @@ def markdown(report: Mapping[str, Any], source: str, pictured: bool) -> str:
             f"{splits}; {report['multi_hop']} need two pages or more. The corpus has {report['links']} links and "
             f"{report['facts']} facts, {report['linked_facts']} of them about two pages; "
             f"{report['held_out_pages']} pages were left out.\n",
+            *([f"{crossed(report)}.\n"] if report["cut_links"] else []),
             *([image] if pictured else []),
             "## By shape\n",
             "`raw@k`: drafts of which one search for the question finds all gold pages within k. `asked@k`: drafts of "
@@ -78,6 +81,14 @@ def markdown(report: Mapping[str, Any], source: str, pictured: bool) -> str:
             "one of several clues is enough. `exposed`: the question names what should be found on the way.\n",
             table(report["shortcuts"]),
         ]
+    )
+
+
+def crossed(report: Mapping[str, Any]) -> str:
+    """Returns what was cut so that each split has its share of well-linked pages, in words."""
+    return (
+        f"The pages are so well linked that {report['cut_links']} pairs of linked pages are in two splits: "
+        f"{report['crossing']} questions that cross are left out"
     )
 
 

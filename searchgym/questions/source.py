@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from searchgym.records import Passage, Triple, title_key
 SPLITS: Final = ("train", "validation", "test")
 _RARE: Final = 3
 """Number of times that an ordinary word stands in the corpus in small letters."""
+_LEAST: Final = 2
+"""Number of linked pages that a split must want for edges to be cut: fewer give no question of two pages."""
+_HUB: Final = 3
+"""Multiple of the mean number of edges from which on a page may be a hub, such as a list of all pages."""
 
 
 class Source:
@@ -153,20 +158,68 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def split_pages(
-    count: int, edges: Iterable[tuple[int, int]], shares: Sequence[float] = (0.8, 0.1, 0.1)
+    count: int,
+    edges: Iterable[tuple[int, int]],
+    shares: Sequence[float] = (0.8, 0.1, 0.1),
+    together: Iterable[tuple[int, int]] = (),
 ) -> dict[str, frozenset[int]]:
-    """Splits pages into train, validation and test so that no edge leads from one to another.
+    """Splits pages into train, validation and test so that no edge leads from one to another, or as few as can be.
 
     Each component goes to the split that has the least of its share, the largest components first, so that long chains
-    and single pages are in all three.
+    and single pages are in all three. Where pages are so well linked that a split then has less than half of its share
+    of the linked ones, edges are cut: groups of pages with many links among them leave the split that has too many.
 
     Args:
         count: Number of pages.
         edges: Pairs of pages that a question may need together.
         shares: Shares of the pages that the three splits should have.
+        together: Further pairs, which are never cut.
     """
-    sets: list[list[int]] = [[] for _ in SPLITS]
-    for group in components(count, edges):
+    edges, together = list(edges), list(together)
+    sets = [set[int]() for _ in SPLITS]
+    for group in components(count, [*edges, *together]):
         want = min((i for i in range(len(SPLITS)) if shares[i] > 0), key=lambda i: len(sets[i]) / shares[i])
-        sets[want] += group
+        sets[want].update(group)
+    linked = {page for edge in edges for page in edge}
+    for i, share in enumerate(shares):
+        wanted = round(share * len(linked))
+        if wanted >= _LEAST and len(sets[i] & linked) < wanted / 2:
+            rich = max(range(len(SPLITS)), key=lambda k: len(sets[k] & linked) - shares[k] * len(linked))
+            inside = [(a, b) for a, b in edges if a in sets[rich] and b in sets[rich]]
+            moved = _near_each_other(count, inside, together, wanted - len(sets[i] & linked))
+            sets[i] |= moved
+            sets[rich] -= moved
     return {name: frozenset(pages) for name, pages in zip(SPLITS, sets, strict=True)}
+
+
+def _near_each_other(
+    count: int, edges: Sequence[tuple[int, int]], together: Sequence[tuple[int, int]], size: int
+) -> set[int]:
+    """Returns about `size` pages with many edges among them and few to others.
+
+    They grow from a page with few edges, each time by the page of whose edges the largest share leads to them. Hubs
+    come last: pages that have more edges than could be taken in, and several times as many as others. Pages that belong
+    together come together.
+    """
+    group_of = {page: group for group in components(count, together) for page in group} if together else {}
+    near: defaultdict[int, set[int]] = defaultdict(set)
+    for a, b in edges:
+        first, second = (group_of[page][0] if together else page for page in (a, b))
+        if first != second:
+            near[first].add(second)
+            near[second].add(first)
+    most = max(size, _HUB * sum(map(len, near.values())) / max(len(near), 1))
+    heap = [(len(others) > most, 0.0, len(others), page) for page, others in near.items()]
+    heapq.heapify(heap)
+    taken, inside, grown = set[int](), Counter[int](), set[int]()
+    while heap and len(grown) < size:
+        page = heapq.heappop(heap)[-1]
+        if page in taken:
+            continue
+        taken.add(page)
+        grown.update(group_of[page] if together else [page])
+        for other in near[page] - taken:
+            inside[other] += 1
+            degree = len(near[other])
+            heapq.heappush(heap, (degree > most, -inside[other] / degree, degree, other))
+    return grown

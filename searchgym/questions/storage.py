@@ -31,7 +31,7 @@ from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.corpora.worlds.storage import check_free, read_world
 from searchgym.errors import DataError
 from searchgym.graphs.packs import load_pack
-from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate
+from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate, why
 from searchgym.questions.report import markdown, picture, report_of
 from searchgym.questions.shortcuts import Shortcuts, measure
 from searchgym.questions.source import SPLITS, HeldOut, hold_out
@@ -39,6 +39,8 @@ from searchgym.records import Passage, Question
 from searchgym.yaml_reader import read_yaml
 
 CARD: Final = "card.yaml"
+ORDER: Final = "by hash"
+"""Order of the questions in a file; sets of earlier versions stand shape by shape, and are not taken from a cache."""
 
 
 def key_of(sha256: str, pack: str, plan: Plan, held_out: HeldOut | None) -> dict[str, Any]:
@@ -46,6 +48,7 @@ def key_of(sha256: str, pack: str, plan: Plan, held_out: HeldOut | None) -> dict
     names = sorted(held_out.names) if held_out else []
     return {
         "version": VERSION,
+        "order": ORDER,
         "corpus_sha256": sha256,
         "pack": pack,
         "pack_sha256": sha256_file(find_card("packs", pack)),
@@ -63,6 +66,7 @@ def write_set(
     held_out: HeldOut | None = None,
     source: str = "a corpus",
     progress: Progress = quiet,
+    needed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Generates questions and writes them to a folder; a run that was stopped goes on where it ended.
 
@@ -74,13 +78,14 @@ def write_set(
         held_out: Pages and names to leave out.
         source: Name of the corpus for the report.
         progress: Called with progress reports.
+        needed: Splits that must have a question.
 
     Returns:
         The report as plain data.
 
     Raises:
         RunExistsError: `out` exists and is not an empty folder.
-        DataError: The corpus gives no question.
+        DataError: The corpus gives no question, or none for a split that is needed; nothing is left behind then.
     """
     out = Path(out)
     check_free(out)
@@ -89,7 +94,12 @@ def write_set(
     building = out.parent / f".{out.name}.building-{digest}"
     (building / "work").mkdir(parents=True, exist_ok=True)
     retriever = build_in_memory(passages)
-    made = generate(passages, load_pack(pack), plan, held_out, building / "work", progress, retriever)
+    try:
+        made = generate(passages, load_pack(pack), plan, held_out, building / "work", progress, retriever)
+        _check_splits(made, needed, len(passages))
+    except DataError:
+        shutil.rmtree(building)
+        raise
     questions = [question for split in SPLITS for question in made.split(split)]
     measured = report_of(made, measure(questions, passages, retriever, plan.top_k, made.triples))
     _write(building, made, measured, key | {"passages": len(passages)}, source)
@@ -99,8 +109,21 @@ def write_set(
     return measured
 
 
+def _check_splits(made: QuestionSet, needed: Sequence[str], passages: int) -> None:
+    """Raises a DataError if a split that is needed has no question."""
+    counts = {split: len(made.split(split)) for split in SPLITS}
+    if lacking := [split for split in needed if not counts[split]]:
+        told = ", ".join(f"{split} {count}" for split, count in counts.items())
+        raise DataError(
+            f"gives no questions for {' and '.join(lacking)} ({told}): {why(made, passages)}: give more pages, more "
+            "shapes, or this split a larger share (0: it is not needed)"
+        )
+
+
 def _write(folder: Path, made: QuestionSet, measured: dict[str, Any], key: dict[str, Any], source: str) -> None:
-    """Writes the files of a question set."""
+    """Writes the files of a question set; what a run that was killed had written of them is removed."""
+    for name in ("questions", "flashrag"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     sums = {}
     for split in SPLITS:
         questions = made.split(split)

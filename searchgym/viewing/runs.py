@@ -23,8 +23,8 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import NAMED
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
-from searchgym.eval.breakdown import hops_of
 from searchgym.eval.runner import QUESTIONS, questions_sha256
+from searchgym.questions.subset import draw_subset, hops_of
 from searchgym.records import Episode, Question
 from searchgym.report.questions import recorded
 from searchgym.rollout.folders import model_folder
@@ -275,8 +275,11 @@ def load_asked(run: Run) -> list[Question]:
     known |= {"corpus"} if card.generated is not None or card.masked is not None else set()
     kept: Any = {name: value for name, value in options.items() if name in known}
     asked = list(load_task(card, **kept, retriever=NullRetriever(), reward="em").questions)
-    digest, n = run.record.get("questions_sha256"), run.record.get("questions")
-    if digest is not None and questions_sha256(asked[: n if isinstance(n, int) else None]) != digest:
+    digest, n, drawn = (run.record.get(name) for name in ("questions_sha256", "questions", "drawn"))
+    some = asked[: n if isinstance(n, int) else None]  # records of earlier versions: the first ones
+    if isinstance(drawn, dict) and all(isinstance(drawn.get(name), int) for name in ("n", "seed")):
+        some = draw_subset(asked, drawn["n"], drawn["seed"])
+    if digest is not None and questions_sha256(some) != digest:
         raise UsageError(f"the questions of {env} here are not those that were asked")
     return asked
 

@@ -17,6 +17,7 @@ import searchgym
 from searchgym.cli import main
 from searchgym.corpora.retrieval.dense import encoders
 from searchgym.corpora.retrieval.index.index import inspect_index, load_index
+from searchgym.envs.data import bundled_file
 from searchgym.train.inspect.explain import explain_run
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.run.assembly import train
@@ -50,6 +51,13 @@ def cli(monkeypatch, *arguments):
     assert ended.value.code == 0
 
 
+def first_questions(count):
+    """Options that ask the first questions of the demonstration, as ``--limit`` of earlier versions did."""
+    rows = json.loads(bundled_file("demo/questions.json").read_text())
+    Path("first.json").write_text(json.dumps(rows[:count]))
+    return "--questions", "first.json"
+
+
 def test_there_are_artefacts():
     assert COMMITS
 
@@ -78,13 +86,13 @@ def test_a_training_goes_on_to_the_same_bits(expected, monkeypatch, name):
 def test_a_checkpoint_is_evaluated(expected, monkeypatch, name):
     agent = "agents/pair" if name == "team" else "agents/searcher"
     model = f"run-{name}/checkpoints/last"
-    cli(monkeypatch, "eval", "Demo-v0", "--agent", agent, "--model", model, "--limit", "4", "--out", "eval")
+    cli(monkeypatch, "eval", "Demo-v0", "--agent", agent, "--model", model, *first_questions(4), "--out", "eval")
     assert episodes_of(Path("eval")) == expected["evaluation"][name]
 
 
 def test_an_adapter_is_exported(expected, monkeypatch):
     cli(monkeypatch, "export", "run-adapter/checkpoints/last", "exported")
-    options = ["--model", "exported", "--limit", "4", "--out", "eval"]
+    options = ["--model", "exported", *first_questions(4), "--out", "eval"]
     cli(monkeypatch, "eval", "Demo-v0", "--agent", "agents/searcher", *options)
     assert episodes_of(Path("eval")) == expected["evaluation"]["adapter"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,15 @@ from hypothesis import strategies as st
 from searchgym.corpora.documents import chunk_passages, convert_documents, inspect_corpus
 from searchgym.corpora.passages import corpus_sha256, read_passages, write_corpus
 from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.protocol import count_words
 from searchgym.records import Passage
+
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana and Chinese characters."""
+ALONE = re.compile("CJK|HIRAGANA|THAI|MYANMAR")
+"""Beginnings of the names of letters that are words alone; of katakana, a run is one."""
 
 
 def convert(tmp_path: Path, name: str, content: str) -> Passage:
@@ -147,6 +157,14 @@ def test_chunks_by_sentence():
     assert texts(passage, 100, by="sentence") == [passage.text]
 
 
+def test_chunks_of_a_script_without_spaces():
+    passage = Passage("d", "", "東京は日本の首都である。人口は多い。 Osaka も大きい")
+    assert texts(passage, 4) == ["東京は日", "本の首都", "である。人", "口は多い。", "Osaka も大き", "い"]
+    assert texts(passage, 12, by="sentence") == ["東京は日本の首都である。", "人口は多い。 Osaka も大きい"]
+    assert texts(passage, 4, 2)[:2] == ["東京は日", "は日本の"]
+    assert "".join("".join(texts(passage, 3)).split()) == "".join(passage.text.split())
+
+
 WORDY = st.lists(st.sampled_from(["a", "bb", "c.", "d!", "é?"]), max_size=40).flatmap(
     lambda words: st.lists(
         st.sampled_from([" ", "\n", "\n\n", "\u3000", "\x1c"]), min_size=len(words), max_size=len(words)
@@ -154,7 +172,10 @@ WORDY = st.lists(st.sampled_from(["a", "bb", "c.", "d!", "é?"]), max_size=40).f
 )
 
 
-@given(WORDY | st.text(), st.integers(1, 9), st.integers(0, 8), st.sampled_from(["words", "paragraph", "sentence"]))
+SPACED = st.text().filter(lambda text: not UNSPACED.search(text))
+
+
+@given(WORDY | SPACED, st.integers(1, 9), st.integers(0, 8), st.sampled_from(["words", "paragraph", "sentence"]))
 def test_chunks_lose_nothing(text, words, overlap, by):
     whole = text.split()
     plain = [chunk.split() for chunk in texts(Passage("d", "", text), words, 0, by)]
@@ -172,6 +193,14 @@ def test_chunks_lose_nothing(text, words, overlap, by):
         ends = {at + len(parts) for at in starts if whole[at : at + len(parts)] == parts}
         assert ends
     assert len(whole) in ends
+
+
+@given(st.text(alphabet="a 東、é\nカ。"), st.integers(1, 5), st.sampled_from(["words", "paragraph", "sentence"]))
+def test_chunks_of_scripts_without_spaces_lose_nothing(text, words, by):
+    chunks = texts(Passage("d", "", text), words, 0, by)
+    assert "".join("".join(chunks).split()) == "".join(text.split())
+    assert all(0 < count_words(chunk) <= words for chunk in chunks)
+    assert sum(map(count_words, chunks)) == count_words(text)
 
 
 @pytest.mark.parametrize(("words", "overlap"), [(0, 0), (3, 3), (3, -1)])
@@ -208,6 +237,14 @@ def test_inspect(tmp_path):
     }
 
 
+def test_inspect_counts_characters_where_words_have_no_spaces(tmp_path):
+    write_corpus(
+        tmp_path / "x.jsonl", [Passage("1", "東京", "東京は日本の首都である。"), Passage("2", "U", "three plain words")]
+    )
+    found = inspect_corpus(tmp_path / "x.jsonl")
+    assert (found["words_mean"], found["words_max"]) == (7.0, 11)
+
+
 def test_inspect_documents_and_what_becomes_of_them(tmp_path):
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -229,12 +266,26 @@ def test_real_corpora(real_data):
     assert (hotpot["format"], hotpot["passages"], hotpot["empty_texts"]) == ("hotpotqa", 994, 0)
     assert (wiki["format"], wiki["passages"], wiki["duplicate_texts"]) == ("title-text", 6119, 0)
     source = json.loads((real_data / "2wikimultihopqa/corpus.json").read_text(encoding="utf-8"))
-    assert wiki["words_mean"] == pytest.approx(sum(len(row["text"].split()) for row in source) / 6119)
+    words = sum(sum(map(words_of_run, row["text"].split())) for row in source)
+    assert words > sum(len(row["text"].split()) for row in source) + 50  # names in Chinese, Japanese and Thai
+    assert wiki["words_mean"] == pytest.approx(words / 6119)
+
+
+def words_of_run(run: str) -> int:
+    """Words of a text without blanks, by the names of its characters: an oracle that knows no segmentation."""
+    if not UNSPACED.search(run):
+        return 1
+    letters = [c for c in run if unicodedata.category(c) == "Lo" and ALONE.match(unicodedata.name(c))]
+    others = "".join(" " if UNSPACED.search(c) else c for c in run)
+    return len(letters) + len(re.findall("[\u30a1-\u30fa\u30fc]+", run)) + len(re.findall(r"[\w'’]+", others))
 
 
 def test_real_passages_in_chunks_hold_every_word(real_data):
     passages = list(read_passages(real_data / "2wikimultihopqa/corpus.json"))
     for by in ("words", "paragraph", "sentence"):
         chunks = list(chunk_passages(passages, 50, by=by))
-        assert sum(len(chunk.text.split()) for chunk in chunks) == sum(len(one.text.split()) for one in passages)
+        assert sum(count_words(chunk.text) for chunk in chunks) == sum(count_words(one.text) for one in passages)
+        spaced = [one for one in passages if not UNSPACED.search(one.text)]
+        cut = [chunk for chunk in chunks if not UNSPACED.search(chunk.text)]
+        assert len(spaced) > 6000 and sum(len(c.text.split()) for c in cut) == sum(count_words(c.text) for c in cut)
         assert len({chunk.id for chunk in chunks}) == len(chunks)

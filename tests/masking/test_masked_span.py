@@ -26,7 +26,8 @@ from searchgym.envs.vector import SearchVectorEnv
 from searchgym.errors import CardError, DataError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.graphs.text import holds, norm
-from searchgym.masking.generate import Rules, generate
+from searchgym.masking.generate import Rules, _pages, _within, generate
+from searchgym.masking.spans import Span, Window
 from searchgym.questions.storage import read_card
 from searchgym.records import Passage, Question, SupportingFact
 from searchgym.rollout.engine import Engine
@@ -119,6 +120,21 @@ def test_parts_and_copies_of_a_page_are_in_one_split():
 
 SURNAMES = ("Abbot", "Berg", "Crane", "Dahl", "Eklund", "Frost", "Grieg", "Holm", "Ibsen", "Jansen", "Krogh", "Lund",
             "Moe", "Nygaard", "Olsen", "Post")  # fmt: skip
+
+
+def test_spans_of_well_linked_pages_are_split_and_those_that_cross_are_counted():
+    """Each of 60 pages states a span of the one before it, so that all are one component; two are copies."""
+    passages = [Passage(str(n), f"Page {n}", f"Text {n}") for n in range(60)] + [Passage("60", "Page 7", "Other text")]
+    windows = [Window(n, 0, 6, (Span(((0, 4),), "link", ((n + 1) % 60,)),)) for n in range(60)]
+    pages, counts = _pages(passages, windows), Counter()
+    assert {split: len(own) for split, own in pages.items()} == pytest.approx(
+        {"train": 48, "validation": 6, "test": 6}, abs=2
+    )
+    assert any({7, 60} <= own for own in pages.values())
+    kept = [window for own in pages.values() for window in _within(windows, own, MaskedSpec(source="hidden"), counts)]
+    of = {page: split for split, own in pages.items() for page in own}
+    assert all(of[window.page] == of[page] for window in kept for span in window.spans for page in span.supports)
+    assert counts == {"spans that only another split's pages state": 60 - len(kept)} and len(kept) < 60
 
 
 def test_a_kept_source_answers_and_a_hidden_one_is_answered_by_a_page_that_names_it():

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 import yaml
+from linked_pages import wiki_pages
 from safetensors.torch import save_file
 
 from searchgym.cards import WorldSpec, list_cards
 from searchgym.cli.training.own import is_pipeline, train_pipeline
-from searchgym.corpora.passages import write_corpus
+from searchgym.corpora.passages import read_passages, write_corpus
+from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.worlds import build_world
 from searchgym.errors import (
     CardError,
@@ -27,9 +29,9 @@ from searchgym.errors import (
 from searchgym.practice import timing
 from searchgym.practice.pipeline import Pipeline, load_pipeline
 from searchgym.practice.report import write_report
-from searchgym.practice.stages import ORDER, Work, opened
+from searchgym.practice.stages import ORDER, Work, exam, opened, run_stage
 from searchgym.practice.timing import Speeds, expected, for_this_machine, measure
-from searchgym.records import Passage
+from searchgym.records import Passage, Question, SupportingFact
 from searchgym.rollout.loading import load_model
 from searchgym.train.learner.lora import adapter_config, adapter_weights, add_adapter
 from searchgym.train.recipe.options import LoraOptions
@@ -200,6 +202,80 @@ def test_the_report_has_every_score_and_what_was_left_out(tmp_path):
     assert "--model out/adapter --max-tokens 64 --dtype bfloat16" in text
 
 
+# -- questions of well-linked pages, and of one's own --------------------------------------------------------------
+
+
+def questions_stage(tmp_path, pages, *values):
+    """Runs the first stage of `smol-own` on pages; returns what it did, its folder, and what it said."""
+    write_corpus(tmp_path / "wiki.jsonl", pages)
+    pipeline = load_pipeline("smol-own", [f"corpus={tmp_path / 'wiki.jsonl'}", "model=tiny", *values])
+    told = list[str]()
+    work = Work(pipeline, tmp_path / "own", lambda *_: None, None, told.append)
+    with opened(work, resume=False):
+        run_stage(work, "questions")
+    return work, told
+
+
+def gold_pages(file):
+    return {title for question in read_questions(file) for title in question.gold_titles}
+
+
+def test_a_wiki_in_one_piece_gives_a_test_whose_pages_are_not_practised(tmp_path):
+    """Its pages are one component of links, of which earlier versions made one split and then no test."""
+    work, told = questions_stage(tmp_path, wiki_pages(40))
+    did = work.done["questions"]
+    asked = read_questions(work.out / "test" / "questions.jsonl")
+    assert len(asked) >= 5 and did["test"] > 10 and did["train"] > 60
+    files = [work.questions(split) for split in ("train", "validation", "test")]
+    train, validation, test = map(gold_pages, files)
+    assert not train & test and not train & validation and not validation & test
+    assert did["crossing"] > did["cut_links"] > 20
+    assert any(f"{did['crossing']} questions that cross are left out" in line for line in told)
+
+
+def test_questions_of_ones_own_are_the_test(tmp_path):
+    pages = wiki_pages(40)
+    facts = (SupportingFact(pages[3].title, 0), SupportingFact(pages[4].title, 1))
+    own = tmp_path / "mine.jsonl"
+    write_questions(own, [Question("mine", "Which fund paid?", ("the copper fund",), supporting_facts=facts)])
+    work, _ = questions_stage(tmp_path, pages, f"test={own}")
+    did = work.done["questions"]
+    assert (did["test"], did["held_out_pages"]) == (0, 2) and did["train"] > 60 and did["validation"] > 5
+    held = {pages[3].title, pages[4].title}
+    assert not held & (gold_pages(work.questions("train")) | gold_pages(work.questions("validation")))
+    assert len(list(read_passages(work.out / "corpus.jsonl"))) == 38  # practice searches these, the test all 40
+    task = exam(work)
+    assert [question.id for question in task.questions] == ["mine"]
+    assert {page.title for page in task.retriever.passages()} >= held
+    assert (work.pipeline.own_test, work.pipeline.tests) == (str(own), 1)
+
+
+def test_a_missing_file_of_test_questions_is_refused_before_anything_is_loaded():
+    with pytest.raises(DataMissingError, match=r"none\.jsonl"):
+        load_pipeline("smol-own", ["corpus=demo", "test=none.jsonl"])
+
+
+def test_a_folder_whose_questions_failed_can_be_used_again(tmp_path):
+    few = wiki_pages(40)[:3]
+    with pytest.raises(DataError, match="gives no questions for test"):
+        questions_stage(tmp_path, few, "questions.shapes=[cloze]")
+    assert not list((tmp_path / "own").glob("*questions*"))
+    with pytest.raises(DataError, match="gives no questions"):
+        questions_stage(tmp_path, few, "questions.shapes=[cloze-chain]")  # other values, the same folder
+    work, _ = questions_stage(tmp_path, wiki_pages(40), "questions.n=300")
+    assert work.done["questions"]["test"] > 0
+    with pytest.raises(RunExistsError, match="--resume goes on"):
+        questions_stage(tmp_path, wiki_pages(40))
+
+
+def test_a_folder_in_use_is_told_before_anything_is_loaded(tmp_path):
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-X", "importtime", "-m", "searchgym", "train", "smol-own", "corpus=demo", "--out"]
+    told = subprocess.run([*command, tmp_path], capture_output=True, text=True)
+    assert told.returncode == 1 and "is not empty and holds no pipeline: choose another --out" in told.stderr
+    assert not re.search(r"\b(torch|transformers|numba|searchgym\.practice\.pipeline)$", told.stderr, re.M)
+
+
 # -- whole pipelines -----------------------------------------------------------------------------------------------
 
 
@@ -283,3 +359,22 @@ def test_documents_that_give_too_little_leave_stages_out(tmp_path):
     assert "no question's pass rate is in 0.01 to 0.01" in stages["reinforced"]["left_out"]
     assert set(stages["scores"]["scores"]) == {"before", "practised", "closed book"}
     assert "no question's pass rate" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [40, 300])
+def test_a_wiki_in_one_piece_is_trained_on_and_tested(count, tmp_path):
+    folder, out = tmp_path / "wiki", tmp_path / "out"
+    folder.mkdir()
+    for number, passage in enumerate(wiki_pages(count)):
+        (folder / f"{number}.md").write_text(f"---\ntitle: {passage.title}\n---\n{passage.text}\n")
+    process = started(command(folder, out, "demonstrations.masked=0"), tmp_path / "home")
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 0, said
+    did = json.loads((out / "stages.json").read_text())
+    assert did["questions"]["test"] > 0 and did["questions"]["crossing"] > 0
+    assert f"{did['questions']['crossing']} questions that cross are left out" in said
+    pages = [gold_pages(out / "questions" / "questions" / f"{split}.jsonl") for split in ("train", "test")]
+    assert not pages[0] & pages[1]
+    assert all(row["n"] == 6 for row in did["scores"]["scores"].values())

@@ -6,10 +6,12 @@ import dataclasses
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
 from brute_force import plain, problems
+from linked_pages import wiki_pages
 from made_pages import PAGES
 from typer.testing import CliRunner
 
@@ -21,8 +23,8 @@ from searchgym.graphs.facts import find_facts
 from searchgym.graphs.packs import load_pack
 from searchgym.questions import storage
 from searchgym.questions.filters import Balance
-from searchgym.questions.generate import Plan, generate
-from searchgym.questions.source import components, hold_out, split_pages
+from searchgym.questions.generate import Plan, generate, pages_of_splits
+from searchgym.questions.source import HeldOut, components, hold_out, split_pages
 from searchgym.questions.storage import read_card, read_split, write_set
 from searchgym.records import Passage
 
@@ -169,6 +171,74 @@ def test_components_and_splits():
     assert [len(split[name]) for name in ("train", "validation", "test")] == pytest.approx([400, 50, 50], abs=30)
 
 
+def test_edges_of_well_linked_pages_are_cut_until_each_split_has_its_share():
+    """A ring with chords is one component; a random split of these shares would cut 55 % of it."""
+    rng = random.Random(4)
+    edges = [(n, (n + step) % 200) for n in range(200) for step in (1, 2, 3)] + [(0, n) for n in range(2, 200)]
+    split = split_pages(200, rng.sample(edges, len(edges)), (0.6, 0.15, 0.25))
+    of = {page: name for name, pages in split.items() for page in pages}
+    assert sorted(of) == list(range(200))
+    assert [len(split[name]) for name in ("train", "validation", "test")] == [120, 30, 50]
+    assert of[0] == "train"  # the hub, of which each other page has an edge
+    ring = [edge for edge in edges if 0 not in edge]
+    assert sum(of[a] != of[b] for a, b in ring) < 0.1 * len(ring)
+    assert split == split_pages(200, edges, (0.6, 0.15, 0.25))
+
+
+def test_a_list_of_all_pages_stays_in_training():
+    """Twenty chains of five pages and a page that names all: whole chains are moved, and only their edges to it cut."""
+    chains = [(5 * chain + n, 5 * chain + n + 1) for chain in range(20) for n in range(4)]
+    split = split_pages(101, [*chains, *((100, page) for page in range(100))], (0.8, 0.1, 0.1))
+    of = {page: name for name, pages in split.items() for page in pages}
+    assert of[100] == "train" and len(split["test"]) == len(split["validation"]) == 10
+    assert all(of[a] == of[b] for a, b in chains)
+
+
+def test_pages_that_belong_together_are_in_one_split_however_well_linked():
+    edges = [(n, (n + step) % 120) for n in range(120) for step in (1, 2)]
+    together = [(n, n + 60) for n in range(60)]
+    split = split_pages(120, edges, (0.8, 0.1, 0.1), together)
+    of = {page: name for name, pages in split.items() for page in pages}
+    assert all(of[a] == of[b] for a, b in together)
+    assert [len(split[name]) for name in ("train", "validation", "test")] == pytest.approx([96, 12, 12], abs=2)
+
+
+def test_few_linked_pages_are_not_cut():
+    assert split_pages(9, [(n, n + 1) for n in range(8)])["train"] == frozenset(range(9))
+
+
+@pytest.mark.parametrize("count", [40, 300])
+def test_a_wiki_in_one_piece_gives_test_questions_whose_pages_are_not_in_training(count):
+    pages = wiki_pages(count)
+    plan = Plan(n=400, shapes=("cloze-chain", "cloze"), shares=(0.6, 0.15, 0.25))
+    facts = find_facts(pages, PACK)
+    assert len(components(count, [(link.source, link.target) for link in facts.links])) == 1
+    made = generate(pages, PACK, plan)
+    gold = {s: {t for q in made.split(s) for t in q.gold_titles} for s in ("train", "validation", "test")}
+    assert len(made.split("test")) > 10 and len(made.split("validation")) > 5 and len(made.split("train")) > 60
+    assert not gold["train"] & gold["test"] and not gold["train"] & gold["validation"]
+    assert not gold["validation"] & gold["test"]
+    assert made.pages == {"train": 0.6 * count, "validation": 0.15 * count, "test": 0.25 * count}
+
+
+def test_questions_that_cross_are_counted():
+    """A cloze is asked of each link, so that as many cross as links do."""
+    pages = wiki_pages(40)
+    plan = Plan(n=100, shapes=("cloze",))
+    facts = find_facts(pages, PACK)
+    splits = pages_of_splits(40, facts, plan, HeldOut())
+    of = {page: name for name, own in splits.items() for page in own}
+    crossing = [link for link in facts.links if of[link.source] != of[link.target]]
+    made = generate(pages, PACK, plan)
+    assert made.crossing == len(crossing) > 0
+    assert made.cut == len({frozenset((link.source, link.target)) for link in crossing})
+    assert sum(stratum.drawn for stratum in made.strata) <= len(facts.links) - len(crossing)
+
+
+def test_pages_that_are_not_cut_count_no_crossing(made):
+    assert (made.cut, made.crossing) == (0, 0)
+
+
 # -- bad input -----------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +339,38 @@ def test_the_commands(tmp_path):
     shown = run.invoke(app, ["questions", "inspect", str(tmp_path / "set"), "--json"])
     assert {row["shape"] for row in json.loads(shown.stdout)["shortcuts"]} >= {"chain", "comparison"}
     assert "-> " in run.invoke(app, ["questions", "inspect", str(tmp_path / "set"), "--examples", "9"]).output
+
+
+def test_the_command_says_what_was_cut_and_fails_without_questions_for_a_split(tmp_path):
+    write_corpus(tmp_path / "corpus.jsonl", wiki_pages(40))
+    command = ["questions", "generate", str(tmp_path / "corpus.jsonl"), "--out", str(tmp_path / "set"), "--n", "60"]
+    failed = CliRunner().invoke(app, [*command, "--shapes", "chain,cloze-chain", "--shares", "0.9,0.05,0.05"])
+    assert isinstance(failed.exception, DataError)
+    assert re.search(r"no questions for validation and test \(train \d+, validation 0, test 0\)", str(failed.exception))
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]  # so that --out can be used again
+    told = CliRunner().invoke(app, [*command, "--json"])
+    assert told.exit_code == 0, told.output
+    report = json.loads(told.stdout)
+    assert all(report["questions"].values()) and report["crossing"] > report["cut_links"] > 0
+    said = f"{report['cut_links']} pairs of linked pages are in two splits: {report['crossing']} questions that cross"
+    assert said in told.output and said in (tmp_path / "set" / "report.md").read_text()
+    alone = CliRunner().invoke(
+        app, [*command[:-3], str(tmp_path / "alone"), "--n", "20", "--shares", "1,0,0", "--json"]
+    )
+    assert json.loads(alone.stdout)["questions"]["test"] == 0  # nobody asked for any
+
+
+def test_what_a_killed_run_had_half_written_is_not_in_the_set(tmp_path, monkeypatch):
+    def killed(folder, *rest):
+        (folder / "questions").mkdir()
+        (folder / "questions" / ".validation.jsonl.x1y2.part").write_text("{")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(storage, "_write", killed)
+        write_set(PAGES[:40], "people-and-works", Plan(n=30), tmp_path / "set")
+    write_set(PAGES[:40], "people-and-works", Plan(n=30), tmp_path / "set")
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_an_interrupted_command_tells_how_to_go_on(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Self-play as users run it: the command, and a training that is killed again and again."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -9,12 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_pages import made_pages
 from toy_training import QUESTIONS, exact, toy_recipe, toy_trainer
 
 from searchgym.cli.practice.selfplay import fewer_searches
 from searchgym.corpora.files import iter_jsonl
-from searchgym.corpora.questions import read_questions
+from searchgym.corpora.passages import write_corpus
+from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.records import Question, SupportingFact
+from searchgym.selfplay.build import proposer_of
 from searchgym.train.inspect.saved import SavedRun
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.run.assembly import load_tasks
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -143,3 +150,26 @@ def test_proposed_questions_are_kept_and_explain_their_episodes(played):
     assert {episode.question_id for episode in saved.episodes.values()} == asked.keys()
     episode = next(iter(saved.episodes.values()))
     assert set(saved.terms(episode)) == {"outcome", "waypoint"}
+
+
+def test_the_large_recipe_validates_on_pages_of_its_corpus_that_are_not_proposed(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    pages = made_pages(directors=9)
+    write_corpus("corpus.jsonl", pages)
+    held = [page.title for page in pages[:4]]
+    facts = tuple(SupportingFact(title, 0) for title in held)
+    write_questions("evaluation.jsonl", [Question("e", "Who?", ("x",), supporting_facts=facts)])
+    recipe = load_recipe("qwen2.5-7b-selfplay")
+    task, validation = load_tasks(recipe)
+    proposer = proposer_of(recipe, task)
+    assert validation.questions and {q.metadata["split"] for q in validation.questions} == {"validation"}
+    assert validation.retriever.corpus_sha256 == task.retriever.corpus_sha256
+    asked = {title for question in validation.questions for title in question.gold_titles}
+    proposed = {q.gold_titles for arm in proposer._ground.arms for q in _of_arm(proposer._ground, arm)}
+    assert proposed and not asked & set().union(*proposed) and not set(held) & (asked | set().union(*proposed))
+
+
+def _of_arm(ground, arm):
+    proposals = (ground.proposal(arm, walk, 0) for walk in itertools.islice(ground.walks(arm), 20))
+    return [proposal.question for proposal in proposals if not isinstance(proposal, str)]

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import signal
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from searchgym.corpora.files import iter_jsonl
 from searchgym.errors import DataError, GuardError, RunExistsError, ScoringError, TrainingError, UsageError
+from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
 from searchgym.selfplay.source import batch_of
 from searchgym.train.algorithms.samples import samples_from
@@ -585,6 +587,42 @@ def test_a_run_that_lacks_something_is_refused(tmp_path, changes, recipe, messag
     with pytest.raises(UsageError, match=message):
         toy_trainer(tmp_path / "run", toy_recipe(**recipe), **changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_validation_asks_each_kind_in_its_proportion(tmp_path):
+    """A file that stands kind by kind: 20 of 60, 30 and 10 are 12, 6 and 2, with every seed of the recipe the same."""
+    kinds = ["chain"] * 60 + ["cloze"] * 30 + ["sentence"] * 10
+    whole = [Question(f"q{n}", "Who?", ("x",), kind=kind) for n, kind in enumerate(kinds)]
+    first, second = (
+        toy_trainer(tmp_path / str(seed), toy_recipe(validation={"questions": 20}, seed=seed), validation=whole)
+        for seed in (0, 7)
+    )
+    assert Counter(q.kind for q in first.validation) == {"chain": 12, "cloze": 6, "sentence": 2}
+    assert first.validation == second.validation
+
+
+def test_a_resumed_run_validates_on_the_questions_that_its_checkpoint_names(tmp_path, capsys):
+    """One of an earlier version names none, and asked the first ones."""
+    recipe = toy_recipe(steps=2, validation={"questions": 2})
+    made = toy_trainer(tmp_path / "run", recipe)
+    result = made.run()
+    drawn = [question.id for question in made.validation]
+    first = [question.id for question in QUESTIONS[:2]]
+    assert len(drawn) == 2 and drawn != first
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        f"training: {len(QUESTIONS)} questions: no kind {len(QUESTIONS)}",
+        "validation: 2 questions: no kind 2",
+    ]
+    record = result.checkpoint / "trainer.json"
+    state = json.loads(record.read_text())
+    assert state["validation"] == drawn
+    for named, expected in ((drawn[::-1], drawn[::-1]), (None, first)):
+        kept = {name: value for name, value in state.items() if name != "validation"}
+        record.write_text(json.dumps(kept if named is None else kept | {"validation": named}))
+        again = toy_trainer(tmp_path / "run", recipe, resume=True)
+        again.run()
+        assert [question.id for question in again.validation] == expected
 
 
 def test_a_validation_that_misses_a_question_is_refused(tmp_path):

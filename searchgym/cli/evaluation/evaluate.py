@@ -92,7 +92,7 @@ def _on_env(
         check_out(run.out, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
-    task = chosen_task(env, choice)
+    task = chosen_task(env, choice, run.out if run.resume else None)
     check_scorable(task)  # before a model is loaded
     folder = run.out or new_folder(task.card.id.split("/")[-1], agent.name)
     if run.resume and not (folder / "run.json").exists():
@@ -118,7 +118,8 @@ def _on_suite(
     check_suite_out(folder, suite.name, resume=run.resume, overwrite=run.overwrite)
     named = named_models(model, agent, how)
     trained = training_questions(run)
-    tasks = {name: limited(task, choice.limit) for name, task in load_suite_tasks(suite, task_options(choice)).items()}
+    whole = load_suite_tasks(suite, task_options(choice))
+    tasks = {name: limited(task, choice, folder / name if run.resume else None) for name, task in whole.items()}
     if len({task.rules.protocol.name for task in tasks.values()}) > 1:
         raise UsageError(f"suite {suite.name}: its parts write different protocols: choose one with --protocol")
     check_parts(suite.name, tasks)

@@ -27,6 +27,11 @@ def is_pipeline(name: str) -> bool:
 
 def train_pipeline(name: str, overrides: Sequence[str], out: Path | None, resume: bool, json: bool) -> None:
     """Runs a pipeline, says at the start how long it will take, and shows its scores."""
+    from searchgym.practice.folder import check_out
+
+    if out is not None:
+        check_out(out, resume)  # first: all else takes seconds to load
+
     from searchgym.practice.pipeline import load_pipeline
 
     pipeline = load_pipeline(name, overrides)

@@ -10,11 +10,11 @@ from typing import Any
 from searchgym import scoring
 from searchgym.corpora.files import write_jsonl
 from searchgym.errors import RunExistsError
-from searchgym.eval.breakdown import hops_of
 from searchgym.eval.formats.predictions import Prediction
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.eval.runner import QUESTIONS, SCORES, write_json
 from searchgym.eval.scores import OFFICIAL
+from searchgym.questions.subset import hops_of
 from searchgym.records import Question
 
 Rows = Mapping[str, scoring.Scores]

@@ -23,7 +23,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
-    """Rule for a fixed part of a data set: in each stratum the ids with the smallest hashes."""
+    """Rule for a fixed part of a data set: in each stratum the ids with the smallest hashes; see `draw_subset`."""
 
     n: int
     """Number of questions."""

@@ -16,9 +16,9 @@ from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.task import Task, TaskOptions, load_task
 from searchgym.errors import CardError, DataError, ScoringError, SearchGymError, UsageError
-from searchgym.eval.breakdown import hops_of
 from searchgym.eval.runner import check_scorable
 from searchgym.eval.suites.cards import Part, Subset, SuiteCard, ids_sha256, resolved
+from searchgym.questions.subset import draw_subset
 from searchgym.records import Question
 
 
@@ -122,30 +122,5 @@ def _first_seen(suite: SuiteCard, part: Part, sha256: str) -> str:
 
 
 def subset(questions: Sequence[Question], rule: Subset) -> list[Question]:
-    """Returns a fixed part of questions: each stratum gives its share, the ids with the smallest hashes first.
-
-    The shares are rounded by largest remainders (ties to the larger stratum, then by name), the hash of an id is the
-    SHA-256 of ``"SEED:ID"``. The order of the questions has no influence, and of a larger data set with the same strata
-    the same ids come first.
-    """
-    strata: dict[tuple[str, ...], list[Question]] = {}
-    for question in questions:
-        strata.setdefault(_stratum(question, rule), []).append(question)
-    n = min(rule.n, len(questions))
-    exact = {name: n * len(own) / len(questions) for name, own in strata.items()}
-    counts = {name: int(share) for name, share in exact.items()}
-    left = sorted(strata, key=lambda name: (counts[name] - exact[name], -len(strata[name]), name))
-    for name in left[: n - sum(counts.values())]:
-        counts[name] += 1
-    chosen = [q for name, own in strata.items() for q in sorted(own, key=lambda q: _rank(q, rule))[: counts[name]]]
-    return sorted(chosen, key=lambda question: _rank(question, rule))
-
-
-def _stratum(question: Question, rule: Subset) -> tuple[str, ...]:
-    values = {"type": question.kind, "hops": hops_of(question), "level": question.level}
-    return tuple(values[name] or "" for name in rule.strata)
-
-
-def _rank(question: Question, rule: Subset) -> tuple[str, str]:
-    text = f"{rule.seed}:{question.id}".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).hexdigest(), question.id
+    """Returns a fixed part of questions by `draw_subset`, with one level of strata."""
+    return draw_subset(questions, rule.n, rule.seed, [rule.strata])

@@ -443,12 +443,12 @@ class ValidationOptions:
     every: int = 10
     """Steps between validations; 0: never. Step 0 and the last step are validated too."""
     questions: int = 100
-    """Number of validation questions, the same ones each time."""
+    """Number of validation questions: drawn by kind, the same ones each time and with every seed of the recipe."""
     metric: str = "em"
     """Score by which the best checkpoint is chosen."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options of the validation environment, merged over those of the training environment: for example
-    another split."""
+    another split. Of ``generated`` and ``masked`` single fields are replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,7 +288,20 @@ def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
     task = _task(recipe, recipe.env_options)
     if not recipe.validation.every:
         return task, task
-    return task, _task(recipe, recipe.env_options | recipe.validation.env_options)
+    return task, _task(recipe, validation_options(recipe))
+
+
+def validation_options(recipe: Recipe) -> dict[str, Any]:
+    """Returns the options of the environment of validation: those of training with validation's in their place.
+
+    Of questions that are generated from a corpus single fields are replaced, since splits of one corpus share no page
+    only if all that decides them, `GeneratedSpec.hold_out` among it, is the same.
+    """
+    given = dict(recipe.validation.env_options)
+    for name in ("generated", "masked"):
+        if isinstance(own := recipe.env_options.get(name), dict) and isinstance(other := given.get(name), dict):
+            given[name] = own | other
+    return recipe.env_options | given
 
 
 def _task(recipe: Recipe, options: dict[str, Any]) -> Task:

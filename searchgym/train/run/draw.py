@@ -45,7 +45,7 @@ class TrainingData:
     questions: Sequence[Question] | QuestionSource = ()
     """Questions to train on, or what gives each step its own."""
     validation: Sequence[Question] = ()
-    """Questions to validate on, of which the recipe uses the first ones."""
+    """Questions to validate on, of which the recipe's number is drawn by kind."""
     demonstrations: Sequence[Sample] = ()
     """Samples to learn from with ``method: supervised``."""
     trained: Sequence[str] | None = None

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from searchgym.errors import ModelError, SearchGymError, TrainingError, UsageError
+from searchgym.questions.subset import draw_subset, mixture_lines
+from searchgym.records import Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.learner.learner import Learner
@@ -85,7 +87,8 @@ class Trainer:
         self.recipe, self.learner, self.tokenizer = recipe, learner, tokenizer
         self._hooks, self._report = hooks or SamplerHooks(), report
         self.drawer = Drawer(recipe, learner, self._hooks.rollout, data)
-        self.validation = data.validation[: recipe.validation.questions] if recipe.validation.every else ()
+        self.validation = draw_subset(data.validation, recipe.validation.questions) if recipe.validation.every else []
+        self._data = data
         if self.validation and self._hooks.rollout is None:
             raise UsageError("validating on questions needs a rollout")
         self._ahead: Ahead | None = None
@@ -112,6 +115,7 @@ class Trainer:
         """
         with self.folder, closing(self.learner):
             self._restore()
+            self._tell_mixtures()
             try:
                 if not self.folder.rows:
                     self._finish_step({})
@@ -136,6 +140,13 @@ class Trainer:
             best = self.progress.best_step
             best_path = None if best is None else self.folder.checkpoints / checkpoint_name(best)
             return TrainResult(self.progress, self.folder.rows, last, best_path)
+
+    def _tell_mixtures(self) -> None:
+        """Says on standard error which kinds of questions are trained and validated on."""
+        asked = self._data.questions
+        listed = asked if isinstance(asked, Sequence) and self.recipe.method != "supervised" else ()
+        for line in mixture_lines(listed, self.validation):
+            sys.stderr.write(f"{line}\n")
 
     def _draw_ahead(self) -> None:
         """Starts a thread that draws the remaining steps, if the recipe lets samples be stale."""
@@ -266,7 +277,8 @@ class Trainer:
             folder, progress = self.folder.checkpoints, self.progress
             path = folder / checkpoint_name(progress.step)
             if not path.exists():
-                state = {"progress": asdict(progress), "files": self.folder.sizes(), "source": self._source}
+                state: dict[str, Any] = {"progress": asdict(progress), "files": self.folder.sizes()}
+                state |= {"source": self._source, "validation": [question.id for question in self.validation]}
                 save_checkpoint(path, self.learner, self.tokenizer, state)
                 if self.recipe.log.curve:
                     self.folder.plot_curve(self.recipe.validation.metric)
@@ -290,10 +302,18 @@ class Trainer:
             state = load_checkpoint(newest, self.learner)
             self.progress = Progress(**state["progress"])
             sizes, self._source = state["files"], state["source"]
+            self.validation = self._validated(state.get("validation"))
             if self._source:
                 self.drawer.source.restore(self._source)
         self.folder.start(sizes, self.progress.step)
         self._hooks.publish(self.learner.version)
+
+    def _validated(self, ids: Sequence[str] | None) -> list[Question]:
+        """Returns the validation questions that a checkpoint names; one of an earlier version asked the first ones."""
+        if ids is None:
+            return list(self._data.validation[: len(self.validation)])
+        by_id = {question.id: question for question in self._data.validation}
+        return [by_id[id] for id in ids] if set(ids) <= by_id.keys() else self.validation
 
     @contextmanager
     def _whole_step(self) -> Iterator[None]:

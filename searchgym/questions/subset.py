@@ -1,0 +1,171 @@
+"""Draws fewer questions than a set has, so that each kind keeps its share; says what mixture a set is.
+
+Question files often stand kind by kind, so that their first questions are of one kind. Whatever asks only some of a set
+therefore draws them here: limits of commands, validation, subsets of suites, and pools that are selected from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from searchgym.records import Question
+from searchgym.scoring import UNANSWERABLE_SUFFIX
+
+Field = Literal["type", "hops", "level"]
+"""What questions may be divided by."""
+BY_KIND: Final[tuple[tuple[Field, ...], ...]] = (("type",), ("hops",))
+"""Strata by default: each kind, and in each kind the numbers of hops; hops alone where no kind is given."""
+SEED: Final = 0
+"""Seed by default, the same for all: two evaluations with one limit ask the same questions."""
+DIFFERENT: Final = 0.1
+"""Difference of a kind's shares in training and in validation from which on they are called different."""
+WIDTH: Final = 80
+"""Maximum number of characters of a line about a mixture."""
+
+Twins = tuple[Question, ...]
+"""A question, or a question and its unanswerable twin."""
+
+
+def hops_of(question: Question) -> str | None:
+    """Returns the number of hops of a question as the data set gives it, None if it does not."""
+    hops = question.metadata.get("hops", None if question.hops is None else len(question.hops))
+    return str(hops) if isinstance(hops, int) else None
+
+
+FIELDS: Final[Mapping[Field, Callable[[Question], str | None]]] = {
+    "type": lambda question: question.kind,
+    "hops": hops_of,
+    "level": lambda question: question.level,
+}
+
+
+def draw_subset(
+    questions: Sequence[Question], n: int, seed: int = SEED, strata: Sequence[Sequence[Field]] = BY_KIND
+) -> list[Question]:
+    """Draws some of a set's questions by a seed, each stratum in proportion.
+
+    Each stratum's number is its share rounded down or up, by largest remainders (ties to the larger stratum, then by
+    name); within it the questions with the smallest hashes are drawn, the hash being the SHA-256 of ``"SEED:ID"``. So
+    the order of the questions has no influence. MuSiQue-Full's unanswerable twins stay with their questions: of a set
+    that has twins alone the number is even, and at least 2.
+
+    Args:
+        questions: The set, with unique ids.
+        n: Number of questions to draw.
+        seed: Seed of the hashes.
+        strata: What the strata are made of, in levels: the strata of a level lie within those of the one before.
+
+    Returns:
+        The questions in the order of their hashes; all of them, in their own order, if there are no more than `n`.
+    """
+    if n < 1 or n >= len(questions):
+        return list(questions) if n > 0 else []
+    single, pairs = _by_twins(questions)
+    doubled = -((len(questions) - 2 * n * len(pairs)) // (2 * len(questions)))  # the nearest number of pairs
+    doubled = max(doubled, 0 if single else 1)
+    ranks = {question.id: _hash(question, seed) for question in questions}
+    draw = _Draw(n, len(questions), ranks)
+    chosen = [*draw.among(pairs, doubled, strata), *draw.among(single, n - 2 * doubled, strata)]
+    return [question for twins in sorted(chosen, key=draw.rank) for question in twins]
+
+
+def _by_twins(questions: Sequence[Question]) -> tuple[list[Twins], list[Twins]]:
+    """Returns the questions without a twin, and those with theirs."""
+    by_id = {question.id: question for question in questions}
+    single, pairs = list[Twins](), list[Twins]()
+    for question in questions:
+        twin = by_id.get(question.id + UNANSWERABLE_SUFFIX)
+        base = question.id.removesuffix(UNANSWERABLE_SUFFIX)
+        if twin is not None:
+            pairs.append((question, twin))
+        elif base == question.id or base not in by_id:
+            single.append((question,))
+    return single, pairs
+
+
+def _hash(question: Question, seed: int) -> str:
+    return hashlib.sha256(f"{seed}:{question.id}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class _Draw:
+    """Draws `n` of a number of questions."""
+
+    def __init__(self, n: int, whole: int, ranks: Mapping[str, str]) -> None:
+        self._n, self._whole, self._ranks = n, whole, ranks
+
+    def rank(self, twins: Twins) -> tuple[str, str]:
+        """Returns the place in the order of hashes."""
+        return self._ranks[twins[0].id], twins[0].id
+
+    def among(self, members: Sequence[Twins], count: int, levels: Sequence[Sequence[Field]]) -> list[Twins]:
+        """Returns `count` members, as many of each stratum of the first level as its share, rounded, and so on."""
+        if not levels:
+            return sorted(members, key=self.rank)[:count]
+        strata: defaultdict[tuple[str, ...], list[Twins]] = defaultdict(list)
+        for twins in members:
+            strata[tuple(FIELDS[name](twins[0]) or "" for name in levels[0])].append(twins)
+        counts, rests = {}, {}
+        for name, own in strata.items():
+            counts[name], rests[name] = divmod(self._n * len(own), self._whole)
+        order = sorted(strata, key=lambda name: (-rests[name], -len(strata[name]), name))
+        for name in order[: count - sum(counts.values())]:
+            counts[name] += 1
+        return [twins for name, own in strata.items() for twins in self.among(own, counts[name], levels[1:])]
+
+
+def by_hash(questions: Iterable[Question], seed: int = SEED) -> list[Question]:
+    """Returns questions in the order of their hashes: by the seed, and the same whatever their order was."""
+    return sorted(questions, key=lambda question: (_hash(question, seed), question.id))
+
+
+# -- mixtures ------------------------------------------------------------------------------------------------------
+
+
+def mixture(questions: Iterable[Question]) -> Counter[str]:
+    """Returns the number of questions of each kind; by hops, where no kind is given."""
+    return Counter(question.kind or _hops(question) or "no kind" for question in questions)
+
+
+def _hops(question: Question) -> str | None:
+    hops = hops_of(question)
+    return None if hops is None else f"{hops} hop{'s' * (hops != '1')}"
+
+
+def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) -> Iterator[str]:
+    """Yields lines, of at most `WIDTH` characters, that say which questions are trained and validated on.
+
+    A warning follows where shares differ by more than `DIFFERENT`, and by more than one question of validation: its
+    score then tells little about what is practised.
+
+    Args:
+        training: Questions to train on; empty if they are made during the training.
+        validation: Questions to validate on, those alone that are asked.
+    """
+    for name, questions in (("training", training), ("validation", validation)):
+        if questions:
+            counts = mixture(questions).most_common()
+            yield _line(f"{name}: {len(questions):,} questions", [f"{kind} {count:,}" for kind, count in counts])
+    if not training or not validation:
+        return
+    told = list[str]()
+    by_hops = [Counter(hops for question in own if (hops := _hops(question))) for own in (training, validation)]
+    for there, here in ((mixture(training), mixture(validation)), by_hops):
+        shares = {kind: (here[kind] / len(validation), there[kind] / len(training)) for kind in there | here}
+        far = {kind: own for kind, own in shares.items() if abs(own[0] - own[1]) > DIFFERENT + 1 / len(validation)}
+        told += [f"{kind} {own:.0%} ({other:.0%})" for kind, (own, other) in far.items()]
+    if told:
+        yield _line("warning: differs from training", list(dict.fromkeys(told)))
+
+
+def _line(head: str, parts: Sequence[str]) -> str:
+    """Returns a head and as many parts as a line holds; data sets name kinds, so what a terminal obeys is replaced."""
+    shown = ["".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in part) for part in parts]
+    for kept in range(len(shown), -1, -1):
+        rest = [] if kept == len(shown) else [f"and {len(shown) - kept} more"]
+        line = f"{head}: {', '.join([*shown[:kept], *rest])}"
+        if len(line) <= WIDTH:
+            return line
+    return head
