@@ -99,13 +99,13 @@ def full_id(name: str) -> str:
         UnknownNameError: Nothing registered has that name; the nearest is suggested.
         UsageError: The name is that of a suite, or ambiguous: environments of several namespaces have it.
     """
-    if name in _registered:
+    if name in registered():
         return name
     if name.endswith((".yaml", ".yml")):
         return register(name)
     matches: dict[str, list[tuple[int, str]]] = {}  # namespace to (version, id)
     bases = []
-    for env_id in _registered:
+    for env_id in registered():
         namespace, base, version = parse_env_id(env_id)
         bases.append(base)
         if name.lower() in {text.lower() for text in (base, f"{base}-v{version}", f"{namespace}/{base}")}:
@@ -130,8 +130,8 @@ def find_env(name: str) -> EnvCard:
 
 
 def registered() -> dict[str, EnvCard]:
-    """Returns every environment id that SearchGym registered, with its card."""
-    return dict(_registered)
+    """Returns every environment id that SearchGym registered, with its card; none that Gymnasium has no longer."""
+    return {env_id: card for env_id, card in _registered.items() if env_id in registry}
 
 
 def env_options(name: str) -> dict[str, Any]:
