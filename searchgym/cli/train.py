@@ -166,7 +166,7 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.train.inspect.explain import explain_new, explain_run
 
-        episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id)
+        episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id, recipe)
     if as_json:
         emit({"episode": episode.id, "calls": [dataclasses.asdict(call) for call in calls]}, True)
         return
