@@ -140,7 +140,7 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     They are for evaluation only, hence here: `load_task`, by which trainings load their tasks, never reads that folder.
     """
     from searchgym.corpora.own import home
-    from searchgym.envs.data import card_corpus
+    from searchgym.envs.data import find_corpus
 
     source, base = card.questions, os.environ.get("SEARCHGYM_DATA")
     given = "questions" in options or bool(source.bundled) or card.world is not None
@@ -155,7 +155,7 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
         found["aliases"] = folder / "id_aliases.json"
     if "corpus" not in options and not options.get("distractors") and (folder / "corpus.json").is_file():
         try:
-            card_corpus(card.corpus)
+            find_corpus(card.corpus)
         except DataMissingError:
             found["corpus"] = folder / "corpus.json"
     return found

@@ -27,7 +27,7 @@ from searchgym.corpora.retrieval.cards import (
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
-from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
+from searchgym.envs.data import bundled_file, find_corpus, load_corpus
 from searchgym.envs.rewards import REWARDS, Reward, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
@@ -411,7 +411,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
-    path = find_corpus(_path(card, options["corpus"])) if "corpus" in options else card_corpus(card.corpus)
+    path = find_corpus(_path(card, options["corpus"]) if "corpus" in options else card.corpus)
     if given is None or is_card(given):
         return load_corpus(path, given if is_card(given) else None)
     if not callable(given):
@@ -455,8 +455,8 @@ def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOpti
     return found
 
 
-def _path(card: EnvCard, given: object) -> str:
-    """Returns the user's ``corpus=`` as a string, refusing anything but a path or a name."""
+def _path(card: EnvCard, given: object) -> str | os.PathLike[str]:
+    """Returns the user's ``corpus=``, refusing anything but a path or a name."""
     if not isinstance(given, (str, os.PathLike)):
         raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
-    return str(given)
+    return given
