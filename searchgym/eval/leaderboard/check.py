@@ -155,6 +155,7 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
         ("seed", episode.seed, manifest.seed),
         (EPISODES, episode.id, f"{episode.question_id}#{episode.attempt}"),
         (EPISODES, episode.contexts, []),
+        (EPISODES, episode.opens, []),  # no track opens pages, and those count as found
         (EPISODES, episode.group_uid, None),
     ):
         if got != expected:
