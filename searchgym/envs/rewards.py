@@ -11,7 +11,7 @@ from searchgym.errors import RewardError, UsageError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import coverage, rubric_score, wanted_of
 from searchgym.judging.rules import RuleJudge
-from searchgym.named import find_function
+from searchgym.named import contained, find_function
 
 Reward = Callable[[State], float]
 """Reward function: takes the state of a finished episode, returns a finite number; called once per episode."""
@@ -76,7 +76,8 @@ def checked_reward(reward: Reward, state: State) -> float:
     """
     name = reward_name(reward)
     try:
-        value = float(reward(state))
+        with contained():
+            value = float(reward(state))
     except Exception as error:
         raise RewardError(
             f"reward {name} raised {type(error).__name__} on question {state.question.id!r}: {error}"
