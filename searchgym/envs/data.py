@@ -42,7 +42,7 @@ def find_corpus(name: str | os.PathLike[str]) -> Path:
         raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
     if isinstance(name, str) and not is_path(name, "corpora"):
         if name not in (known := list_cards("corpora")):
-            raise UnknownNameError("corpus card", name, known, found_here(name))
+            raise UnknownNameError("corpus file, folder or card", name, known, found_here(name))
         return _corpus_file(name)
     if path.suffix in (".yaml", ".yml"):
         return _corpus_file(os.fspath(name))
