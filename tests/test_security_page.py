@@ -196,7 +196,7 @@ def report(folder: Path) -> None:
 def view(folder: Path) -> None:
     run = open_run(training(folder))
     assert len(list(run)) == 1
-    assert any("--run-code imports it" in note for note in run.notes)
+    assert any("--run-code" in note for note in run.notes)
     saved = SavedRun.read(folder / "run")
     with pytest.raises(UsageError, match="--run-code"):
         saved.terms(saved.find("q#0@0"))

@@ -32,6 +32,7 @@ from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.inspect.explain import explain_run, explained_calls
 from searchgym.train.inspect.saved import SavedRun
+from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.viewing import server
 from searchgym.viewing.log import LOG, count_of, fingerprint, kept_log, write_log
 from searchgym.viewing.runs import Viewed, find_runs, open_run
@@ -285,7 +286,7 @@ def test_code_that_a_recipe_names_is_not_run_unasked(old):
     recipe.write_text(recipe.read_text().replace("  - outcome", "  - outcome\n  - artefact_parts:searched"))
     log, notes = export(Path("run-policy"), "./model")
     assert "artefact_parts" not in sys.modules
-    assert any("'artefact_parts:searched' names code" in note and "--run-code imports it" in note for note in notes)
+    assert any("'artefact_parts:searched' names code" in note and "--run-code" in note for note in notes)
     episodes = {row["id"]: row for row in lines(Path("run-policy/episodes.jsonl"))}
     advantages = {row["call"]: row["advantage"] for row in lines(Path("run-policy/episodes.advantages.jsonl"))}
     assert {sample.metadata["episode"] for sample in log.samples} == episodes.keys()
@@ -319,6 +320,21 @@ def test_a_run_with_an_agent_of_its_own_has_its_rewards_without_it(old):
     run = open_run(Path("run-team"))
     assert calls in [viewed.calls for viewed in run]
     assert "artefact_parts" not in sys.modules
+
+
+def test_an_explanation_imports_what_the_users_own_recipe_names_too(old):
+    """And nothing else: the run may name other code than the recipe that is given with it."""
+    file = Path("run-policy/recipe.yaml")
+    file.write_text(
+        file.read_text().replace("  - outcome", "  - outcome\n  - waypoint")
+    )  # so that the reward is loaded
+    recipe = read_recipe(file)
+    _, calls = explain_run(Path("run-policy"), recipe=replace(recipe, steps=7))
+    assert calls[0].parts.keys() == {"outcome", "waypoint"}
+    assert "artefact_parts" in sys.modules
+    for other in (None, replace(recipe, env_options={}), replace(recipe, credit=load_recipe("tiny-grpo").credit)):
+        with pytest.raises(UsageError, match="'artefact_parts:searched' names code"):
+            explain_run(Path("run-policy"), recipe=other)
 
 
 EVIL = "theirs.evil:search"

@@ -113,7 +113,7 @@ class SavedRun:
             ) from error
 
 
-REMEDY: Final = ": --run-code imports it, if you trust the run"
+REMEDY: Final = ": `view` and `show` import it with --run-code, --explain by a recipe of yours that names the same"
 """What to do where a run names code."""
 SEARCHED: Final = frozenset({"retriever", "retrievers", "distractors", "browse"})
 """Options of an environment that say what is searched and how."""
