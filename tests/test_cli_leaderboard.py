@@ -123,6 +123,12 @@ def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
     json_of(cli("leaderboard", "add", "run", *given, "--to", "board", "--json"))
     assert files(Path("board")) == files(Path("whole"))
     assert first.items() < files(Path("board")).items()
+    status, _, err = cli("leaderboard", "add", "run", *given, "--to", "board")
+    assert (status, "two submissions of one name and training seed, and it is this run's" in err) == (1, True)
+    shutil.copytree("board/two/Few/a", "board/two/Few/.a.12345678.part")  # killed before it got its name
+    assert len(json_of(cli("leaderboard", "build", "board", "--suite-card", "two.yaml", "--json"))["tracks"]) == 2
+    shutil.rmtree("board/two/Few/.a.12345678.part")
+    Path("board/README.md").unlink()
     shutil.rmtree("board/two/Few/a")
     json_of(cli("eval", "two.yaml", "--agent", "closed-book", "--out", "other", "--json"))
     for run, by in (("other", "me"), ("run", "you")):  # another run, or another's, under the name of what is there

@@ -77,8 +77,10 @@ def add(
     parts = {to / own[0] / own[1] / slug: (folder, *own) for own, folder in runs_of(run, suite, part).items()}
     there = [out for out in parts if out.exists()]
     for out in there:  # before anything is written; an `add` that was ended between two parts goes on
-        if len(there) == len(parts) or not is_submission_of(out, *parts[out], about, tasks):
+        if not is_submission_of(out, *parts[out], about, tasks):
             raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
+    if len(there) == len(parts):
+        raise RunExistsError(f"{there[0]} exists: two submissions of one name and training seed, and it is this run's")
     for out, of in parts.items():
         if out not in there:
             write_submission(*of, about, out, tasks)
