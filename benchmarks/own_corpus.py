@@ -1,7 +1,7 @@
 """Writes some linked pages of a corpus as a folder of Markdown documents, to try a pipeline on them.
 
     python benchmarks/own_corpus.py --corpus corpus.json --questions train.jsonl --pages 200 --out documents [--json]
-    searchgym train smol-own corpus=documents
+    searchgym train smol-own corpus=documents/
 
 The pages are the gold pages of the first questions of several hops that do not offer their answer, so that the folder
 can be asked such questions too. Give questions of a split that holds no evaluation page.

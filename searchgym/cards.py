@@ -7,6 +7,7 @@ the key. Cards live in the top-level folders of the repository and in ``searchgy
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 import typing
 from dataclasses import dataclass
@@ -403,24 +404,43 @@ def data_file(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def is_path(name: str, *kinds: str) -> bool:
+    """Returns whether a name is that of a file or folder: it has a separator or a suffix, or begins with a dot.
+
+    Any other name is that of a card that ships, whatever lies in the working folder, which may be somebody else's.
+
+    Args:
+        name: The name.
+        kinds: Kinds of cards whose shipped names, which may have a suffix, are no paths.
+    """
+    if any(name in list_cards(kind) for kind in kinds):
+        return False
+    return "/" in name or os.sep in name or name.startswith(".") or bool(Path(name).suffix)
+
+
+def found_here(name: str) -> str:
+    """Returns what to add to the error for an unknown name: how to name the file or folder here that has it, if any."""
+    here = bool(name) and os.path.exists(name)  # noqa: PTH110 - unlike Path's, it takes any text
+    return f"; for the {'folder' if Path(name).is_dir() else 'file'} of that name here write ./{name}" if here else ""
+
+
 def find_card(kind: str, name: str) -> Path:
-    """Returns the file of a card given its name or its path.
+    """Returns the file of a card given its name or its path (see `is_path`).
 
     Raises:
         CardError: No such file.
         UnknownNameError: No such card; the nearest name is suggested.
     """
-    path = Path(name)
+    known, path = list_cards(kind), Path(name)
+    if name in known:
+        return known[name]
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise CardError(f"{path}: no such file")
         return path
-    if (path / "card.yaml").is_file():
+    if is_path(name) and (path / "card.yaml").is_file():
         return path / "card.yaml"
-    known = list_cards(kind)
-    if name not in known:
-        raise UnknownNameError(f"{SINGULAR[kind]} card", name, known)
-    return known[name]
+    raise UnknownNameError(f"{SINGULAR[kind]} card", name, known, found_here(name))
 
 
 def load_card(cls: type[T], path: Path) -> T:

@@ -58,11 +58,12 @@ class UnknownNameError(UsageError):
         kind: Kind of thing looked up, for the message, such as ``"environment"``.
         name: The unknown name.
         known: Every name that would have been accepted.
+        hint: What else the user may mean, added to the message.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind, self.name, self.known = kind, name, sorted(known)
-        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, self.known)}")
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.kind, self.name, self.known, self.hint = kind, name, sorted(known), hint
+        super().__init__(f"unknown {kind} {name!r}{hint}{did_you_mean(name, self.known)}")
 
 
 class CardError(SearchGymError):

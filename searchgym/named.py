@@ -2,31 +2,94 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 from searchgym.errors import UnknownNameError, UsageError
 
+_refusing: Final[list[str]] = []
+"""What to do instead, of every `code_refused` block that runs; not of this thread alone, as loaders may start some."""
+
+
+@contextmanager
+def code_refused(remedy: str = "", *, unless: bool = False) -> Iterator[None]:
+    """Makes `load_object` refuse while the block runs, whatever names the code: for files of somebody else's.
+
+    Args:
+        remedy: What the user can do, for the error.
+        unless: Whether the user allowed it: then nothing is refused.
+    """
+    if unless:
+        yield
+        return
+    _refusing.append(remedy)
+    try:
+        yield
+    finally:
+        _refusing.remove(remedy)
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Turns what would end the program or lose an episode, raised by a user's code, into a RuntimeError.
+
+    A SystemExit must not end a command as if all were well, nor a CancelledError that nobody asked for leave out an
+    episode. Ctrl-C and a task that is being cancelled go on as they are.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and _cancelling():
+            raise
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def _cancelling() -> bool:
+    """Tells whether this code runs in a task that somebody cancels."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return False
+    return task is not None and task.cancelling() > 0
+
 
 def load_object(spec: str) -> Any:
-    """Imports the object named ``"module:attribute"``, from the working folder too, which is searched last.
-
-    Nothing else is imported from the working folder: it may be somebody else's.
+    """Imports the object named ``"module:attribute"``: the only place that imports what a file or a user names.
 
     Raises:
-        UsageError: The module cannot be imported or has no such attribute.
+        UsageError: The module cannot be imported, has no such attribute or ends the program, or code is refused here
+            (`code_refused`).
     """
+    if _refusing:
+        raise UsageError(f"{spec!r:.120} names code, which is not imported from files of others{_refusing[-1]}")
     module, _, attribute = spec.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        return getattr(_import(module), attribute)
+    except (ImportError, AttributeError, ValueError, SystemExit) as error:
         raise UsageError(f"cannot load {spec!r} (expected module:name): {error}") from error
+
+
+def _import(module: str) -> ModuleType:
+    """Imports a module; one that is not installed is looked for in the working folder, which is then searched last.
+
+    Nothing else is imported from the working folder: it may be somebody else's.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if here in sys.path or not f"{module}.".startswith(f"{error.name}."):  # a module that this one imports
+            raise
+        sys.path.append(here)
+        return importlib.import_module(module)
 
 
 def load_function(what: str, spec: str) -> Any:

@@ -27,7 +27,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import regex
@@ -50,6 +50,19 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 Parts = Sequence[tuple[str, bool]]
 """Consecutive parts of a text that a model reads, each with whether it is own text: the wording of a prompt, the tags
 around pages. Pages, questions and texts of models are not; no added token of a tokenizer is made of them."""
+
+
+class Shown(str):
+    """Text of an environment that knows its parts; cut or joined to another text, it is a plain string without any."""
+
+    parts: Parts
+
+    @classmethod
+    def of(cls, *parts: tuple[str, bool]) -> Self:
+        """Returns the text of some parts."""
+        made = cls(joined(parts))
+        made.parts = parts
+        return made
 
 
 def joined(text: str | Parts) -> str:
@@ -196,11 +209,11 @@ class Protocol:
             return Invalid("no complete action was found")
         _, tag, body = first
         if any(f"<{t}>" in body or f"</{t}>" in body for t in self._tags):
-            return Invalid(f"<{tag}> holds another tag")
+            return Invalid(Shown.of((f"<{tag}> holds another tag", True)))
         if tag == self.answer_tag:
             return Answer(body.strip())
         if tag == "more":
-            return Invalid("<more> holds text") if body.strip() else More()
+            return Invalid(Shown.of(("<more> holds text", True))) if body.strip() else More()
         if tag == "open":
             return Open(body.strip()) if body.strip() else Invalid("the title is empty")
         return self._read_search(body, "" if tag == self.search_tag else tag.removesuffix("_search"))
@@ -318,28 +331,23 @@ class Protocol:
         return self.result(cut_words("\n".join(lines) if lines else "No results.", max_words))
 
     def result(self, text: str) -> str:
-        """Returns retrieved text inside the result tag, cut to `MAX_RESULT_CHARS`."""
-        opening, closing = self._around
-        return f"{opening}{text[:MAX_RESULT_CHARS]}{closing}"
-
-    @property
-    def _around(self) -> tuple[str, str]:
-        """Text before and after the retrieved text of an observation."""
-        return f"\n\n<{self.result_tag}>", f"\n</{self.result_tag}>\n\n"
+        """Returns retrieved text inside the result tag, cut to `MAX_RESULT_CHARS`; only the tags are own text."""
+        tag = self.result_tag
+        return Shown.of((f"\n\n<{tag}>", True), (text[:MAX_RESULT_CHARS], False), (f"\n</{tag}>\n\n", True))
 
     def parts(self, text: str) -> Parts:
-        """Returns the parts of an observation: retrieved text apart from the tags around it; a notice is own text.
+        """Returns the parts of what a workflow observes: those of `result` and `notice` know theirs.
 
-        Any other text, such as pages in the format of an agent's own, is not own text.
+        Any other text, such as pages in the format of an agent's own, is not own text, whatever it begins with.
         """
-        opening, closing = self._around
-        if text.startswith(opening) and text.endswith(closing):
-            return [(opening, True), (text[len(opening) : -len(closing)], False), (closing, True)]
-        return [(text, text.startswith(NOTICE))]
+        return text.parts if isinstance(text, Shown) else [(text, False)]
 
     def notice(self, reason: str) -> str:
-        """Formats the reply to an action that could not be parsed."""
-        return f"{NOTICE}{reason}. {self.instructions()}\n\n"
+        """Formats the reply to an action that could not be parsed; the reason may quote others, so it is not own text.
+
+        The tags in reasons that this grammar gives are.
+        """
+        return Shown.of((NOTICE, True), *self.parts(reason), (f". {self.instructions()}\n\n", True))
 
 
 def _read_tool_call(call: Any, browse: bool, sources: Sequence[str]) -> Action:

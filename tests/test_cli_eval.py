@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,39 @@ def test_max_tokens_limits_every_role_and_is_recorded():
     assert with_max_tokens(agent, None) is agent
     with pytest.raises(UsageError, match="give no max_tokens"):
         with_max_tokens(load_agent("oracle"), 5)
+
+
+ENDS = """
+import asyncio, sys
+async def end():
+    sys.exit(0)
+class AtOnce:
+    async def run(self, question, io): sys.exit(0)
+class InATask:
+    async def run(self, question, io): await asyncio.create_task(end())
+class Cancelled:
+    async def run(self, question, io): raise asyncio.CancelledError
+def reward(state): sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--agent", "AtOnce", "SystemExit: 0"),
+        ("--agent", "InATask", "SystemExit: 0"),
+        ("--agent", "Cancelled", "CancelledError"),
+        ("--reward", "reward", "reward raised RuntimeError on question 'demo-"),
+    ],
+)
+def test_code_that_ends_the_program_fails_the_command(option, value, said, cli, tmp_path, monkeypatch):
+    (tmp_path / "ends.py").write_text(ENDS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ends", raising=False)
+    agent = [] if option == "--agent" else ["--agent", "single-search"]
+    try:
+        status, out, err = cli("eval", "Demo", *agent, option, f"ends:{value}", "--out", "run")
+    except RuntimeError as error:  # with a traceback, as of any other error of the user's code
+        status, out, err = 1, "", f"{error}"
+    assert (status, out, said in err) == (1, "", True)
+    assert not Path("run/scores.json").exists()

@@ -1,6 +1,7 @@
 """The commands ``eval SUITE``, ``compare`` and ``leaderboard``, as a newcomer uses them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,35 @@ def test_a_submission_is_made_checked_replayed_and_ranked(cli):
     assert "track: 25 passages" in out
     again = cli("leaderboard", "add", "runs/closed-book", "--name", "closed-book", "--by", "me", "--to", "board", *mine)
     assert (again[0], "two submissions of one name" in again[2]) == (1, True)
+
+
+def test_an_add_that_was_ended_between_two_parts_goes_on(cli, monkeypatch):
+    json_of(cli("eval", "two.yaml", "--agent", "single-search", "--out", "run", "--json"))
+    given = ["--name", "a", "--by", "me", "--suite-card", "two.yaml"]
+    json_of(cli("leaderboard", "add", "run", *given, "--to", "whole", "--json"))
+
+    def files(folder):
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    shutil.copytree("whole", "board")
+    shutil.rmtree("board/two/Few/a")
+    first = files(Path("board"))
+    json_of(cli("leaderboard", "add", "run", *given, "--to", "board", "--json"))
+    assert files(Path("board")) == files(Path("whole"))
+    assert first.items() < files(Path("board")).items()
+    status, _, err = cli("leaderboard", "add", "run", *given, "--to", "board")
+    assert (status, "two submissions of one name and training seed, and it is this run's" in err) == (1, True)
+    shutil.copytree("board/two/Few/a", "board/two/Few/.a.12345678.part")  # killed before it got its name
+    assert len(json_of(cli("leaderboard", "build", "board", "--suite-card", "two.yaml", "--json"))["tracks"]) == 2
+    shutil.rmtree("board/two/Few/.a.12345678.part")
+    Path("board/README.md").unlink()
+    shutil.rmtree("board/two/Few/a")
+    json_of(cli("eval", "two.yaml", "--agent", "closed-book", "--out", "other", "--json"))
+    for run, by in (("other", "me"), ("run", "you")):  # another run, or another's, under the name of what is there
+        changed = ["--name", "a", "--by", by, "--suite-card", "two.yaml"]
+        status, _, err = cli("leaderboard", "add", run, *changed, "--to", "board")
+        assert (status, "board/two/Demo/a exists: two submissions of one name" in err) == (1, True)
+        assert files(Path("board")) == first
 
 
 def test_a_refused_submission_fails_the_build_and_leaves_the_page(cli):

@@ -151,7 +151,7 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
     options += ["log.curve=false", "log.tensorboard=false", "credit.terms={outcome: 1, pages:new_gold_pages: 0.2}"]
     options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
     train(load_recipe("tiny-monolithic", options), tmp_path / "run")
-    saved = SavedRun.read(tmp_path / "run")
+    saved = SavedRun.read(tmp_path / "run", run_code=True)
     (task, *_) = load_tasks(saved.recipe)
     assert any(episode.searches for episode in saved.episodes.values())
     for episode in saved.episodes.values():

@@ -1,5 +1,7 @@
 """Files from somebody else are data: nothing that they name or hold is imported, executed or written elsewhere."""
 
+import concurrent.futures
+import contextlib
 import json
 import os
 import pickle
@@ -13,21 +15,32 @@ import torch
 import yaml
 from made_models import tiny_qwen2, tiny_tokenizer
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import load_agent, read_agent, source_of
 from searchgym.cards import CorpusCard, EncoderCard
 from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, STARTS
+from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.corpora.retrieval.dense.encoders import Encoder
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
 from searchgym.corpora.retrieval.index.trust import shipped_encoders
+from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.wrappers import rerank
+from searchgym.envs.rewards import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
-from searchgym.records import Passage
+from searchgym.judging.models.load import load_judge
+from searchgym.named import code_refused, load_object
+from searchgym.records import Episode, Passage
+from searchgym.report.write import report_page
 from searchgym.rollout.loading import load_model
+from searchgym.rollout.storage import EpisodeWriter
+from searchgym.simulated.engine import open_engine
 from searchgym.train.distributed.deepspeed_updater import _tensors_only
+from searchgym.train.inspect.plan import plan
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.recipe import dump_recipe
 
 PAGES = [Passage(str(i), f"Page {i}", f"heron number {i} near the lake {'reed ' * (i % 3)}") for i in range(30)]
 ENCODER = {"name": "theirs", "dimension": 8, "max_tokens": 16}
@@ -154,6 +167,120 @@ def test_a_module_that_the_user_names_is_found_in_the_working_folder(tmp_path, m
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     assert type(load_agent("walker:Walker").workflow).__name__ == "Walker"
     assert sys.path[-1] == str(tmp_path)  # last: it shadows nothing
+
+
+def test_what_ships_is_loaded_without_the_working_folder(tmp_path, monkeypatch):
+    """An optional library that is not installed would be found there from then on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    load_agent("single-search")
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize("found", ["package.agents:Own", "agents:Own"])
+def test_a_module_that_lacks_a_library_does_not_find_it_in_the_working_folder(found, tmp_path, monkeypatch):
+    """A module that is installed is found; what it imports is no business of the working folder's."""
+    installed, here = tmp_path / "installed", tmp_path / "here"
+    for place in (installed / "package", here):
+        place.mkdir(parents=True)
+    (installed / "package" / "__init__.py").touch()
+    for file in (installed / "package" / "agents.py", installed / "agents.py"):
+        file.write_text("import absent_library\n")
+    (here / "absent_library.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w').close()\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [str(installed), *(entry for entry in sys.path if entry)])
+    with pytest.raises(UsageError, match="No module named 'absent_library'"):
+        load_agent(found)
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise SystemExit(0)",
+        "raise SystemExit",
+        "import sys; sys.exit()",
+        "class Agent:\n  def __init__(self): exit(0)",
+    ],
+)
+def test_a_module_that_ends_the_program_is_an_error(code, tmp_path, monkeypatch):
+    (tmp_path / "ending.py").write_text(code + "\n  async def run(self, question, io): ...\n" * ("class" in code))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ending", raising=False)
+    with pytest.raises(UsageError, match=r"cannot load 'ending:Agent'|cannot be built"):
+        load_agent("ending:Agent")
+
+
+# -- one place that imports ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def birds(canary, monkeypatch):
+    """A module that leaves a mark when it is imported."""
+    monkeypatch.syspath_prepend(canary.parent / "foreign")
+    monkeypatch.delitem(sys.modules, "birds", raising=False)
+    return canary
+
+
+def test_code_is_refused_at_any_depth_in_any_thread_and_only_then(birds):
+    with code_refused(": ask"), code_refused():
+        for load in (load_object, load_agent, find_judge, find_writer, get_reward, ToolRetriever.of_name):
+            for spec in ("birds:search", "os:system", "searchgym.agents.scripted:SingleSearch"):
+                with pytest.raises(
+                    UsageError, match=f"'{spec}' names code, which is not imported from files of others"
+                ):
+                    load(spec)
+        thread = concurrent.futures.ThreadPoolExecutor()  # whose threads do not share the caller's context
+        with thread, pytest.raises(UsageError, match="names code"):
+            thread.submit(load_object, "birds:search").result()
+    assert not birds.exists()
+    with code_refused(unless=True), contextlib.suppress(UsageError):
+        load_object("birds:search")
+    assert birds.exists()
+
+
+def find_judge(spec):
+    return load_judge(spec)
+
+
+def find_writer(spec):
+    return open_engine(find_retriever({"kind": "simulated", "model": spec}), [])
+
+
+def test_roles_are_read_without_the_workflow(birds, tmp_path):
+    card = {"name": "theirs", "summary": "", "workflow": "birds:Agent", "options": {"x": 1}}
+    card["roles"] = {"searcher": {"prompt": "prompt.md", "fields": ["question"]}}
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
+    (tmp_path / "prompt.md").write_text("{question}")
+    read, roles = read_agent(str(tmp_path / "card.yaml"))
+    assert (read.name, source_of(read), list(roles)) == ("theirs", "birds:Agent({'x': 1})", ["searcher"])
+    assert read_agent("birds:Agent")[1] == {}
+    assert not birds.exists()
+
+
+def test_a_recipe_of_theirs_is_planned_without_its_code(birds, tmp_path):
+    card = {
+        "name": "theirs",
+        "summary": "",
+        "workflow": "birds:Agent",
+        "roles": {"searcher": {"prompt": "p", "fields": []}},
+    }
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
+    (tmp_path / "p").write_text("go")
+    own = "env_options={reward: 'birds:reward', retriever: {kind: tool, function: 'birds:search'}}"
+    recipe = load_recipe("tiny-grpo", [f"agent={tmp_path / 'card.yaml'}", own, "credit.terms=[outcome, 'birds:term']"])
+    assert plan(recipe)
+    assert not birds.exists()
+
+
+def test_a_report_of_their_run_imports_nothing(birds, tmp_path):
+    recipe = load_recipe("tiny-grpo", ["env_options={reward: 'birds:reward'}", "credit.terms=['birds:term']"])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
+    with EpisodeWriter(tmp_path / "run" / "episodes.jsonl") as writer:
+        writer.write(Episode("q#0@0", "q", "birds:Agent", "searchgym/World-v0"))
+    report_page([tmp_path / "run"])
+    assert not birds.exists()
 
 
 # -- forged postings -----------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ MISTAKES = [
     ([*EVAL, "--model", "tiny"], 2, "no roles that ask a model"),
     (MODEL, 2, "no model for role searcher"),
     ([*MODEL, "--model", "nosuchfolder"], 1, "nosuchfolder: no such folder"),
-    ([*MODEL, "--model", "full"], 1, "full: no config.json"),
+    ([*MODEL, "--model", "./full"], 1, "full: no config.json"),
     ([*MODEL, "--model", "http://127.0.0.1:9/v1"], 2, "which model of this server?"),
     ([*MODEL, "--model", "tiny", "--dtype", "float16"], 2, "unknown dtype 'float16'"),
     ([*MODEL, "--model", "tiny", "--sampler", "transformer"], 2, "did you mean 'transformers'"),

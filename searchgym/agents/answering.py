@@ -5,14 +5,19 @@ None is meant to be trained. Each asks its model once, so that the gap between t
 
 from __future__ import annotations
 
+import json
+
 from searchgym.agents.base import Chat, EpisodeIO, Reply, documents
 from searchgym.agents.parsing import first_line
 from searchgym.errors import UsageError
 from searchgym.graphs.text import base_title
+from searchgym.protocol import Protocol, Shown
 from searchgym.records import Answer, Hit, Question, Search
 
 ANSWER = "<answer>"
 """Beginning of an answer with tags."""
+SLOT = "slotofaquery"
+"""Place of a query in an action."""
 
 
 class Reader:
@@ -57,13 +62,20 @@ class OracleQueries:
         for title in question.gold_titles:
             if io.turns_left <= 1:
                 break
-            action = Search((base_title(title),))
-            seen = await io.step(action)
-            tags = io.protocol.name == "tags"
-            chat.observe(f"<search> {action.queries[0]}</search>" if tags else io.protocol.write(action), own=True)
+            query = base_title(title)
+            seen = await io.step(Search((query,)))
+            chat.observe(_written(query, io.protocol))
             chat.observe(seen.text)
         chat.observe(ANSWER, own=True)
         await _answer(await chat.generate(), io)
+
+
+def _written(query: str, grammar: Protocol) -> Shown:
+    """Returns a search as a model writes it; the query is a title of the question's, and its tags are no tags."""
+    if grammar.name == "tags":
+        return Shown.of(("<search> ", True), (query, False), ("</search>", True))
+    before, after = grammar.write(Search((SLOT,))).split(SLOT)
+    return Shown.of((before, True), (json.dumps(query, ensure_ascii=False)[1:-1], False), (after, True))
 
 
 async def _answer(reply: Reply, io: EpisodeIO) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from searchgym import protocol
 from searchgym.agents.roles import Role, load_role
-from searchgym.cards import MAX_CALLS, AgentCard, find_card, list_cards, load_card
+from searchgym.cards import MAX_CALLS, AgentCard, find_card, load_card
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.named import load_object
 from searchgym.records import Action, Call, Hit, Opened, Question
@@ -201,12 +201,12 @@ def documents(hits: Sequence[Hit], words: int, name: str = "Doc", first: int = 1
     return "\n".join(f"{name}{i}(Title: {p.title}) {protocol.cut_words(p.text, words)}" for i, p in pages)
 
 
-def load_agent(name: str) -> LoadedAgent:
-    """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
+def read_agent(name: str) -> tuple[AgentCard, dict[str, Role]]:
+    """Returns an agent's card and its roles by name, as `load_agent` takes it, without importing its workflow.
 
     Raises:
         UnknownNameError: No such agent; the nearest name is suggested.
-        UsageError: The class cannot be loaded or built, or has no async ``run``.
+        CardError: The card or a prompt cannot be read.
     """
     folder = Path()
     if ":" in name and "/" not in name:
@@ -214,9 +214,25 @@ def load_agent(name: str) -> LoadedAgent:
     else:
         try:
             path = find_card("agents", name)
-        except UnknownNameError:
-            raise UnknownNameError("agent", name, [*list_cards("agents"), "module:Class"]) from None
+        except UnknownNameError as error:
+            raise UnknownNameError("agent", name, [*error.known, "module:Class"], error.hint) from None
         card, folder = load_card(AgentCard, path), path.parent
+    return card, {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}
+
+
+def source_of(card: AgentCard) -> str:
+    """Returns the class and options of an agent's workflow, as `LoadedAgent.source`."""
+    return f"{card.workflow}({card.options or ''})"
+
+
+def load_agent(name: str) -> LoadedAgent:
+    """Loads an agent, given the name of a card, a path to a card, or ``"module:Class"`` (which has no roles).
+
+    Raises:
+        UnknownNameError: No such agent; the nearest name is suggested.
+        UsageError: The class cannot be loaded or built, or has no async ``run``.
+    """
+    card, roles = read_agent(name)
     workflow = load_object(card.workflow)
     # looked at before it is called: a card of somebody else's must not call anything but a workflow
     acts = inspect.isclass(workflow) and inspect.iscoroutinefunction(getattr(workflow, "run", None))
@@ -224,7 +240,6 @@ def load_agent(name: str) -> LoadedAgent:
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
     try:
         agent = cast("Agent", workflow(**card.options))
-    except TypeError as error:
+    except (TypeError, SystemExit) as error:
         raise UsageError(f"agent {card.name}: {card.workflow} cannot be built from {card.options}: {error}") from error
-    roles = {role: load_role(role, role_card, folder) for role, role_card in card.roles.items()}
-    return LoadedAgent(card.name, agent, roles, f"{card.workflow}({card.options or ''})", card.max_calls)
+    return LoadedAgent(card.name, agent, roles, source_of(card), card.max_calls)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from searchgym import background
 from searchgym.cli import data, generated, index, models, run, serve, train
@@ -22,10 +23,22 @@ from searchgym.cli.practice.selfplay import selfplay
 from searchgym.cli.training.launch import launch
 from searchgym.cli.training.show import show_episode
 from searchgym.errors import SearchGymError, UsageError
+from searchgym.named import contained
 from searchgym.version import __version__
+
+
+class Commands(TyperGroup):
+    """The commands, none of which a user's code ends as if all were well: a SystemExit in it is an error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command."""
+        with contained():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="searchgym",
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,

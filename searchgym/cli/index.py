@@ -99,7 +99,7 @@ def index_search(
     """Search an index."""
     from searchgym.envs.data import find_corpus, load_corpus
 
-    (hits,) = load_corpus(find_corpus(str(folder)), retriever, announce()).search([query], k)
+    (hits,) = load_corpus(find_corpus(folder), retriever, announce()).search([query], k)
     rows = [
         {"rank": rank, "score": hit.score, "id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text}
         for rank, hit in enumerate(hits, start=1)

@@ -96,7 +96,7 @@ def _tools(recipe: Recipe) -> dict[str, Any]:
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint, or folder with an adapter.")],
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint, folder with an adapter, or name of a model.")],
     out: Annotated[Path, typer.Argument(help="Output folder; must not exist.")],
     json: Json = False,
 ) -> None:
@@ -117,15 +117,15 @@ def export(
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
-    emit({"checkpoint": str(checkpoint), "out": str(out)}, json, "export")
+    emit({"checkpoint": checkpoint, "out": str(out)}, json, "export")
 
 
-def dtype_of(folder: Path) -> Dtype:
+def dtype_of(name: str) -> Dtype:
     """Returns the data type of a checkpoint's weights from its configuration, or from an adapter's base model."""
     from searchgym.rollout.folders import adapter_base, is_adapter, model_folder
     from searchgym.rollout.loading import model_config
 
-    folder = model_folder(folder)
+    folder = model_folder(name)
     if is_adapter(folder):
         folder = model_folder(adapter_base(folder))
     return "bfloat16" if "bfloat16" in str(model_config(folder).dtype) else "float32"

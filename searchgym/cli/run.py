@@ -157,7 +157,7 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
     They are for evaluation only, hence here: `load_task`, by which trainings load their tasks, never reads that folder.
     """
     from searchgym.corpora.own import home
-    from searchgym.envs.data import card_corpus
+    from searchgym.envs.data import find_corpus
 
     source, base = card.questions, os.environ.get("SEARCHGYM_DATA")
     given = "questions" in options or bool(source.bundled) or card.world is not None
@@ -171,7 +171,7 @@ def _evaluation_data(card: EnvCard, options: TaskOptions) -> TaskOptions:
         found["aliases"] = folder / "id_aliases.json"
     if "corpus" not in options and not options.get("distractors") and (folder / "corpus.json").is_file():
         try:
-            card_corpus(card.corpus)
+            find_corpus(card.corpus)
         except DataMissingError:
             found["corpus"] = folder / "corpus.json"
     return found
@@ -214,7 +214,7 @@ def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
     What the hub would give is not counted, since asking it takes the network; SEARCHGYM_DATA is if `evaluated` is true.
     """
     from searchgym.corpora.own import home
-    from searchgym.envs.data import card_corpus
+    from searchgym.envs.data import find_corpus
 
     given = {**(_evaluation_data(card, options) if evaluated else {}), **options}
     made = card.generated is not None or card.masked is not None  # from a corpus that the user gives
@@ -223,7 +223,7 @@ def _ready(card: EnvCard, options: TaskOptions, evaluated: bool = True) -> str:
     corpus = bool({"corpus", "retriever", "distractors"} & given.keys()) or card.world is not None
     if not corpus:
         try:
-            card_corpus(card.corpus)
+            find_corpus(card.corpus)
             corpus = True
         except (DataMissingError, UsageError):
             corpus = False
@@ -263,10 +263,10 @@ def _corpora() -> Rows:
 
 def _here(card: CorpusCard) -> str:
     """Returns whether a corpus is on this machine."""
-    from searchgym.envs.data import card_corpus
+    from searchgym.envs.data import find_corpus
 
     try:
-        card_corpus(card.name)
+        find_corpus(card.name)
     except DataMissingError:
         return "no"
     return "yes"

@@ -17,6 +17,7 @@ from searchgym.cli.training.own import is_pipeline, train_pipeline
 from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
 from searchgym.errors import UsageError
+from searchgym.named import code_refused
 
 if TYPE_CHECKING:
     from searchgym.train.recipe.recipe import Recipe
@@ -70,7 +71,8 @@ def train(
     loaded = recipe_of(recipe, overrides)
     if plan:
         machine = Machine(gpus=gpus, gpu_gib=gpu_gib, cpu_gib=cpu_gib)
-        print_plan(loaded if config is None else sized_by(loaded, config), machine, step_seconds, out, json)
+        with code_refused():  # a plan needs sizes alone
+            print_plan(loaded if config is None else sized_by(loaded, config), machine, step_seconds, out, json)
         return
     if explain:
         check_recipe(loaded)
@@ -166,7 +168,7 @@ def _explain(recipe: Recipe, run: Path | None, episode_id: str | None, as_json: 
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.train.inspect.explain import explain_new, explain_run
 
-        episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id)
+        episode, calls = explain_new(recipe) if run is None else explain_run(run, episode_id, recipe)
     if as_json:
         emit({"episode": episode.id, "calls": [dataclasses.asdict(call) for call in calls]}, True)
         return

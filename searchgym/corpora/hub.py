@@ -189,6 +189,29 @@ def _numbered(table: Iterable[Any], source: HubSource) -> Iterator[tuple[int, An
         raise DataError(reason, source) from error
 
 
+def named_folder(model: str) -> Path | None:
+    """Returns the folder that a card names, None for a model of the hub.
+
+    A folder begins with ``.``, ``/`` or ``~``, or has two separators: one that happens to lie in the working folder,
+    which may be somebody else's, never takes the place of a model of the hub.
+
+    Raises:
+        DataMissingError: There is no such folder.
+        UsageError: The model is one of the hub, and the libraries would take the folder here of that name for it.
+    """
+    folder = Path(model).expanduser()
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        if not folder.is_dir():
+            raise DataMissingError("no such folder: name one with a model in Hugging Face format", model)
+        return folder
+    if folder.exists():
+        raise UsageError(
+            f"{model} names a model of the hub, and a folder here has its name: if that is meant, write ./{model} in "
+            "the card, else work in another folder"
+        )
+    return None
+
+
 def hub_answers() -> bool:
     """Returns whether the hub answers a request within `PROBE_SECONDS`. Needs ``huggingface_hub``."""
     hub = importlib.import_module("huggingface_hub")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from searchgym.cards import CorpusCard, data_file, find_card, list_cards, load_card
+from searchgym.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 from searchgym.corpora.own import home
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UnknownNameError, UsageError
 
@@ -25,8 +26,12 @@ def bundled_file(name: str) -> Path:
     return Path(__file__).parent.parent / name
 
 
-def find_corpus(name: str) -> Path:
-    """Returns the path for a ``corpus=`` option: an existing path, or a corpus card's bundled or downloaded file.
+def find_corpus(name: str | os.PathLike[str], instead: str = "") -> Path:
+    """Returns the path for a ``corpus=`` option: a corpus card's bundled or downloaded file, or an existing path.
+
+    Args:
+        name: Name of a corpus card that ships, or a path (see `is_path`); a `Path` is always a path.
+        instead: What else can be done, for the error if a card's corpus is missing.
 
     Raises:
         UsageError: The name is empty.
@@ -34,29 +39,17 @@ def find_corpus(name: str) -> Path:
         UnknownNameError: Neither a path that exists nor a corpus card.
     """
     path = Path(name)
-    if not name:
+    if not os.fspath(name):
         raise UsageError("nothing to search: give a corpus file, an index folder or a corpus card")
+    if isinstance(name, str) and not is_path(name, "corpora"):
+        if name not in (known := list_cards("corpora")):
+            raise UnknownNameError("corpus file, folder or card", name, known, found_here(name))
+        return _corpus_file(name, instead)
     if path.suffix in (".yaml", ".yml"):
-        return _corpus_file(name)
-    if path.exists():
-        return path
-    if path.suffix or "/" in name:
+        return _corpus_file(os.fspath(name), instead)
+    if not path.exists():
         raise DataMissingError("no such corpus file or folder: check its name", path)
-    if name not in (known := list_cards("corpora")):
-        raise UnknownNameError("corpus file, folder or card", name, known)
-    return _corpus_file(name)
-
-
-def card_corpus(name: str, instead: str = "") -> Path:
-    """Returns the path for the ``corpus`` of an environment card: as `find_corpus`, but a card precedes a path.
-
-    Otherwise a folder that happens to be called ``demo`` would change the environment of that corpus.
-
-    Args:
-        name: Name of the corpus.
-        instead: What else can be done, for the error if it is missing.
-    """
-    return _corpus_file(name, instead) if name in list_cards("corpora") else find_corpus(name)
+    return path
 
 
 def _corpus_file(name: str, instead: str = "") -> Path:

@@ -14,7 +14,7 @@ from searchgym.errors import RewardError, UsageError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import coverage, rubric_score, wanted_of
 from searchgym.judging.rules import RuleJudge
-from searchgym.named import find_function
+from searchgym.named import contained, find_function
 from searchgym.records import Question
 
 Reward = Callable[[State], float]
@@ -140,7 +140,8 @@ def checked_reward(reward: Reward, state: State) -> float:
     """
     name = reward_name(reward)
     try:
-        returned = reward(state)
+        with contained():
+            returned = reward(state)
     except Exception as error:
         raise RewardError(
             f"reward {name} raised {type(error).__name__} on question {state.question.id!r}: {error}"

@@ -27,7 +27,7 @@ from searchgym.corpora.retrieval.cards import (
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
-from searchgym.envs.data import bundled_file, card_corpus, find_corpus, load_corpus
+from searchgym.envs.data import bundled_file, find_corpus, load_corpus
 from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import load_function
@@ -457,7 +457,7 @@ def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOption
     if "corpus" in options:
         return find_corpus(_path(card, options["corpus"]))
     own = "; or search each question's own paragraphs: distractors=True"
-    return card_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
+    return find_corpus(card.corpus, own if any(question.paragraphs for question in questions) else "")
 
 
 def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> dict[str, AnyRetriever]:
@@ -494,8 +494,8 @@ def load_sources(card: EnvCard, questions: Sequence[Question], options: TaskOpti
     return found
 
 
-def _path(card: EnvCard, given: object) -> str:
-    """Returns the user's ``corpus=`` as a string, refusing anything but a path or a name."""
+def _path(card: EnvCard, given: object) -> str | os.PathLike[str]:
+    """Returns the user's ``corpus=``, refusing anything but a path or a name."""
     if not isinstance(given, (str, os.PathLike)):
         raise UsageError(f"{card.id}: corpus= is a path or the name of a corpus card, got {type(given).__name__}")
-    return str(given)
+    return given

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from searchgym import scoring
 from searchgym.agents.base import LoadedAgent
+from searchgym.agents.roles import Role
 from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atomic, write_jsonl
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
@@ -187,9 +188,9 @@ def questions_sha256(questions: Iterable[Question]) -> str:
     return digest.hexdigest()
 
 
-def prompts_sha256(agent: LoadedAgent) -> dict[str, str]:
+def prompts_sha256(roles: Mapping[str, Role]) -> dict[str, str]:
     """Returns the SHA-256 of each role's prompt."""
-    return {name: hashlib.sha256(role.template.encode()).hexdigest() for name, role in sorted(agent.roles.items())}
+    return {name: hashlib.sha256(role.template.encode()).hexdigest() for name, role in sorted(roles.items())}
 
 
 def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
         "split": task.card.questions.split,
         "agent": agent.name,
         "workflow": agent.source,
-        "prompts": prompts_sha256(agent),
+        "prompts": prompts_sha256(agent.roles),
         "models": {
             role: [model.key, model.sha256, *filter(None, [model.engine])]
             for role, model in sorted(engine.models.items())

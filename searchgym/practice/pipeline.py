@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import build, find_card
+from searchgym.cards import build, find_card, is_path
 from searchgym.corpora.documents import convert_documents, is_documents
 from searchgym.corpora.questions import read_questions
 from searchgym.envs.data import find_corpus
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.practice.selection import Selection
 from searchgym.questions.generate import USUAL, Plan
-from searchgym.rollout.folders import model_folder
+from searchgym.rollout.folders import local_folder, model_folder
 from searchgym.rollout.sampler import Dtype
 from searchgym.train.recipe.load import load_recipe, override_values
 from searchgym.train.recipe.recipe import Recipe, recipe_keys
@@ -187,10 +187,11 @@ def _absolute(pipeline: Pipeline) -> Pipeline:
             raise DataMissingError("no such question file: check hold_out", file)
     test = str(Path(pipeline.test).resolve()) if isinstance(pipeline.test, str) else pipeline.test
     model_folder(pipeline.model)
+    local, named = local_folder(pipeline.model), is_path(pipeline.model, "models", "pretrained")
     return dataclasses.replace(
         pipeline,
-        corpus=str(corpus.resolve()) if Path(pipeline.corpus).exists() else pipeline.corpus,  # else a card
+        corpus=str(corpus.resolve()) if is_path(pipeline.corpus, "corpora") else pipeline.corpus,
         hold_out=[str(Path(file).resolve()) for file in pipeline.hold_out],
         test=test,
-        model=str(Path(pipeline.model).resolve()) if Path(pipeline.model).is_dir() else pipeline.model,
+        model=str(local.resolve()) if named and local is not None else pipeline.model,
     )

@@ -82,7 +82,6 @@ def measure(model: str, dtype: Dtype) -> Speeds:
 
 def _learning(model: Any, ids: Any) -> float:
     """Returns the seconds of a forward and a backward pass."""
-    model.requires_grad_(True)  # a merged adapter has none
     rows = torch.from_numpy(ids.astype(np.int64)).to(model.device)
     times = []
     for _ in range(2):  # the first one allocates

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from searchgym.corpora.files import write_atomic
+from searchgym.named import code_refused
 from searchgym.report.blocks import Block, Code, Heading, Items, Page, Reading, Text
 from searchgym.report.evaluations import evaluation_blocks
 from searchgym.report.html import to_html
@@ -74,7 +75,8 @@ def report_page(
     folders = find_runs(paths)
     runs: list[RunData] = []
     for number, (folder, name) in enumerate(zip(folders, names_of(folders), strict=True), start=1):
-        runs.append(read(folder, name, sample))
+        with code_refused():
+            runs.append(read(folder, name, sample))
         if progress is not None:
             progress("runs", number, len(folders))
     told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"

@@ -8,7 +8,7 @@ from typing import Any
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
-from searchgym.rollout.folders import is_adapter
+from searchgym.rollout.folders import is_adapter, local_folder
 from searchgym.yaml_reader import read_yaml
 
 
@@ -55,7 +55,8 @@ def in_checkpoints(models: Mapping[str, str], agent: LoadedAgent) -> dict[str, s
     """
     found = dict(models)
     for name in set(models.values()):
-        checkpoint = Path(name)
+        if (checkpoint := local_folder(name)) is None:
+            continue
         one = is_adapter(checkpoint) or (checkpoint / "config.json").is_file()
         if (checkpoint / "trainer.json").is_file() and not one:
             record = checkpoint.resolve().parent.parent / "recipe.yaml"

@@ -17,6 +17,7 @@ from searchgym.agents.roles import Role
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.task import Task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
+from searchgym.named import contained
 from searchgym.records import (
     SIMULATED,
     Action,
@@ -154,7 +155,7 @@ class Engine:
         """
         io = _EpisodeIO(self, question, attempt)
         try:
-            with self._turnstile.episode():
+            with self._turnstile.episode(), contained():
                 await self.agent.workflow.run(question, io)
         except EpisodeError:
             if not io.state.done:

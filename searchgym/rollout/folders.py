@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from searchgym.cards import PretrainedCard, list_cards, load_card
+from searchgym.cards import PretrainedCard, found_here, is_path, list_cards, load_card
 from searchgym.corpora.files import read_json
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError
@@ -98,8 +98,8 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     """Returns the folder of a model, downloading it from the Hugging Face hub if needed.
 
     Args:
-        name: An existing path, the name of a model that ships, of one that has a card in ``models/pretrained``, or of
-            one on the hub, tried in this order.
+        name: The name of a model that ships, an existing path (see `is_path`), the name of a model that has a card in
+            ``models/pretrained``, or of one on the hub, tried in this order. A `Path` is always a path.
         parts: Patterns of the files to download from the hub.
 
     Raises:
@@ -107,12 +107,15 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
     """
     if (local := local_folder(name)) is not None:
         return local
-    if str(name) in (pretrained := list_cards("pretrained")):
-        card = load_card(PretrainedCard, pretrained[str(name)])
+    pretrained = list_cards("pretrained")
+    if isinstance(name, str) and name in pretrained:
+        card = load_card(PretrainedCard, pretrained[name])
         converted = pretrained_folder(card)
         return converted or _from_hub(card.name, card.hub or "", None, parts, missing_package(card))
     if match := HUB_NAME.fullmatch(str(name)):
         return _from_hub(str(name), match[1], match[2], parts)
+    if isinstance(name, str) and (here := found_here(name)):
+        raise DataMissingError(f"no model of that name ships{here}", name)
     raise DataMissingError(
         "no such folder; name one with a model in Hugging Face format, a model of the hub (OWNER/NAME), or a shipped "
         f"model: {', '.join([*list_cards('models'), *pretrained])}",
@@ -121,11 +124,13 @@ def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """Returns the folder of a model that is an existing path or ships with this package, None for any other."""
-    if Path(name).is_dir():
-        return Path(name)
-    shipped = list_cards("models")
-    return shipped[str(name)].parent if str(name) in shipped else None
+    """Returns the folder of a model that ships with this package or is an existing path, None for any other."""
+    if isinstance(name, str):
+        if name in (shipped := list_cards("models")):
+            return shipped[name].parent
+        if not is_path(name, "pretrained"):
+            return None
+    return Path(name) if Path(name).is_dir() else None
 
 
 def _from_hub(name: str, repo: str, revision: str | None, parts: Sequence[str], before: str = "") -> Path:

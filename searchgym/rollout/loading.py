@@ -198,7 +198,7 @@ def _load_adapted(
         adapted: Any = PeftModel.from_pretrained(cast(Any, model), str(folder))
     except Exception as error:  # peft and torch raise many kinds on files that do not fit
         raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
-    return adapted.merge_and_unload(), tokenizer
+    return adapted.merge_and_unload().requires_grad_(True), tokenizer  # peft froze it: it may be trained on as a whole
 
 
 def device_of(name: str) -> str:

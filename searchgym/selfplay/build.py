@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from searchgym.cards import GeneratedSpec
@@ -61,7 +62,7 @@ def _ground(recipe: Recipe, task: Task) -> Ground:
             f"proposer: {recipe.env} has no graph to walk: use searchgym/World-v0, or searchgym/Corpus-v0 with "
             "env_options.corpus"
         )
-    return corpus_ground(str(corpus), task.card.generated or GeneratedSpec(), task.card.top_k, recipe)
+    return corpus_ground(corpus, task.card.generated or GeneratedSpec(), task.card.top_k, recipe)
 
 
 def _triple_ground(recipe: Recipe, task: Task, path: str) -> TripleGround:
@@ -77,13 +78,13 @@ def _passages(recipe: Recipe, task: Task) -> list[Passage]:
     """Returns the passages of the user's corpus, or else those of the environment's world."""
     corpus = recipe.env_options.get("corpus")
     if corpus is not None:
-        return list(load_corpus(find_corpus(str(corpus))).passages())
+        return list(load_corpus(find_corpus(corpus)).passages())
     if task.card.world is None:
         raise UsageError("proposer.triples needs env_options.corpus, whose titles are its subjects")
     return list(read_world(cached_world(task.card.world, home() / "worlds")).passages)
 
 
-def corpus_ground(corpus: str, spec: GeneratedSpec, top_k: int, recipe: Recipe) -> CorpusGround:
+def corpus_ground(corpus: str | PathLike[str], spec: GeneratedSpec, top_k: int, recipe: Recipe) -> CorpusGround:
     """Returns the facts of a corpus's training pages, without what belongs to evaluation questions."""
     passages = list(load_corpus(find_corpus(corpus)).passages())
     pack = load_pack(spec.pack)

@@ -1,9 +1,11 @@
-"""A run's log for Inspect's viewer: one file beside the run, written sample by sample and kept while it is true."""
+"""A run's log for Inspect's viewer: one file in the user's cache, written sample by sample, kept while it is true."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -24,6 +26,7 @@ from inspect_ai.log import (
 from inspect_ai.log._recorders import create_recorder_for_location
 from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
 
+from searchgym.corpora.own import home
 from searchgym.envs.rewards import REWARDS
 from searchgym.errors import DataError, DataMissingError
 from searchgym.records import Episode
@@ -34,7 +37,7 @@ from searchgym.viewing.runs import RECORD, Run, decoder_of
 from searchgym.viewing.samples import COUNTS, numbers_of, sample_key, sample_of
 
 LOG: Final = "episodes.derived.eval"
-"""Name of the log beside the episodes that it is derived from; it can be deleted at any time."""
+"""End of the name of a log that is written for other readers."""
 FORMAT: Final = 1
 """Version of what a log holds; a log of another version is written anew."""
 EVERY: Final = 250
@@ -45,8 +48,20 @@ SHOWN: Final = ("sampleId", "epoch", "input", "target", "answer")
 Progress = Callable[[int, int | None], None]
 
 
+def kept_log(folder: Path) -> Path:
+    """Returns where the log of a run is kept: in the user's cache, since the run's folder may be somebody else's.
+
+    A log that a run's folder brings is never read: it may say anything of the run, and take any memory to read.
+    """
+    full = folder.resolve()
+    digest = hashlib.sha256(os.fsencode(full)).hexdigest()[:24]
+    return home() / "views" / f"{full.name[:40]}-{digest}.eval"
+
+
 def fingerprint(folder: Path, *given: object) -> str:
-    """Returns what a log is true of: size and time of the run's files, the version, and what the user gave.
+    """Returns what a log is true of: size and times of the run's files, the version, and what the user gave.
+
+    The time of the last change, which nobody can set, tells files apart that were unpacked with equal sizes and dates.
 
     Args:
         folder: Folder of the run.
@@ -55,7 +70,8 @@ def fingerprint(folder: Path, *given: object) -> str:
     episodes = folder / "episodes.jsonl"
     names = [episodes, sidecar(episodes), *(folder / name for name in (ADVANTAGES, PROPOSED, RECIPE, RECORD))]
     names.append(folder / "questions.jsonl")
-    stats = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in names if file.is_file()}
+    found = {file.name: file.stat() for file in names if file.is_file()}
+    stats = {name: (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in found.items()}
     return repr((FORMAT, __version__, stats, *map(str, given)))
 
 
@@ -73,7 +89,7 @@ def count_of(log: Path, mark: str) -> int | None:
 
 
 def write_log(
-    run: Run, log: Path, mark: str, model: Path | None = None, progress: Progress = lambda done, n: None
+    run: Run, log: Path, mark: str, model: str | Path | None = None, progress: Progress = lambda done, n: None
 ) -> int:
     """Writes a run as a log of Inspect's, one sample at a time; the file is whole or absent.
 
@@ -81,7 +97,7 @@ def write_log(
         run: The run.
         log: File to write, ``.eval``; an earlier one is replaced.
         mark: The run's `fingerprint`.
-        model: Folder of the model whose tokenizer wrote the tokens; by default the run's own.
+        model: Name or folder of the model whose tokenizer wrote the tokens; by default the run's own.
         progress: Called with (samples done, None).
 
     Returns:
@@ -99,7 +115,7 @@ def write_log(
     return count
 
 
-async def _write(run: Run, part: Path, mark: str, model: Path | None, progress: Progress) -> int:
+async def _write(run: Run, part: Path, mark: str, model: str | Path | None, progress: Progress) -> int:
     """Writes the samples, then the means over them."""
     recorder = create_recorder_for_location(str(part), str(part.parent))
     totals, decode, spec = Totals(), decoder_of(run, model), None

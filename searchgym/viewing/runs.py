@@ -14,16 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.agents.base import load_agent
-from searchgym.cards import list_cards
+from searchgym.agents.base import read_agent
 from searchgym.corpora.files import BadLines, iter_jsonl, read_json
 from searchgym.corpora.questions import read_questions
-from searchgym.corpora.retrieval.retriever import NullRetriever
-from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import NAMED
-from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, SearchGymError, UsageError
 from searchgym.eval.runner import QUESTIONS, questions_sha256
+from searchgym.named import code_refused
 from searchgym.questions.subset import draw_subset, hops_of
 from searchgym.records import Episode, Question
 from searchgym.report.questions import recorded
@@ -32,7 +28,7 @@ from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.samples import outcome_rewards
 from searchgym.train.credit.credit import Credit
 from searchgym.train.inspect.explain import ExplainedCall, explained_calls
-from searchgym.train.inspect.saved import Advantages, Terms, credit_of, terms_by_episode
+from searchgym.train.inspect.saved import Advantages, Terms, asked_task, credit_of, terms_by_episode
 from searchgym.train.recipe.keys import POLICY, keys_of
 from searchgym.train.recipe.load import read_recipe
 from searchgym.train.recipe.recipe import Recipe
@@ -175,7 +171,7 @@ def open_run(folder: Path, questions: Path | None = None, run_code: bool = False
         folder: Folder with ``episodes.jsonl``.
         questions: Question file with the texts of the questions; by default they come from the run, or from its
             environment.
-        run_code: Import what the run's recipe names as code: its agent, credit terms, reward and retriever.
+        run_code: Import what the run's recipe names as code: its credit terms and its reward.
 
     Raises:
         DataError: A file of the run that must be read cannot be.
@@ -226,29 +222,11 @@ def _add_training(run: Run, run_code: bool) -> None:
     """Adds the recipe, the credit and the trained keys of a training, as far as they can be had."""
     try:
         run.recipe = read_recipe(run.folder / RECIPE)
-        if not run_code and (code := code_of(run.recipe)) is not None:
-            run.notes.append(f"rewards of calls are left out: the recipe names code ({code}); --run-code imports it")
-            return
-        agent = load_agent(run.recipe.agent)
-        run.trained = [key.name for key in keys_of(run.recipe, agent.roles, agent.name) if not key.frozen]
-        run.credit = credit_of(run.recipe, run.folder / PROPOSED)
+        agent, roles = read_agent(run.recipe.agent)
+        run.trained = [key.name for key in keys_of(run.recipe, roles, agent.name) if not key.frozen]
+        run.credit = credit_of(run.recipe, run.folder / PROPOSED, run_code)
     except SearchGymError as error:
         run.notes.append(f"rewards of calls are left out: {error}")
-
-
-def code_of(recipe: Recipe) -> str | None:
-    """Returns the first value of a recipe that names code or a card of the user's; None if all parts are shipped."""
-    if recipe.agent not in list_cards("agents"):
-        return f"agent: {recipe.agent}"
-    for name in recipe.credit.by_name():
-        if ":" in name:
-            return f"credit.terms: {name}"
-    options = {**recipe.env_options, **recipe.validation.env_options}
-    for name, shipped in (("reward", NAMED), ("retriever", list_cards("retrievers"))):
-        given = options.get(name)
-        if given is not None and (not isinstance(given, str) or given not in shipped):
-            return f"env_options.{name}: {given}"
-    return None
 
 
 def recorded_questions(run: Run) -> list[Question]:
@@ -268,13 +246,9 @@ def load_asked(run: Run) -> list[Question]:
     env = run.recipe.env if run.recipe is not None else run.record.get("env")
     if not isinstance(env, str):
         raise UsageError("the run does not name its environment")
-    card, options = find_env(env), dict(env_options(env))
-    if run.recipe is not None:
-        options |= run.recipe.env_options
-    known = {"questions", "world", "generated", "masked", "aliases"}
-    known |= {"corpus"} if card.generated is not None or card.masked is not None else set()
-    kept: Any = {name: value for name, value in options.items() if name in known}
-    asked = list(load_task(card, **kept, retriever=NullRetriever(), reward="em").questions)
+    given = {} if run.recipe is None else run.recipe.env_options
+    with code_refused():
+        asked = list(asked_task(env, {**given, "reward": "em"}).questions)
     digest, n, drawn = (run.record.get(name) for name in ("questions_sha256", "questions", "drawn"))
     some = asked[: n if isinstance(n, int) else None]  # records of earlier versions: the first ones
     if isinstance(drawn, dict) and all(isinstance(drawn.get(name), int) for name in ("n", "seed")):
@@ -284,12 +258,12 @@ def load_asked(run: Run) -> list[Question]:
     return asked
 
 
-def decoder_of(run: Run, model: Path | None = None) -> Callable[[str, Iterable[int]], str | None]:
+def decoder_of(run: Run, model: str | Path | None = None) -> Callable[[str, Iterable[int]], str | None]:
     """Returns a function from a model key and token ids to text, None where its tokenizer is not here, noted once.
 
     Args:
         run: The run.
-        model: Folder of the model whose tokenizer wrote the tokens; by default the run's own.
+        model: Name or folder of the model whose tokenizer wrote the tokens; by default the run's own.
     """
     names = {}
     if run.recipe is not None:

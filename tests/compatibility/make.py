@@ -23,7 +23,7 @@ RECIPE = """
 name: {name}
 summary: four steps of a tiny model on the bundled questions
 method: policy
-model: model
+model: ./model
 env: searchgym/Demo-v0
 agent: {agent}
 steps: {steps}

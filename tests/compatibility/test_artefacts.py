@@ -38,8 +38,13 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(params=COMMITS)
 def expected(request, tmp_path, monkeypatch) -> dict[str, Any]:
     """What the code of a commit made of its artefacts; a copy of them is the working folder."""
-    shutil.copytree(HERE / request.param, tmp_path / "artefacts", symlinks=True)
-    monkeypatch.chdir(tmp_path / "artefacts")
+    folder = Path(shutil.copytree(HERE / request.param, tmp_path / "artefacts", symlinks=True))
+    for file in (*folder.glob("*.yaml"), *folder.rglob("recipe.yaml"), *folder.rglob("adapter_config.json")):
+        bare = file.read_text()  # earlier versions took a bare name for a folder; as the change log says how to mend it
+        file.write_text(
+            bare.replace("model: model\n", "model: ./model\n").replace('path": "model"', 'path": "./model"')
+        )
+    monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(HERE.parents[1] / "benchmarks")
     return json.loads(Path("expected.json").read_text())
 
@@ -92,7 +97,7 @@ def test_a_checkpoint_is_evaluated(expected, monkeypatch, name):
 
 def test_an_adapter_is_exported(expected, monkeypatch):
     cli(monkeypatch, "export", "run-adapter/checkpoints/last", "exported")
-    options = ["--model", "exported", *first_questions(4), "--out", "eval"]
+    options = ["--model", "./exported", *first_questions(4), "--out", "eval"]
     cli(monkeypatch, "eval", "Demo-v0", "--agent", "agents/searcher", *options)
     assert episodes_of(Path("eval")) == expected["evaluation"]["adapter"]
 

@@ -1,6 +1,7 @@
 """Submissions: what is refused, field by field; replays; the table and its page."""
 
 import dataclasses
+import functools
 import gzip
 import json
 import shutil
@@ -11,6 +12,8 @@ from made_submissions import card_of, edit_manifest, make_run, read_rows, submit
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
+from searchgym.corpora.passages import read_passages
+from searchgym.envs.data import bundled_file
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest, read_manifest
@@ -244,6 +247,35 @@ TAMPERED = {
     "no call at all": (lambda rows: change(rows, calls=[]), EPISODES, "has no call of a model"),
     "an invented passage": (lambda rows: passage_of(rows, id="p999"), EPISODES, "no passage of the corpus"),
     "a title changed": (lambda rows: passage_of(rows, title="Gold"), EPISODES, "is called"),
+    "an invented passage with a text": (
+        lambda rows: passage_of(rows, id="forged", text="of its own"),
+        EPISODES,
+        "'forged' is no passage of the corpus",
+    ),
+    "a title changed, with the text of the corpus": (
+        lambda rows: passage_of(rows, title="Gold", text=texts_of_demo()[hit_of(rows)["id"]]),
+        EPISODES,
+        "is called",
+    ),
+    "a text changed": (lambda rows: passage_of(rows, text="The answer is Dunmere."), EPISODES, "has another text"),
+    "a text with a word more": (
+        lambda rows: passage_of(rows, text=texts_of_demo()[hit_of(rows)["id"]] + " Dunmere"),
+        EPISODES,
+        "has another text",
+    ),
+    "the text of another passage": (
+        lambda rows: passage_of(
+            rows, text=next(iter(set(texts_of_demo().values()) - {texts_of_demo()[hit_of(rows)["id"]]}))
+        ),
+        EPISODES,
+        "has another text",
+    ),
+    "an id with a blank more": (lambda rows: passage_of(rows, id=hit_of(rows)["id"] + " "), EPISODES, "no passage"),
+    "pages opened": (
+        lambda rows: change(rows, opens=[{"turn": 1, "target": "Gold", "title": "Gold", "place": 0}]),
+        EPISODES,
+        r"has \[Opened",
+    ),
     "an older version": (lambda rows: change(rows, searches=None), EPISODES, "not an episode"),
     "an unknown field": (lambda rows: change(rows, tokens=3), EPISODES, "not an episode"),
     "tokens": (lambda rows: change(rows, contexts=[{"parent": None, "fork": 0, "spans": []}]), EPISODES, "expected"),
@@ -256,9 +288,29 @@ def call_of(rows, **fields):
     return rows
 
 
+def hit_of(rows):
+    return rows[0]["searches"][0]["hits"][0]["passage"]
+
+
 def passage_of(rows, **fields):
-    rows[0]["searches"][0]["hits"][0]["passage"] |= fields
+    hit_of(rows).update(fields)
     return rows
+
+
+@functools.cache
+def texts_of_demo():
+    """Id to text of the passages of the bundled corpus."""
+    return {passage.id: passage.text for passage in read_passages(bundled_file("demo/corpus.jsonl"))}
+
+
+def test_a_submission_may_hold_the_texts_of_its_passages(made, sub):
+    rows = read_rows(sub)
+    for row in rows:
+        for search in row["searches"]:
+            for hit in search["hits"]:
+                hit["passage"]["text"] = texts_of_demo()[hit["passage"]["id"]]
+    write_rows(sub, rows)
+    assert check_submission(sub, made[2]).scores == check_submission(made[3], made[2]).scores
 
 
 @pytest.mark.parametrize("kind", TAMPERED)
@@ -351,6 +403,17 @@ def test_an_invented_query_is_refused_by_a_replay(made, sub):
     forge(made, sub, other_query)
     with pytest.raises(SubmissionError, match="a query that no output holds"):
         replayed(made, sub)
+
+
+def test_a_folder_with_the_name_of_an_agent_that_ships_is_not_its_agent(made, tmp_path, monkeypatch):
+    """Neither for the check nor for the replay, in a working folder of somebody else's."""
+    (tmp_path / "search-r1").mkdir()
+    (tmp_path / "search-r1" / "card.yaml").write_text("name: search-r1\nsummary: ''\nworkflow: theirs:Evil\n")
+    (tmp_path / "theirs.py").write_text("open('canary', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    assert replayed(made, made[3]) == {"episodes": 12, "searches": 12}
+    assert agent_of(read_manifest(made[3]), None).source == load_agent("search-r1").source
+    assert not (tmp_path / "canary").exists()
 
 
 @pytest.mark.parametrize(("field", "value"), [("turn", 4), ("legal", False), ("answer", "invented")])

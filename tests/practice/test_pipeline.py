@@ -110,7 +110,7 @@ def test_files_are_named_by_absolute_paths(tmp_path, monkeypatch):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "page.md").write_text("# A page")
     (tmp_path / "eval.jsonl").touch()
-    pipeline = load_pipeline("smol-own", ["corpus=notes", "hold_out=[eval.jsonl]", "model=tiny"])
+    pipeline = load_pipeline("smol-own", ["corpus=./notes", "hold_out=[eval.jsonl]", "model=tiny"])
     assert (pipeline.corpus, pipeline.hold_out) == (str(tmp_path / "notes"), [str(tmp_path / "eval.jsonl")])
     assert (pipeline.model, load_pipeline("smol-own", ["corpus=demo"]).corpus) == ("tiny", "demo")
 

@@ -130,6 +130,68 @@ def test_faults_of_agents_and_rewards_stop_the_run_as_themselves():
         run(TwoSearches(), QUESTIONS, seed=-1)
 
 
+class Raises:
+    """Raises an error where an agent's own code may: at once, behind an action, or in a task that it awaits."""
+
+    def __init__(self, error, where):
+        self.error, self.where = error, where
+
+    async def run(self, question, io):
+        if self.where == "task":
+            await asyncio.ensure_future(self.fails())
+        if self.where == "later":
+            await io.step(Search(("Alpha",)))
+        await self.fails()
+
+    async def fails(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [
+        (asyncio.CancelledError("over"), "at once"),
+        (asyncio.CancelledError("over"), "later"),
+        (asyncio.CancelledError("over"), "task"),
+        (SystemExit(0), "at once"),
+        (SystemExit(0), "later"),  # out of a task asyncio raises it in the loop: the command line catches that
+        (GeneratorExit("over"), "at once"),
+    ],
+)
+def test_a_workflow_ends_neither_the_program_nor_its_episode_unseen(error, where):
+    with pytest.raises(RuntimeError, match=f"{type(error).__name__}: ") as raised:
+        run(Raises(error, where), QUESTIONS, concurrency=1)
+    assert "in agent test, question 'q0'" in raised.value.__notes__
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), asyncio.CancelledError(), GeneratorExit()])
+def test_a_reward_does_not_either(error):
+    def reward(state):
+        raise error
+
+    with pytest.raises(RewardError, match=f"raised RuntimeError on question 'q0': {type(error).__name__}"):
+        run(TwoSearches(), QUESTIONS, concurrency=1, reward=reward)
+
+
+def test_a_run_that_is_cancelled_is_cancelled():
+    """By whoever runs it; workflows that wait see the same exception as that of a task of their own."""
+    task = load_task(CARD, questions=QUESTIONS, retriever=TitleRetriever())
+
+    class Waits:
+        async def run(self, question, io):
+            await asyncio.Event().wait()
+
+    async def main():
+        running = asyncio.create_task(Engine(task, LoadedAgent("test", Waits())).run(QUESTIONS, print))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+        await running
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+
+
 def test_an_episode_takes_one_action_at_a_time():
     class AtOnce:
         async def run(self, question, io):

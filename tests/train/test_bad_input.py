@@ -19,9 +19,9 @@ RECIPE = """
 name: bad-input
 summary: a step on a tiny world
 method: policy
-model: model
+model: ./model
 env: searchgym/World-v0
-agent: agent
+agent: ./agent
 steps: 2
 env_options:
   world: {split: train, size: 12, seed: 1, hops: [1, 2]}
@@ -167,7 +167,7 @@ def test_a_model_folder_that_lacks_something_makes_no_run(train, place, broken, 
         (folder / "chat_template.jinja").write_text("{{ messages[0].nothing.at_all }}")
     if broken == "bytes":
         (folder / "model.safetensors").write_bytes(b"damaged")
-    got, said = train("model=broken")
+    got, said = train("model=./broken")
     assert (got, message in said) == (status, True), said
     assert not (place / "out").exists()
 

@@ -219,6 +219,28 @@ def test_what_is_saved_loads_as_one_model_and_names_what_is_wrong(tmp_path):
         load_model(saved)
 
 
+def test_a_recipe_without_lora_trains_a_merged_adapter_as_one_model(tmp_path):
+    base, saved, out = tmp_path / "base", tmp_path / "saved", tmp_path / "out"
+    for model in (tiny_qwen2(), tiny_tokenizer()):
+        model.save_pretrained(base)
+    learner = LocalLearner(recipe(), AutoModelForCausalLM.from_pretrained(base))
+    learner.learn(random_samples(5), 0)
+    saved.mkdir()
+    learner.save(saved)
+    merged, samples = load_model(saved)[0], random_samples(5, seed=3)
+    whole = LocalLearner(recipe(lora={"rank": 0}), merged)
+    for own, wanted in zip(whole.logp(samples), learner.logp(samples), strict=True):
+        np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-5)
+    before = {name: weight.clone() for name, weight in whole.weights().items()}
+    assert whole.learn(samples, 0)["updates"] == 1
+    assert all(not torch.equal(weight, before[name]) for name, weight in whole.weights().items())
+    out.mkdir()
+    whole.save(out)
+    assert not (out / "adapter_config.json").exists()
+    after = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in whole.weights().items())
+
+
 def test_an_export_is_one_plain_model(tmp_path, monkeypatch, capsys):
     base, saved = tmp_path / "base", tmp_path / "saved"
     for model in (tiny_qwen2(), tiny_tokenizer()):

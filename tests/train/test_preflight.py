@@ -16,7 +16,7 @@ CASES = [
     (["train", "tiny-grpo", "stepps=3"], "did you mean 'steps'"),
     (["train", "tiny-grppo"], "unknown recipe 'tiny-grppo'; did you mean 'tiny-grpo'"),
     (["train", "tiny-grpo", "model=/nowhere"], "/nowhere: no such folder"),
-    (["train", "tiny-grpo", "model=empty"], "empty: no config.json: not a model folder"),
+    (["train", "tiny-grpo", "model=./empty"], "empty: no config.json: not a model folder"),
     (["train", "tiny-ppo", "critic.model=/nowhere"], "/nowhere: no such folder"),
     (["train", "tiny-grpo", "env=Wurld"], "did you mean 'World'"),
     (["train", "tiny-grpo", "env_options={max_turn: 3}"], "did you mean 'max_turns'"),

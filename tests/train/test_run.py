@@ -180,11 +180,11 @@ def test_an_episode_is_shown_token_by_token(recipe, tmp_path, monkeypatch, capsy
     assert plain.count("⟦") == 2
     assert "\x1b" not in plain
     assert "\x1b[" in show("--episode", chosen.id, "--colour").out
-    assert json.loads(show("--episode", chosen.id, "--model", "model", "--json").out)["tokens"] == tokens
+    assert json.loads(show("--episode", chosen.id, "--model", "./model", "--json").out)["tokens"] == tokens
     assert "unknown episode 'x'" in show("--episode", "x").err
     (tmp_path / "model").rename(tmp_path / "elsewhere")
     assert "the run does not tell where its model policy is" in show().err
-    assert show("--model", "elsewhere").out
+    assert show("--model", "./elsewhere").out
 
 
 @pytest.mark.parametrize(("terminal", "environment"), [(False, None), (True, None), (True, "1")])

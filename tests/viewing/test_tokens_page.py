@@ -126,7 +126,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     cli = command_line(monkeypatch, capsys)
     monkeypatch.chdir(OLD)
     monkeypatch.syspath_prepend(OLD.parent)
-    status, out, err = cli("show", "run-policy", "--model", "model", "--html", tmp_path / "page.html")
+    status, out, err = cli("show", "run-policy", "--model", "./model", "--html", tmp_path / "page.html")
     assert (status, out) == (0, "")
     assert f"tokens in {tmp_path / 'page.html'}" in err
     read = Read((tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -136,7 +136,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     bytes_ = Path("run-policy/episodes.tokens.bin").read_bytes()
     ids = np.frombuffer(bytes_, "<i4", wrote["ids"][1], wrote["ids"][0]).tolist()
     logp = np.frombuffer(bytes_, "<f4", wrote["logp"][1], wrote["logp"][0])
-    tokenizer = load_tokenizer("model")
+    tokenizer = load_tokenizer("./model")
     assert len(boxes) == sum(call["end"] - call["start"] for call in first["calls"])
     for place, (id, value) in enumerate(zip(ids, logp, strict=True)):
         title, text = boxes[place]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import socket
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from browser import HOSTILE
-from inspect_ai.log import read_eval_log, resolve_sample_attachments, resolve_sample_events_data
+from inspect_ai.log import read_eval_log, resolve_sample_attachments, resolve_sample_events_data, write_eval_log
 from support import command_line, json_of
 
 import searchgym
 from searchgym.agents.base import load_agent
+from searchgym.cards import cards_folder
 from searchgym.cli.evaluation import view as command
 from searchgym.corpora.files import iter_jsonl
 from searchgym.envs.registration import find_env
@@ -29,10 +32,11 @@ from searchgym.records import Answer, Call, Context, Episode, Hit, Opened, Passa
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.storage import EpisodeWriter
 from searchgym.train.inspect.explain import explain_run, explained_calls
-from searchgym.train.recipe.load import load_recipe
+from searchgym.train.inspect.saved import SavedRun
+from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.viewing import server
-from searchgym.viewing.log import LOG, count_of, fingerprint, write_log
-from searchgym.viewing.runs import Viewed, code_of, find_runs, open_run
+from searchgym.viewing.log import LOG, count_of, fingerprint, kept_log, write_log
+from searchgym.viewing.runs import Viewed, find_runs, open_run
 from searchgym.viewing.samples import sample_of
 
 OLD = Path(__file__).parents[1] / "compatibility" / "921e31b"
@@ -53,18 +57,28 @@ def run(finished, tmp_path):
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys):
+def cli(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
     return command_line(monkeypatch, capsys)
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """Runs of an earlier version as the working folder, whose recipes name code that could be imported."""
+    monkeypatch.chdir(shutil.copytree(OLD, tmp_path / "old"))
+    monkeypatch.syspath_prepend(OLD.parent)
+    monkeypatch.delitem(sys.modules, "artefact_parts", raising=False)
+    return tmp_path / "old"
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def export(folder, **options):
+def export(folder, model=None, **options):
     """Writes the log of a run beside it; returns it as Inspect reads it, and the notes."""
     run = open_run(folder, **options)
-    write_log(run, folder / LOG, fingerprint(folder))
+    write_log(run, folder / LOG, fingerprint(folder), model)
     return read_eval_log(str(folder / LOG), resolve_attachments="full"), run.notes
 
 
@@ -81,7 +95,7 @@ def test_a_log_has_what_the_files_of_the_run_have(run, cli):
     episodes = {episode["question_id"]: episode for episode in lines(run / "episodes.jsonl")}
     asked = {question["_id"]: question for question in json.loads((DEMO / "questions.json").read_text())}
     scores = json.loads((run / "scores.json").read_text())
-    assert (row["run"], row["episodes"], row["bytes"]) == (str(run), 12, (run / LOG).stat().st_size)
+    assert (row["run"], row["episodes"], row["bytes"]) == (str(run), 12, kept_log(run).stat().st_size)
     assert {sample.id for sample in log.samples} == episodes.keys() == asked.keys()
     assert len(log.samples) == 12
     for sample in log.samples:
@@ -281,15 +295,13 @@ def test_a_run_of_hostile_episodes_is_read_back(tmp_path):
 # -- runs of trainings ---------------------------------------------------------------------------------------------
 
 
-def test_code_that_a_recipe_names_is_not_run_unasked(tmp_path, monkeypatch):
-    """A training of an earlier version, with an agent and a reward of its own: looked at without importing either."""
-    folder = Path(shutil.copytree(OLD, tmp_path / "old"))
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(OLD.parent)  # where its code could be imported from
-    monkeypatch.delitem(sys.modules, "artefact_parts", raising=False)
-    log, notes = export(Path("run-policy"))
+def test_code_that_a_recipe_names_is_not_run_unasked(old):
+    """A training of an earlier version, with an agent, a reward and here a term of its own: nothing is imported."""
+    recipe = Path("run-policy/recipe.yaml")
+    recipe.write_text(recipe.read_text().replace("  - outcome", "  - outcome\n  - artefact_parts:searched"))
+    log, notes = export(Path("run-policy"), "./model")
     assert "artefact_parts" not in sys.modules
-    assert any("names code (agent: agents/searcher); --run-code" in note for note in notes)
+    assert any("'artefact_parts:searched' names code" in note and "--run-code" in note for note in notes)
     episodes = {row["id"]: row for row in lines(Path("run-policy/episodes.jsonl"))}
     advantages = {row["call"]: row["advantage"] for row in lines(Path("run-policy/episodes.advantages.jsonl"))}
     assert {sample.metadata["episode"] for sample in log.samples} == episodes.keys()
@@ -304,13 +316,10 @@ def test_code_that_a_recipe_names_is_not_run_unasked(tmp_path, monkeypatch):
     first, episode = log.samples[0].events[1], episodes[log.samples[0].metadata["episode"]]
     offset, count = episode["contexts"][0]["spans"][0]["ids"]
     ids = np.frombuffer(Path("run-policy/episodes.tokens.bin").read_bytes(), "<i4", count, offset)
-    assert [message.text for message in first.input] == [load_tokenizer("model").decode(ids.tolist())]
+    assert [message.text for message in first.input] == [load_tokenizer("./model").decode(ids.tolist())]
 
 
-def test_rewards_of_a_training_are_those_of_show(tmp_path, monkeypatch):
-    folder = Path(shutil.copytree(OLD, tmp_path / "old"))
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(OLD.parent)
+def test_rewards_of_a_training_are_those_of_show(old):
     run = open_run(Path("run-team"), run_code=True)
     seen = {viewed.episode.id: viewed.calls for viewed in run}
     assert len(seen) > 4
@@ -318,6 +327,100 @@ def test_rewards_of_a_training_are_those_of_show(tmp_path, monkeypatch):
         _, calls = explain_run(Path("run-team"), id)
         assert seen[id] == calls
     assert any(call.reward for calls in seen.values() for call in calls)
+
+
+def test_a_run_with_an_agent_of_its_own_has_its_rewards_without_it(old):
+    """The roles are in the card, and a term that scores nothing needs no reward."""
+    _, calls = explain_run(Path("run-team"))
+    run = open_run(Path("run-team"))
+    assert calls in [viewed.calls for viewed in run]
+    assert "artefact_parts" not in sys.modules
+
+
+def test_an_explanation_imports_what_the_users_own_recipe_names_too(old):
+    """And nothing else: the run may name other code than the recipe that is given with it."""
+    file = Path("run-policy/recipe.yaml")
+    file.write_text(
+        file.read_text().replace("  - outcome", "  - outcome\n  - waypoint")
+    )  # so that the reward is loaded
+    recipe = read_recipe(file)
+    _, calls = explain_run(Path("run-policy"), recipe=replace(recipe, steps=7))
+    assert calls[0].parts.keys() == {"outcome", "waypoint"}
+    assert "artefact_parts" in sys.modules
+    for other in (None, replace(recipe, env_options={}), replace(recipe, credit=load_recipe("tiny-grpo").credit)):
+        with pytest.raises(UsageError, match="'artefact_parts:searched' names code"):
+            explain_run(Path("run-policy"), recipe=other)
+
+
+EVIL = "theirs.evil:search"
+TOOL = {"kind": "tool", "function": EVIL}
+PLACES = {  # where a recipe may name code: what is changed, and whether it is needed to look at the run
+    "reward": ({"env_options": {"reward": EVIL}}, True),
+    "reward beside that of validation": (
+        {"env_options": {"reward": EVIL}, "validation": {"env_options": {"reward": "em"}}},
+        True,
+    ),
+    "reward of validation": ({"validation": {"env_options": {"reward": EVIL}}}, False),
+    "retriever": ({"env_options": {"retriever": TOOL}}, False),
+    "retriever beside that of validation": (
+        {"env_options": {"retriever": TOOL}, "validation": {"env_options": {"retriever": "bm25"}}},
+        False,
+    ),
+    "further retriever": ({"env_options": {"retrievers": {"web": TOOL}}}, False),
+    "further retriever, nested": (
+        {"env_options": {"retrievers": {"web": {"corpus": "demo", "retriever": {"kind": "cache", "of": TOOL}}}}},
+        False,
+    ),
+    "engine": ({"env_options": {"retrievers": {"web": {"kind": "simulated", "model": EVIL}}}}, False),
+    "term": ({"credit": {"terms": ["outcome", EVIL]}}, True),
+    "judge": ({"credit": {"judge": EVIL, "terms": ["outcome", "waypoint", "rubric"]}}, False),
+    # not known when this was mended
+    "agent by its class": ({"agent": "theirs.evil:Agent"}, None),  # it has no roles, so no rewards of calls
+    "environment by its card": ({"env": "theirs/env.yaml"}, True),
+    "retriever by its card": ({"env_options": {"retriever": "theirs/tool.yaml"}}, False),
+    "hybrid of cards": ({"env_options": {"retriever": {"kind": "hybrid", "of": ["bm25", "theirs/tool.yaml"]}}}, False),
+    "index that names a tool": ({"env_options": {"corpus": "theirs/index", "browse": True}}, False),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
+    change, needed = PLACES[place]
+    theirs = old / "theirs"
+    (theirs / "index").mkdir(parents=True)
+    code = "open('canary', 'w').close()\ndef search(given, *rest):\n"
+    code += "    return [[0.5] * len(e.calls) for e in given] if isinstance(given, list) else 0.5\n"
+    (theirs / "evil.py").write_text(code)
+    (theirs / "tool.yaml").write_text(yaml.safe_dump(TOOL))
+    card = yaml.safe_load((cards_folder("envs") / "demo.yaml").read_text()) | {"reward": EVIL}
+    (theirs / "env.yaml").write_text(yaml.safe_dump(card))
+    data = yaml.safe_load(Path("run-policy/recipe.yaml").read_text()) | {"env_options": {"top_k": 1}}
+    data["credit"]["terms"] = ["outcome", "waypoint"]  # which looks at the question, so that the environment is loaded
+    data["validation"]["env_options"] = {}
+    for name, value in change.items():
+        data[name] = data[name] | value if isinstance(value, dict) else value
+    Path("run-policy/recipe.yaml").write_text(yaml.safe_dump(data))
+    before = find_env("Demo")
+    run = open_run(Path("run-policy"))
+    calls = [call for viewed in run for call in viewed.calls]
+    refused = [note for note in run.notes if f"'{EVIL}' names code" in note and "--run-code" in note]
+    assert not Path("canary").exists()
+    assert bool(refused) == bool(needed)
+    assert any(call.parts for call in calls) == (needed is False)
+    assert find_env("Demo") is before  # no card of theirs is registered in the place of one that ships
+    if needed is None:
+        return
+    saved = SavedRun.read(Path("run-policy"))
+    episode = next(iter(saved.episodes.values()))
+    if not needed:
+        assert saved.terms(episode).keys() == {"outcome", "waypoint"}
+        return
+    with pytest.raises(UsageError, match=f"'{EVIL}' names code.*--run-code"):
+        saved.terms(episode)
+    assert not Path("canary").exists()
+    sys.modules.pop("theirs.evil", None)
+    assert any(call.parts for viewed in open_run(Path("run-policy"), run_code=True) for call in viewed.calls)
+    assert Path("canary").exists()
 
 
 # -- what can be wrong ---------------------------------------------------------------------------------------------
@@ -383,27 +486,72 @@ def test_runs_are_found_in_and_below_a_folder(run, tmp_path):
 
 
 def test_a_log_is_written_again_only_if_the_run_is_another(run, cli):
-    def bytes_of():
-        json_of(cli("view", run, "--export-only", "--json"))
-        return (run / LOG).stat().st_ino
-
-    first = bytes_of()
-    assert bytes_of() == first
+    log = kept_log_of(run, cli)
+    first = log.stat().st_ino
+    assert kept_log_of(run, cli).stat().st_ino == first
     rows = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     (run / "episodes.jsonl").write_bytes(b"".join(rows[:-1]))
-    assert bytes_of() != first
-    assert count_of(run / LOG, fingerprint(run, None, None, False)) == 11
-    (run / LOG).write_bytes((run / LOG).read_bytes()[:-100])
-    assert count_of(run / LOG, fingerprint(run, None, None, False)) is None
-    bytes_of()
-    assert count_of(run / LOG, fingerprint(run, None, None, False)) == 11
+    assert kept_log_of(run, cli).stat().st_ino != first
+    assert count_of(log, fingerprint(run, None, None, False)) == 11
+    log.write_bytes(log.read_bytes()[:-100])
+    assert count_of(log, fingerprint(run, None, None, False)) is None
+    kept_log_of(run, cli)
+    assert count_of(log, fingerprint(run, None, None, False)) == 11
 
 
-@pytest.mark.parametrize(
-    ("reward", "code"), [("recall", None), ("em", None), ("mine:reward", "env_options.reward: mine:reward")]
-)
-def test_rewards_that_ship_are_no_code(reward, code):
-    assert code_of(load_recipe("tiny-grpo", [f"env_options={{reward: '{reward}'}}"])) == code
+def kept_log_of(run, cli):
+    """Shows a run; returns its log."""
+    (row,) = json_of(cli("view", run, "--export-only", "--json"))["logs"]
+    return Path(row["log"])
+
+
+def lying(run, log):
+    """Makes a log that says something else of a run than its episodes, with the fingerprint that the run has."""
+    write_log(open_run(run), log, fingerprint(run, None, None, False))
+    read = read_eval_log(str(log))
+    for sample in read.samples:
+        sample.input = "FORGED question"
+    write_eval_log(read, str(log))
+    assert count_of(log, fingerprint(run, None, None, False)) == 12  # it would be taken
+
+
+@pytest.mark.parametrize("name", [LOG, "episodes.eval", ".eval"])
+def test_a_log_that_a_run_brings_is_not_shown(name, run, cli):
+    lying(run, run / name)
+    brought = (run / name).read_bytes()
+    log = kept_log_of(run, cli)
+    assert log.parent.parent == run.parent / "home"
+    assert not [sample for sample in read_eval_log(str(log)).samples if "FORGED" in str(sample.input)]
+    assert (run / name).read_bytes() == brought  # nor is it touched
+
+
+def test_a_log_that_lies_where_logs_are_to_go_is_not_shown(run, cli, tmp_path):
+    """A variant: ``--to .`` in a folder of somebody else's, whose log has the name and the fingerprint."""
+    lying(run, tmp_path / f"{tmp_path.name}-run.{LOG}")
+    (row,) = json_of(cli("view", run, "--export-only", "--json", "--to", tmp_path))["logs"]
+    assert Path(row["log"]) == tmp_path / f"{tmp_path.name}-run.{LOG}"
+    assert not [sample for sample in read_eval_log(row["log"]).samples if "FORGED" in str(sample.input)]
+
+
+def test_another_run_in_the_same_place_with_the_same_sizes_and_times_is_another(run, cli):
+    """A variant: an archive keeps times, so that its files can have those of a run that was shown before."""
+    kept_log_of(run, cli)
+    episodes = run / "episodes.jsonl"
+    stat = episodes.stat()
+    episodes.write_bytes(episodes.read_bytes().replace(b'"stop_reason": "answer"', b'"stop_reason": "unknow"'))
+    os.utime(episodes, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (episodes.stat().st_size, episodes.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    assert {sample.metadata["stop_reason"] for sample in read_eval_log(str(kept_log_of(run, cli))).samples} == {
+        "unknow"
+    }
+
+
+def test_runs_of_one_name_have_logs_of_their_own(run, tmp_path, monkeypatch):
+    """A variant: a run of theirs that is called as one of yours."""
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
+    other = Path(shutil.copytree(run, tmp_path / "theirs" / run.name))
+    assert kept_log(run) != kept_log(other)
+    assert kept_log(run) == kept_log(tmp_path / "theirs" / ".." / run.name)
 
 
 def forget_texts(run):

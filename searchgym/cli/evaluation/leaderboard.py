@@ -13,7 +13,7 @@ import typer
 
 from searchgym.cli.evaluation.evaluate import named_models, open_models
 from searchgym.cli.output import Json, emit, say, stages, table, tell
-from searchgym.errors import SubmissionError, UsageError
+from searchgym.errors import RunExistsError, SubmissionError, UsageError
 
 if TYPE_CHECKING:
     from searchgym.agents.base import LoadedAgent
@@ -63,17 +63,32 @@ def add(
 ) -> None:
     """Make a submission of a finished run: predictions, episodes and manifest, checked as `check` does."""
     from searchgym.eval.leaderboard.check import check_submission
-    from searchgym.eval.leaderboard.submission import About, folder_name, runs_of, write_submission
+    from searchgym.eval.leaderboard.submission import (
+        About,
+        folder_name,
+        is_submission_of,
+        runs_of,
+        write_submission,
+    )
 
     tasks, made = _tasks(corpus, retriever, suite_card), []
-    for (own_suite, own_part), folder in runs_of(run, suite, part).items():
-        out = to / own_suite / own_part / folder_name(name, training_seed)
-        about = About(name, by, url=url, training_seed=training_seed)
-        write_submission(folder, own_suite, own_part, about, out, tasks)
+    about = About(name, by, url=url, training_seed=training_seed)
+    slug = folder_name(name, training_seed)
+    parts = {to / own[0] / own[1] / slug: (folder, *own) for own, folder in runs_of(run, suite, part).items()}
+    there = [out for out in parts if out.exists()]
+    for out in there:  # before anything is written; an `add` that was ended between two parts goes on
+        if not is_submission_of(out, *parts[out], about, tasks):
+            raise RunExistsError(f"{out} exists: two submissions of one name and training seed; choose another --name")
+    if len(there) == len(parts):
+        raise RunExistsError(f"{there[0]} exists: two submissions of one name and training seed, and it is this run's")
+    for out, of in parts.items():
+        if out not in there:
+            write_submission(*of, about, out, tasks)
         try:
             checked = check_submission(out, tasks)
         except SubmissionError:
-            shutil.rmtree(out)
+            if out not in there:
+                shutil.rmtree(out)
             raise
         made.append({"submission": str(out), "n": checked.scores["n"], "em": checked.scores.get("em")})
     if json:

@@ -27,17 +27,19 @@ def view(
     export_only: Annotated[
         bool, typer.Option("--export-only", help="Only write the logs, for `inspect view` or other readers.")
     ] = False,
-    to: Annotated[Path | None, typer.Option(help="Folder for the logs; by default each lies in its run.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to write the logs to; by default they are kept in the cache.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 7575,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser at the address.")] = True,
     questions: Annotated[
         Path | None, typer.Option(help="Question file; by default the questions of the run's environment.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
+        str | None, typer.Option(help="Model whose tokenizer wrote the tokens; by default the run's own.")
     ] = None,
     run_code: Annotated[
-        bool, typer.Option("--run-code", help="Import the agent, reward and terms that a training's recipe names.")
+        bool, typer.Option("--run-code", help="Import the reward and terms that a training's recipe names.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -47,12 +49,13 @@ def view(
 
         folders = find_runs(runs)
         try:
-            from searchgym.viewing.log import LOG
+            from searchgym.viewing.log import LOG, kept_log
             from searchgym.viewing.server import viewer
         except ImportError as error:
             raise UsageError(f"the viewer needs inspect-ai ({error}): {install_command('view')}") from error
-        logs = _log_paths(folders, to, LOG)
-        rows = [_export(run, log, questions, model, run_code) for run, log in zip(folders, logs, strict=True)]
+        logs = list(map(kept_log, folders)) if to is None else _log_paths(folders, to, LOG)
+        given = (to is not None, questions, model, run_code)
+        rows = [_export(run, log, *given) for run, log in zip(folders, logs, strict=True)]
     if export_only or json:
         emit_rows(rows, json, "logs")
     if export_only:
@@ -72,23 +75,23 @@ def name_of(folder: Path) -> str:
     return f"{full.parent.name}-{full.name}" if full.parent.name else full.name
 
 
-def _log_paths(folders: Sequence[Path], to: Path | None, name: str) -> list[Path]:
-    """Returns where the log of each run lies."""
-    if to is None:
-        return [folder / name for folder in folders]
+def _log_paths(folders: Sequence[Path], to: Path, name: str) -> list[Path]:
+    """Returns where the log of each run is written to."""
     paths = [to / f"{name_of(folder)}.{name}" for folder in folders]
     if len(set(paths)) < len(paths):
         raise UsageError(f"--to {to}: two runs have the same name: leave it out, or give them in turn")
     return paths
 
 
-def _export(folder: Path, log: Path, questions: Path | None, model: Path | None, run_code: bool) -> dict[str, Any]:
-    """Writes the log of a run unless it is there already; returns what to say of it."""
+def _export(
+    folder: Path, log: Path, anew: bool, questions: Path | None, model: str | None, run_code: bool
+) -> dict[str, Any]:
+    """Writes the log of a run unless it is there already and need not be made anew; returns what to say of it."""
     from searchgym.viewing.log import count_of, fingerprint, write_log
     from searchgym.viewing.runs import open_run
 
     mark = fingerprint(folder, questions, model, run_code)
-    count = count_of(log, mark)
+    count = None if anew else count_of(log, mark)
     if count is None:
         run: Run = open_run(folder, questions, run_code)
         with progress(f"writing {log}") as advance:

@@ -20,7 +20,7 @@ from searchgym.packages import install_command
 def show_episode(
     episodes: Annotated[Path, typer.Argument(help="Run folder, or its episodes.jsonl.")],
     model: Annotated[
-        Path | None, typer.Option(help="Model folder whose tokenizer wrote the tokens; by default the run's own.")
+        str | None, typer.Option(help="Model whose tokenizer wrote the tokens; by default the run's own.")
     ] = None,
     episode: Annotated[str | None, typer.Option(help="Episode id; by default the first with tokens.")] = None,
     html: Annotated[
@@ -33,6 +33,9 @@ def show_episode(
             help="Mark trained tokens by colour or by brackets; by default colour in a terminal.",
         ),
     ] = None,
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Import the reward and terms that a training's recipe names.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show an episode token by token: mask, log-prob, reward, advantage."""
@@ -44,7 +47,7 @@ def show_episode(
 
         if html is not None and importlib.util.find_spec("jinja2") is None:
             raise UsageError(f"a page needs jinja2: {install_command('view')}")
-        saved = SavedRun.read(episodes)
+        saved = SavedRun.read(episodes, run_code)
         chosen = next((e for e in saved.episodes.values() if e.calls), None) if episode is None else saved.find(episode)
         if chosen is None or not chosen.calls:
             raise DataError(
@@ -69,7 +72,7 @@ def show_episode(
         print(draw(chosen, tokens, lambda key, ids: printable(decode(key, ids)), terms, colour))  # noqa: T201
 
 
-def _decoders(folders: Mapping[str, Path]) -> dict[str, Callable[[list[int]], str]]:
+def _decoders(folders: Mapping[str, str | Path]) -> dict[str, Callable[[list[int]], str]]:
     """Returns a function from ids to text for each model key."""
     from searchgym.rollout.loading import load_tokenizer
     from searchgym.rollout.tokens import decoder

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from searchgym.agents.base import LoadedAgent, load_agent
+from searchgym.agents.base import LoadedAgent, load_agent, read_agent, source_of
 from searchgym.cards import ProtocolName, list_cards
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.retrieval.identity import identify
@@ -27,9 +27,9 @@ from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, Manifest, pl
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import prompts_sha256, questions_sha256
 from searchgym.eval.scores import Scored, Scores, score_each, summarise
+from searchgym.named import code_refused
 from searchgym.protocol import count_words
 from searchgym.records import Episode, simulated_share
-from searchgym.rollout.folders import model_folder
 from searchgym.rollout.models import weights_sha256
 
 EQUAL: Final = 1e-9
@@ -77,7 +77,13 @@ def check_submission(folder: Path, tasks: Tasks | None = None) -> Checked:
     except UnknownNameError as error:
         field = "part" if error.kind.startswith("part") else "suite"
         raise SubmissionError(field, str(error), path) from error
-    record = plain(manifest)
+    with code_refused():  # what the suite and the user named is loaded; what follows is named by the submission
+        return _checked(folder, manifest, tasks, base)
+
+
+def _checked(folder: Path, manifest: Manifest, tasks: Tasks, base: Task) -> Checked:
+    """Compares a submission with the task of its part; see `check_submission`."""
+    record, path = plain(manifest), folder / MANIFEST
     for field, got, expected in _said(manifest, base):
         if got != expected:
             raise SubmissionError(field, f"got {got!r:.100}, expected {expected!r:.100}", path)
@@ -120,21 +126,23 @@ def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
 
 def _check_agent(manifest: Manifest, path: Path) -> None:
     """Compares what a manifest says of an agent and of models that ship with the package with what they are."""
-    if manifest.agent in list_cards("agents"):
-        agent = load_agent(manifest.agent)
+    if (shipped := list_cards("agents").get(manifest.agent)) is not None:
+        agent, roles = read_agent(str(shipped))
         workflow, _, limit = manifest.workflow.partition(", max_tokens ")
-        if workflow != agent.source or (limit and not limit.isdecimal()):
-            raise SubmissionError("workflow", f"got {manifest.workflow!r:.100}, {agent.name} is {agent.source!r}", path)
-        if manifest.prompts != prompts_sha256(agent):
+        if workflow != source_of(agent) or (limit and not limit.isdecimal()):
+            reason = f"got {manifest.workflow!r:.100}, {agent.name} is {source_of(agent)!r}"
+            raise SubmissionError("workflow", reason, path)
+        if manifest.prompts != prompts_sha256(roles):
             reason = f"are not those of the agent {agent.name} of this version: give an agent of your own its own name"
             raise SubmissionError("prompts", reason, path)
-        if manifest.models.keys() != agent.roles.keys():
-            reason = f"roles {sorted(manifest.models)}, the agent {agent.name} has {sorted(agent.roles)}"
+        if manifest.models.keys() != roles.keys():
+            reason = f"roles {sorted(manifest.models)}, the agent {agent.name} has {sorted(roles)}"
             raise SubmissionError("models", reason, path)
     if manifest.prompts.keys() != manifest.models.keys():
         raise SubmissionError("models", f"roles {sorted(manifest.models)}, prompts {sorted(manifest.prompts)}", path)
     for role, model in manifest.models.items():
-        if model.name in list_cards("models") and model.sha256 != weights_sha256(model_folder(model.name)):
+        own = list_cards("models").get(model.name)
+        if own is not None and model.sha256 != weights_sha256(own.parent):
             reason = f"role {role}: {model.name} has other weights than the model of that name that ships here"
             raise SubmissionError("models", reason, path)
 
@@ -147,6 +155,7 @@ def _faults(episode: Episode, manifest: Manifest, task: Task) -> Iterator[tuple[
         ("seed", episode.seed, manifest.seed),
         (EPISODES, episode.id, f"{episode.question_id}#{episode.attempt}"),
         (EPISODES, episode.contexts, []),
+        (EPISODES, episode.opens, []),  # no track opens pages, and those count as found
         (EPISODES, episode.group_uid, None),
     ):
         if got != expected:
@@ -239,7 +248,8 @@ def agent_of(manifest: Manifest, given: LoadedAgent | None) -> LoadedAgent | Non
     """
     if given is not None:
         return given
-    return load_agent(manifest.agent) if manifest.agent in list_cards("agents") else None
+    shipped = list_cards("agents").get(manifest.agent)
+    return None if shipped is None else load_agent(str(shipped))
 
 
 def drawn(episodes: Iterable[Episode], most: int | None) -> list[Episode]:

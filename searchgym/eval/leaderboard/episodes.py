@@ -12,7 +12,7 @@ from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, SubmissionError
 from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
-from searchgym.records import Episode, Hit, Passage, Question, Searched
+from searchgym.records import SIMULATED, Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.storage import read_episodes
 
 LONGEST: Final = 10_000
@@ -49,19 +49,22 @@ def _short(searched: Searched, whole: bool) -> Searched:
 def load_episodes(folder: Path, task: Task) -> list[Episode]:
     """Reads the episodes of a submission, and fills in the texts of their passages from the corpus of a task.
 
+    Where the corpus is on this machine, every hit is looked up, with a text or without.
+
     Raises:
-        SubmissionError: The file cannot be read, or a passage without a text is not in the corpus, or has another
-            title there.
+        SubmissionError: The file cannot be read, or a passage is not in the corpus, has another title or text there, or
+            has no text where no corpus is here.
     """
     path = folder / EPISODES
     try:
         episodes = list(read_episodes(path))
     except DataError as error:
         raise SubmissionError(EPISODES, error.reason, path, error.line) from error
-    wanted = {hit.passage.id for hit in _hits(episodes) if not hit.passage.text}
-    if not wanted:
+    passages = passages_of(task.retriever)
+    if passages is None and all(hit.passage.text for hit in _hits(episodes)):
         return episodes
-    known = {p.id: p for p in passages_of(task.retriever) or () if p.id in wanted}
+    wanted = {hit.passage.id for hit in _hits(episodes)}
+    known = {p.id: p for p in passages or () if p.id in wanted}
     for line, episode in enumerate(episodes, start=1):
         for number, searched in enumerate(episode.searches):
             hits = tuple(_filled(hit, known, path, line) for hit in searched.hits)
@@ -74,9 +77,9 @@ def _hits(episodes: Sequence[Episode]) -> Iterator[Hit]:
 
 
 def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
-    """Returns a hit with the text that its passage has in the corpus."""
+    """Returns a hit with the text that its passage has in the corpus, which is the one that it gives, if any."""
     own = hit.passage
-    if own.text:
+    if own.id.startswith(SIMULATED) and own.text:  # refused by what it is, once the episodes are looked at
         return hit
     if own.id not in known:
         raise SubmissionError(EPISODES, f"hit {own.id!r:.60} is no passage of the corpus of this track", path, line)
@@ -84,6 +87,8 @@ def _filled(hit: Hit, known: dict[str, Passage], path: Path, line: int) -> Hit:
     if passage.title != own.title:
         reason = f"passage {own.id!r:.60} is called {passage.title!r:.60} in the corpus, not {own.title!r:.60}"
         raise SubmissionError(EPISODES, reason, path, line)
+    if own.text not in ("", passage.text):
+        raise SubmissionError(EPISODES, f"passage {own.id!r:.60} has another text in the corpus", path, line)
     return Hit(passage, hit.score)
 
 

@@ -10,6 +10,7 @@ import math
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from searchgym.eval.leaderboard.manifest import (
     Manifest,
     UsedModel,
     plain,
+    read_manifest,
 )
 from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
 from searchgym.eval.runner import SCORES, questions_sha256
@@ -143,6 +145,19 @@ def write_submission(run: Path, suite: str, part: str, about: About, out: Path, 
         with write_atomic(folder / MANIFEST) as file:
             file.write((json.dumps(plain(manifest), indent=1) + "\n").encode())
     return out
+
+
+def is_submission_of(folder: Path, run: Path, suite: str, part: str, about: About, tasks: Tasks) -> bool:
+    """Tells whether a folder holds what `write_submission` makes of a run, on whatever day.
+
+    Raises:
+        SubmissionError: The folder holds no submission, or one that was edited.
+        DataError: See `write_submission`.
+    """
+    there = read_manifest(folder)
+    with tempfile.TemporaryDirectory(prefix="searchgym-") as place:
+        made = read_manifest(write_submission(run, suite, part, about, Path(place) / "submission", tasks))
+    return dataclasses.replace(made, date=there.date, seal={}) == dataclasses.replace(there, seal={})
 
 
 def _record(run: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Tasks:
             return self._suites[name]
         if name not in (known := list_cards("suites")):
             raise UnknownNameError("suite", name, [*known, *self._suites])
-        return load_suite(name)
+        return load_suite(str(known[name]))
 
     def base(self, suite: str, part: str) -> Task:
         """Returns the task of a part of a suite, with the suite's budgets.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -36,18 +37,29 @@ class ExplainedCall:
     text: str
 
 
-def explain_run(run: Path, episode_id: str | None = None) -> tuple[Episode, list[ExplainedCall]]:
+NAMING: Final = ("agent", "env", "env_options", "credit")
+"""Parts of a recipe that name what gives rewards."""
+
+
+def explain_run(
+    run: Path, episode_id: str | None = None, recipe: Recipe | None = None
+) -> tuple[Episode, list[ExplainedCall]]:
     """Explains an episode saved by a training run, with the run's recipe and recorded advantages.
 
     Args:
         run: Folder of the run.
         episode_id: Episode to explain; by default the first with a nonzero advantage.
+        recipe: The user's recipe: what the run's recipe names as code is imported only if this one names the same.
 
     Raises:
         UnknownNameError: The run has no such episode.
         DataMissingError: The run wrote no episodes.
+        UsageError: The run names code that `recipe` does not.
     """
     saved = SavedRun.read(run)
+    if recipe is not None and saved.recipe is not None:
+        same = all(getattr(saved.recipe, name) == getattr(recipe, name) for name in NAMING)
+        saved = replace(saved, run_code=same)
     trained = [key.name for key in saved.model_keys() if not key.frozen]
     chosen = _with_signal(saved.episodes, saved.advantages) if episode_id is None else saved.find(episode_id)
     return chosen, explained_calls(chosen, saved.terms(chosen), saved.advantages, trained)

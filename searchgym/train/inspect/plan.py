@@ -17,7 +17,7 @@ from typing import Final
 
 import torch
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import read_agent
 from searchgym.errors import UsageError
 from searchgym.rollout.loading import DTYPES, device_of
 from searchgym.rollout.transformers.sampler import BATCH_TOKENS, most_tokens
@@ -65,7 +65,7 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         SearchGymError: See `model_shape`; also if GPUs are missing, or vLLM's share is too small for the model.
     """
     learner = recipe.learner
-    keys = keys_of(recipe, load_agent(recipe.agent).roles, recipe.agent)
+    keys = keys_of(recipe, read_agent(recipe.agent)[1], recipe.agent)
     count = torch.cuda.device_count() if gpus is None else gpus
     if gpus is None and count:
         gpu_gib = memory_here()["cuda:0"]

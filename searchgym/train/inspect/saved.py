@@ -6,14 +6,19 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.agents.base import load_agent
+from searchgym.agents.base import read_agent
+from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.corpora.questions import read_questions
-from searchgym.envs.task import Task
+from searchgym.corpora.retrieval.retriever import NullRetriever
+from searchgym.envs.registration import env_options, find_env
+from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
+from searchgym.named import code_refused
 from searchgym.records import Episode
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
@@ -43,10 +48,16 @@ class SavedRun:
     """Every episode by its id."""
     advantages: Advantages
     """Advantages by call id; empty for an evaluation."""
+    run_code: bool = False
+    """Whether what the recipe names as code is imported."""
 
     @classmethod
-    def read(cls, path: Path) -> SavedRun:
+    def read(cls, path: Path, run_code: bool = False) -> SavedRun:
         """Reads a run folder, or its ``episodes.jsonl``.
+
+        Args:
+            path: The folder or file, which may be somebody else's.
+            run_code: Whether what the run's recipe names as code may be imported.
 
         Raises:
             DataMissingError: There are no episodes.
@@ -60,6 +71,7 @@ class SavedRun:
             read_recipe(record) if record.is_file() else None,
             {episode.id: episode for episode in read_episodes(path)},
             read_advantages(advantages) if advantages.is_file() else {},
+            run_code,
         )
 
     def find(self, episode_id: str) -> Episode:
@@ -76,14 +88,14 @@ class SavedRun:
         """Returns the model keys of a training; none of an evaluation."""
         if self.recipe is None:
             return []
-        agent = load_agent(self.recipe.agent)
-        return keys_of(self.recipe, agent.roles, agent.name)
+        agent, roles = read_agent(self.recipe.agent)
+        return keys_of(self.recipe, roles, agent.name)
 
     def terms(self, episode: Episode) -> Terms:
         """Returns the rewards that training gave an episode's calls; those of an evaluation by the outcome alone."""
         if self.recipe is None:
             return {"outcome": outcome_rewards(episode)}
-        credit = credit_of(self.recipe, self.path.with_name(PROPOSED))
+        credit = credit_of(self.recipe, self.path.with_name(PROPOSED), self.run_code)
         return terms_of(episode, list(self.episodes.values()), credit)
 
     def model_of(self, key: str) -> Path:
@@ -101,21 +113,48 @@ class SavedRun:
             ) from error
 
 
-def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
-    """Returns the credit of a recipe; its environment is loaded only if a term scores answers.
+REMEDY: Final = ": `view` and `show` import it with --run-code, --explain by a recipe of yours that names the same"
+"""What to do where a run names code."""
+SEARCHED: Final = frozenset({"retriever", "retrievers", "distractors", "browse"})
+"""Options of an environment that say what is searched and how."""
+
+
+def asked_task(env: str, options: Mapping[str, Any]) -> Task:
+    """Returns the environment of a saved run with its questions and its reward, and nothing to search.
+
+    Args:
+        env: Id of the environment, or a path to its card, which is not registered: it may be somebody else's.
+        options: Options that the run gave it.
+
+    Raises:
+        SearchGymError: See `load_task`.
+    """
+    by_path = env.endswith((".yaml", ".yml"))
+    card = load_card(EnvCard, find_card("envs", env)) if by_path else find_env(env)
+    left_out = SEARCHED if card.generated is not None or card.masked is not None else SEARCHED | {"corpus"}
+    given = {**({} if by_path else env_options(env)), **options}
+    kept: Any = {name: value for name, value in given.items() if name not in left_out}
+    return load_task(card, **kept, retriever=NullRetriever())
+
+
+def credit_of(recipe: Recipe, proposed: Path | None = None, run_code: bool = False) -> Credit:
+    """Returns the credit of a recipe; its environment is loaded only if a term scores answers, and without a retriever.
 
     Verdicts of a model are not kept: terms that ask one are left out.
 
     Args:
         recipe: Recipe of the training.
         proposed: File of the questions that were proposed for it, if it has one.
+        run_code: Whether what the recipe names as code may be imported.
+
+    Raises:
+        UsageError: The recipe names code, and `run_code` is False.
     """
 
     @functools.cache
     def load() -> Task:
-        from searchgym.train.run.assembly import load_tasks
-
-        task = load_tasks(recipe)[0]
+        with code_refused(REMEDY, unless=run_code):
+            task = asked_task(recipe.env, recipe.env_options)
         if proposed is None or not proposed.is_file() or not proposed.stat().st_size:
             return task
         return replace(task, by_id={**task.by_id, **{q.id: q for q in read_questions(proposed)}})
@@ -124,7 +163,8 @@ def credit_of(recipe: Recipe, proposed: Path | None = None) -> Credit:
     if options.judge != "rules":
         kept = {name: how for name, how in options.by_name().items() if name not in JUDGED}
         options = replace(options, terms=dict[str, float | TermOptions](kept))
-    return Credit.of(options, load_agent(recipe.agent).roles, load)
+    with code_refused(REMEDY, unless=run_code):
+        return Credit.of(options, read_agent(recipe.agent)[1], load)
 
 
 def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:

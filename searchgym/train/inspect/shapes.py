@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from searchgym.cards import is_path
 from searchgym.errors import DataError, UsageError
 from searchgym.rollout.folders import ADAPTER, HUB_NAME, adapter_base, is_adapter, model_folder
 from searchgym.rollout.loading import model_config
@@ -105,7 +106,7 @@ def _config(name: str) -> Any:
     from transformers import AutoConfig
 
     path, hub = Path(name), HUB_NAME.fullmatch(name)
-    if path.is_file():
+    if is_path(name) and path.is_file():
         try:
             return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds on damaged files

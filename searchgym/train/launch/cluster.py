@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from searchgym.cards import is_path
 from searchgym.errors import EngineLostError, TrainingError, UsageError
 from searchgym.packages import install_command
 from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
@@ -308,7 +309,8 @@ def _set(values: dict[str, str]) -> Iterator[None]:
 
 def _absolute(name: str) -> str:
     """Returns a path in full, since programs on nodes start in other folders; any other name as it is."""
-    return str(Path(name).resolve()) if Path(name).exists() else name
+    local = is_path(name, "models", "pretrained", "corpora") and Path(name).exists()
+    return str(Path(name).resolve()) if local else name
 
 
 def _free_port() -> int:

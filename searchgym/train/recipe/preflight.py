@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from searchgym.agents.base import load_agent
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import get_reward
 from searchgym.envs.task import named_options
-from searchgym.rollout.folders import check_files, model_folder
+from searchgym.rollout.folders import check_files, local_folder, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.recipe import Recipe
 
@@ -42,5 +40,5 @@ def check_names(recipe: Recipe) -> None:
         models.append(recipe.critic.model)
     for model in dict.fromkeys(models):
         folder = model_folder(model, ["config.json"])
-        if Path(model).is_dir():
+        if local_folder(model) is not None:
             check_files(folder)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.cards import EncoderCard
-from searchgym.corpora.hub import hub_answers
+from searchgym.corpora.hub import hub_answers, named_folder
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Passage
@@ -129,6 +129,8 @@ def _check(card: EncoderCard) -> None:
 
 def _load(card: EncoderCard) -> SentenceTransformer:
     """Returns the card's model with its pooling, ready to encode."""
+    if not card.model.startswith(_PACKAGE):
+        named_folder(card.model)  # a wrong name is refused before the libraries are loaded, which takes seconds
     try:
         import torch
         from sentence_transformers import SentenceTransformer
@@ -174,11 +176,8 @@ def _place(card: EncoderCard) -> tuple[str, dict[str, Any]]:
     """Returns the model's folder or its name on the hub, and the arguments for loading it from there."""
     if card.model.startswith(_PACKAGE):
         return str(_in_package(card.model)), {}
-    folder = Path(card.model).expanduser()
-    if folder.is_dir():
+    if (folder := named_folder(card.model)) is not None:
         return str(folder), {}
-    if card.model.startswith((".", "/", "~")) or card.model.count("/") > 1:
-        raise DataMissingError("no such folder: name one with a model in Hugging Face format", card.model)
     return card.model, {"revision": card.revision, "local_files_only": not hub_answers()}
 
 

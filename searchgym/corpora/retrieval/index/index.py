@@ -37,6 +37,7 @@ from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
 from searchgym.corpora.retrieval.wrappers.compose import compose
 from searchgym.corpora.store import PASSAGES, PassageStore, unique
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
+from searchgym.named import code_refused
 from searchgym.records import Passage
 
 MANIFEST: Final = "manifest.json"
@@ -167,7 +168,8 @@ def load_index(
             "`searchgym index build CORPUS --retriever CARD --out DIR`"
         )
 
-    return over_corpus(compose(wanted, open_part), folder)
+    with code_refused(": name a card that you trust (card=, --retriever)", unless=card is not None):
+        return over_corpus(compose(wanted, open_part), folder)
 
 
 def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.hub import hub_answers
+from searchgym.corpora.hub import hub_answers, named_folder
 from searchgym.corpora.retrieval.cards import RerankCard
 from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
 from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
@@ -141,6 +140,7 @@ class ByPairs:
     """
 
     def __init__(self, model: str, device: str | None = None) -> None:
+        folder = named_folder(model)
         try:
             from sentence_transformers import CrossEncoder
             from torch.nn import Identity
@@ -150,9 +150,9 @@ class ByPairs:
             ) from error
         try:
             self.loaded = CrossEncoder(
-                model,
+                model if folder is None else str(folder),
                 device=device,
-                local_files_only=not Path(model).exists() and not hub_answers(),
+                local_files_only=folder is None and not hub_answers(),
                 trust_remote_code=False,
             )
         except Exception as error:  # transformers, torch and the hub's client raise exceptions of many types
