@@ -122,6 +122,10 @@ def test_structure():
     assert sum(row["lines"] for row in rooms.values()) > 20_000
     assert [row["of"] for row in result["sizes"]] == ["files", "functions"]
     assert (result["circles_of_modules"], result["packages_that_import_each_other"]) == ([], [])
+    assert result["counts"]["options"] > result["counts"]["options in no recipe"] > 0
+    assert [
+        row["member"] for row in result["kinds"] if row["places"] is None
+    ] == []  # the table of members is up to date
 
 
 @pytest.mark.engine
