@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from searchgym.corpora.files import read_json, sha256_file
+from searchgym.corpora.files import sha256_file
 from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.rollout.folders import (
     ADAPTER,
@@ -21,6 +21,7 @@ from searchgym.rollout.folders import (
     is_adapter,
     model_folder,
 )
+from searchgym.rollout.foreign.configs import read_adapter_config, read_object
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +93,8 @@ def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
         check_config(folder)
         check_weights(folder)
     name, fields = (ADAPTER, _ADAPTER_FIELDS) if adapters else ("config.json", _CONFIG_FIELDS)
-    first, *others = [read_json(folder / name) for folder in folders]
+    read = read_adapter_config if adapters else read_object
+    first, *others = [read(folder / name) for folder in folders]
     for folder, other in zip(folders[1:], others, strict=True):
         for field in fields:
             one, two = (_plain(config.get(field)) or None for config in (first, other))  # left out is false or empty

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from searchgym.cards import PretrainedCard, list_cards, load_card
-from searchgym.corpora.files import read_json
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import DataError, DataMissingError
+from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
 from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
@@ -32,15 +32,30 @@ TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokeniz
 
 
 def check_config(folder: Path) -> None:
-    """Raises a DataMissingError if a folder has no ``config.json``."""
+    """Checks the ``config.json`` of a folder.
+
+    Raises:
+        DataMissingError: There is none.
+        DataError: See `check_model_config`; or an adapter is there too, which transformers would load unseen.
+    """
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    if (folder / ADAPTER).is_file():
+        raise DataError(f"holds a model and an adapter: move {ADAPTER} and {ADAPTER_WEIGHTS} elsewhere", folder)
+    check_model_config(folder / "config.json")
 
 
 def check_weights(folder: Path) -> None:
     """Raises a DataMissingError if a folder has no weights."""
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+    if not has_weights(folder):
         raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+
+
+def has_weights(folder: Path) -> bool:
+    """Returns whether a folder has weights of a model, an adapter's not counted."""
+    return any(file.name != ADAPTER_WEIGHTS for file in folder.glob("*.safetensors")) or any(
+        folder.glob("pytorch_model*.bin")
+    )
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -49,9 +64,17 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raises a DataMissingError if a folder has no tokenizer."""
+    """Checks the tokenizer of a folder.
+
+    Raises:
+        DataMissingError: There is none.
+        DataError: See `check_tokenizer_config` and `check_model_config`, whose file names a tokenizer too.
+    """
     if not has_tokenizer(folder):
         raise DataMissingError(f"no tokenizer: none of {', '.join(TOKENIZERS)}; save one with save_pretrained", folder)
+    for name, check in (("tokenizer_config.json", check_tokenizer_config), ("config.json", check_model_config)):
+        if (folder / name).is_file():
+            check(folder / name)
 
 
 def check_files(folder: Path) -> None:
@@ -83,15 +106,21 @@ def adapter_base(folder: Path) -> str:
 
 def _named_base(folder: Path) -> str:
     """Returns the base that an adapter's configuration names; raises a DataError if it names none."""
-    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    base = saved_config(folder).get("base_model_name_or_path")
     if not base:
         raise DataError("names no base: set base_model_name_or_path to the model that it adapts", folder / ADAPTER)
     return str(base)
 
 
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Returns the configuration of the adapter in a folder; see `read_adapter_config`."""
+    return read_adapter_config(folder / ADAPTER)
+
+
 def is_adapter(folder: Path) -> bool:
     """Returns whether a folder holds an adapter and no complete model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    whole = (folder / "config.json").is_file() and has_weights(folder)
+    return (folder / ADAPTER).is_file() and not whole
 
 
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:
