@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +37,7 @@ def bounded(folder: Path | None = None) -> Iterator[None]:
         folder: Holds the weights that the bound is taken from. Default: nothing is loaded, so only parts are counted.
 
     Raises:
-        DataError: The files of weights cannot be read. The bound itself raises a `_TooLargeError`, which callers that
-            translate the exceptions of transformers report as any other.
+        _TooLargeError: Inside the block, which reports it as any other exception of transformers.
     """
     tensors, numbers = (MOST_TENSORS, math.inf) if folder is None else _bounds(folder)
     owner, counts = threading.get_ident(), [0, 0]
@@ -89,18 +88,11 @@ def _bounds(folder: Path) -> tuple[int, float]:
 
 
 def _tensors(folder: Path) -> int:
-    """Returns the number of tensors in a folder's safetensors files.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
+    """Returns the number of tensors in a folder's safetensors files, a damaged one not counted."""
     from safetensors import SafetensorError, safe_open
 
     tensors = 0
     for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, "pt") as opened:
-                tensors += len(opened.keys())
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"cannot be read: {error}", file) from error
+        with suppress(SafetensorError, OSError), safe_open(file, "pt") as opened:
+            tensors += len(opened.keys())
     return tensors
