@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from transformers import AutoModelForCausalLM
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.locks import lock_folder
+from searchgym.errors import TrainingError
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.run.metrics import check_contexts
 
 RECIPE = """
 name: bad-input
@@ -193,15 +196,33 @@ def test_equal_rewards_train_nothing_and_are_counted(train, place):
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
 
 
-def test_contexts_too_short_for_the_prompt_are_episodes_without_tokens(train, place):
-    """The prompt alone has more than 64 tokens: every episode ends with a full context, and no model token."""
+@pytest.mark.parametrize("ahead", [[], ["rollout.staleness=1", "loss.importance_cap=2", "steps=4"]])
+def test_contexts_too_short_for_the_prompt_end_the_run_in_its_first_step(ahead, train, place):
+    """The prompt alone has more than 64 tokens: nothing is sampled, and nothing could be learnt."""
     save(place / "model", max_position_embeddings=64)
-    status, said = train("steps=1")
-    assert status == 0, said
-    row = rows(place / "out")[1]
-    assert (row["rollout/context_full"], row["rollout/without_tokens"], row["rollout/tokens"]) == (1, 6, 0)
-    assert row["learner/updates"] == 0
-    assert {e.stop_reason for e in read_episodes(place / "out" / "episodes.jsonl")} == {"context"}
+    status, said = train(*ahead)
+    assert status == 1
+    assert "6 of 6 episodes of step 1 ended because a context was full (role searcher: the context is full" in said
+    assert "no prompt fitted): use a model with a longer context, shorter prompts, or smaller top_k" in said
+    assert len(rows(place / "out")) == 1  # of step 0
+
+
+def episode(reason, *starts):
+    error = "role searcher: the context is full after 300 tokens" if reason == "context" else None
+    return SimpleNamespace(stop_reason=reason, error=error, calls=[SimpleNamespace(start=start) for start in starts])
+
+
+def test_contexts_that_fill_up_in_part_of_the_episodes_are_reported_in_the_first_step(capsys):
+    some = [episode("answer", 140), episode("context", 150, 290), episode("context", 160), episode("turns", 900)]
+    check_contexts(some, 1)
+    said = capsys.readouterr().err
+    assert said.startswith("2 of 4 episodes of step 1 ended because a context was full (role searcher: the context is")
+    assert "the longest prompt that still fitted has 290 tokens" in said
+    check_contexts(some, 2)
+    check_contexts(some[:1], 1)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(TrainingError, match="2 of 2 episodes of step 7 ended because a context was full"):
+        check_contexts(some[1:3], 7)
 
 
 # -- stopped on the way --------------------------------------------------------------------------------------------
