@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from searchgym.rollout.folders import (
     check_weights,
     is_adapter,
     model_folder,
+    new_folder,
 )
 from searchgym.rollout.foreign.configs import read_adapter_config, read_object
 
@@ -62,7 +62,7 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
     Raises:
         UsageError: Fewer than two checkpoints, adapters mixed with models, or checkpoints that do not fit together.
         RunExistsError: `out` exists.
-        DataError: A file cannot be read, or a tensor is not finite.
+        DataError: A file cannot be read or written, or a tensor is not finite.
     """
     if len(checkpoints) < 2 or len(weights) != len(checkpoints):
         raise UsageError(f"an average needs two checkpoints or more, each with a weight; got {len(checkpoints)}")
@@ -75,15 +75,8 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
     adapters = kinds.pop()
     _check_alike(folders, adapters)
     merged = _average([_tensors(folder, adapters) for folder in folders], weights, folders)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    building.mkdir()
-    try:
+    with new_folder(out) as building:
         _write(building, folders, weights, merged, adapters)
-        building.rename(out)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return out
 
 

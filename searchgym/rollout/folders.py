@@ -7,13 +7,16 @@ network. Only safetensors weights are downloaded, and no code.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cards import PretrainedCard, list_cards, load_card
 from searchgym.corpora.hub import hub_answers
-from searchgym.errors import DataError, DataMissingError
+from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
 from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
@@ -121,6 +124,29 @@ def is_adapter(folder: Path) -> bool:
     """Returns whether a folder holds an adapter and no complete model."""
     whole = (folder / "config.json").is_file() and has_weights(folder)
     return (folder / ADAPTER).is_file() and not whole
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yields a folder to write a model to, which gets the name `out` at the end of the block; else nothing is left.
+
+    Raises:
+        DataError: It cannot be written, as on a full disk.
+    """
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.mkdir(parents=True)
+        yield part
+        part.rename(out)
+    except SearchGymError:
+        raise
+    except Exception as error:  # on a full disk safetensors and tokenizers raise kinds of their own
+        place = next(parent for parent in out.absolute().parents if parent.is_dir())
+        raise DataError(
+            f"cannot be written: {error} ({shutil.disk_usage(place).free / 2**20:.0f} MiB free)", out
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from made_models import tiny_qwen2, tiny_tokenizer
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.locks import lock_folder
 from searchgym.errors import TrainingError
+from searchgym.rollout.loading import load_model
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.run.metrics import check_contexts
 
@@ -282,3 +284,50 @@ def test_an_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(train, place):
     status, said = train(OPTIONS.format("interrupting", 12), "checkpoint.every=0", "--resume")
     assert status == 0, said
     assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
+
+
+# -- adapters as the model -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adapter(train, place):
+    """The adapter of a first training."""
+    status, said = train("lora.rank=2", "lora.alpha=4", "steps=1", out="first")
+    assert status == 0, said
+    return "model=first/checkpoints/last"
+
+
+@pytest.mark.usefixtures("adapter")
+def test_an_adapter_is_trained_on_as_a_whole_model_or_as_itself(train, place, adapter):
+    status, said = train(adapter)
+    assert status == 0, said
+    assert rows(place / "out")[2]["learner/gradient_norm"] > 0
+    whole = place / "out" / "checkpoints" / "last"
+    assert (whole / "model.safetensors").is_file() and not (whole / "adapter_config.json").exists()
+    before, after = load_model(adapter.removeprefix("model="))[0], load_model(whole)[0]
+    moved = [n for n, p in before.named_parameters() if not torch.equal(p, after.get_parameter(n))]
+    assert "model.norm.weight" in moved and len(moved) > 20
+    status, said = train(adapter, "steps=3", "--resume")
+    assert status == 0, said
+    status, said = train(adapter, "lora.rank=2", "lora.alpha=4", out="on")
+    assert status == 0, said
+    assert (place / "on" / "checkpoints" / "last" / "adapter_config.json").is_file()
+    status, said = train(adapter, "lora.rank=4", out="other")
+    assert (status, "is an adapter of {'rank': 2, 'alpha': 4.0}, the recipe's lora has" in said) == (2, True)
+
+
+@pytest.mark.parametrize("lora", [[], ["lora.rank=2", "lora.alpha=4"]])
+def test_an_adapter_that_is_not_finite_makes_no_run(lora, train, place, adapter):
+    file = place / "first" / "checkpoints" / "last" / "adapter_model.safetensors"
+    weights = load_file(file)
+    name = min(weights)
+    save_file(weights | {name: weights[name] * torch.nan}, file)
+    status, said = train(adapter, *lora)
+    assert (status, f"adapter_model.safetensors: {name} holds numbers that are not finite" in said) == (1, True)
+    assert not (place / "out").exists()
+
+
+def test_an_adapter_is_saved_with_its_matrices_in_order(train, place, adapter):
+    """A set has another order in each process: the same training would write other files."""
+    config = json.loads((place / "first" / "checkpoints" / "last" / "adapter_config.json").read_text())
+    assert config["target_modules"] == sorted(config["target_modules"]) and len(config["target_modules"]) > 6
