@@ -554,7 +554,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, file):
 def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_checkpoint(tmp_path):
     """Its library raises a plain exception."""
     learner = SimpleNamespace(save=lambda folder: None)
-    with small_files(100), pytest.raises(TrainingError, match=r"step-000001: the checkpoint cannot be written .*MiB"):
+    with small_files(3000), pytest.raises(TrainingError, match=r"step-000001: the checkpoint cannot be written .*MiB"):
         save_checkpoint(tmp_path / "step-000001", learner, tiny_tokenizer(), {})
     assert not list(tmp_path.iterdir())
 
