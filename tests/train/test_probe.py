@@ -5,12 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from made_models import tiny_qwen2
 from test_learner import random_samples
+from toy_training import toy_recipe
 
 from searchgym.errors import TrainingError
 from searchgym.rollout.sampler import Sampled
 from searchgym.train.algorithms.samples import SampleCall
-from searchgym.train.run.probe import AGAIN, check_arrival, probe
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.run.probe import AGAIN, ALLOWED, check_arrival, probe
 
 
 class Writes:
@@ -126,3 +129,18 @@ def test_an_adapter_that_never_arrives_stops_the_run_before_its_first_step(deaf,
         TrainingError, match=rf"policy: adapters do not reach the sampler on {name}: it writes the same"
     ):
         arrives(Adapted(deaf))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "seen"), [(1e-7, False), (1e-4, True)])
+def test_how_far_an_adapter_moves_at_a_small_rate(rate, seen):
+    """Docs: below the limit of the probe for 60 updates at 1e-7, ten of them of warm-up."""
+    optimizer = {"lr": rate, "micro_batch_tokens": 256, "warmup_steps": 10}
+    recipe = toy_recipe(lora={"rank": 8, "alpha": 32.0}, optimizer=optimizer)
+    learner, probed = LocalLearner(recipe, tiny_qwen2(vocabulary=50, sharp=0.2)), random_samples(4, seed=99)
+    before = np.concatenate(learner.logp(probed))
+    for step in range(60):
+        learner.learn(random_samples(5, seed=step), step)
+    difference = np.abs(np.concatenate(learner.logp(probed)) - before).mean()
+    assert learner.version == 60 and difference > 0
+    assert (difference > ALLOWED["float32"]) == seen
