@@ -32,6 +32,7 @@ from searchgym.rollout.foreign.adapters import merge_adapter
 from searchgym.rollout.foreign.sizes import bounded, check_layers
 from searchgym.rollout.quiet import quiet_libraries
 from searchgym.rollout.sampler import Dtype
+from searchgym.threads import choose_threads
 
 GENERATION: Final = "generation_config.json"
 """File name of a model's generation settings."""
@@ -75,6 +76,8 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a causal language model and its tokenizer; an adapter is merged into its base.
 
+    It also chooses the number of threads that torch computes with; see `choose_threads`.
+
     Args:
         path: A folder, or the name of a model. A folder with an adapter (``adapter_config.json``) names its base.
         dtype: Type of the weights in memory, regardless of their type on disk.
@@ -108,6 +111,7 @@ def load_model(
     if missing := sorted(report["missing_keys"]):
         raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
     check_vocabulary(folder, tokenizer, model.get_input_embeddings().weight.shape[0])
+    choose_threads(model.num_parameters())
     return model.to(device), tokenizer
 
 

@@ -22,6 +22,7 @@ from searchgym.cards import EncoderCard
 from searchgym.corpora.hub import hub_answers
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.records import Passage
+from searchgym.threads import choose_threads
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -166,6 +167,7 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         raise UsageError(
             f"encoder card {card.name!r}: max_tokens is {card.max_tokens}, {card.model} has {positions} positions"
         )
+    choose_threads(sum(parameter.numel() for parameter in model.parameters()))
     return model.eval()
 
 
