@@ -3,9 +3,9 @@
     python benchmarks/threads.py [--widths 64 128 256 384 576 896] [--threads 2] [--busy 1] [--runs 5] [--json]
 
 The models are of Qwen2's shape with random weights: four layers, as the shipped ``tiny`` (of width 256), and a
-vocabulary of 2,048. Sampling is of 16 requests of 200 tokens that get 16 tokens each; an update is one of GRPO on 8 rows
-of 256 tokens. With ``--busy`` that many other processes count in a loop meanwhile. Kinds take turns; the least of the runs
-is reported, and the system's load average, for other programs slow it down.
+vocabulary of 2,048. Sampling is of 16 requests of 200 tokens that get 16 tokens each; an update is one of GRPO on 8
+rows of 256 tokens. With ``--busy`` that many other processes count in a loop meanwhile. Kinds take turns; the least of
+the runs is reported, and the system's load average, for other programs slow it down.
 """
 
 from __future__ import annotations
