@@ -183,7 +183,8 @@ def _load_adapted(
     except (DataMissingError, UsageError) as error:
         raise DataMissingError(f"its base {base!r} cannot be loaded: {error}", folder / ADAPTER) from error
     tokenizer = load_tokenizer(folder, chat=chat)
-    check_vocabulary(folder, tokenizer, model.get_input_embeddings().weight.shape[0])
+    embeddings: Any = model.get_input_embeddings()
+    check_vocabulary(folder, tokenizer, embeddings.weight.shape[0])
     return merge_adapter(model, folder, base), tokenizer
 
 

@@ -131,15 +131,17 @@ def merge_adapter(model: PreTrainedModel, folder: Path, base: str) -> PreTrained
     try:
         lora = LoraConfig(**options, target_modules=names, init_lora_weights=False, task_type="CAUSAL_LM")
         adapted: Any = get_peft_model(cast(Any, model), lora)
-        if set_peft_model_state_dict(adapted, weights).unexpected_keys:
+        loaded: Any = set_peft_model_state_dict(adapted, weights)
+        if loaded.unexpected_keys:
             raise ValueError("peft has other names for its weights")
-        merged = cast("PreTrainedModel", adapted.merge_and_unload())
+        merged: Any = adapted.merge_and_unload()
     except Exception as error:  # peft and torch raise many kinds on files that do not fit
         raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
     for name in names:
-        if not bool(torch.isfinite(cast(Any, merged.get_submodule(name)).weight).all()):
+        if not bool(torch.isfinite(merged.get_submodule(name).weight).all()):
             raise DataError(f"the adapter does not fit its base {base}: {name} is not finite with it", folder)
-    return merged.requires_grad_(True).eval()
+    whole: PreTrainedModel = merged.requires_grad_(True).eval()
+    return whole
 
 
 def _adapted(base: torch.nn.Module, config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Shape]]:

@@ -25,7 +25,7 @@ LONGEST_PATTERN: Final = 1000
 """Maximum characters of a regular expression in ``target_modules``."""
 MOST_PARTS: Final = 2**20
 """Largest number of layers, experts, blocks or labels that a configuration may ask for."""
-OFF: Final = (None, False, {}, [], "")
+OFF: Final[tuple[Any, ...]] = (None, False, {}, [], "")
 """Values of an entry that switch off what it is for."""
 _NAME: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _PATTERN: Final = re.compile(r"(?:[\w.*+|()\[\]\\^$-]|(?<!\()\?|\(\?[:!=]|\{1,\})*", re.ASCII)
