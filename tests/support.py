@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import resource
 import sys
 from collections.abc import Sequence
 
@@ -123,3 +125,14 @@ def json_of(result):
     status, out, err = result
     assert status == 0, err
     return json.loads(out)
+
+
+@contextlib.contextmanager
+def small_files(most):
+    """Lets no file grow beyond some bytes, as a full disk does: the libraries that write get the system's error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -36,6 +36,7 @@ QUICK = {  # arguments, and rows at least
         15,
     ),
     "evaluation.py": (["--questions", "8", "--runs", "1"], 6),
+    "threads.py": (["--widths", "64", "--layers", "1", "--runs", "1"], 1),
     "precision.py": (["--corpus", "searchgym/demo/corpus.jsonl", "--prompts", "4"], 5),
     "real_questions.py": (
         [

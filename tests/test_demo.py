@@ -11,11 +11,18 @@ from searchgym.cli import main
 from searchgym.cli.demo import em_by_group, print_summary, reading_ceiling, run_demo
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.errors import RunExistsError
+from searchgym.errors import RunExistsError, UsageError
 from searchgym.eval.intervals import bootstrap_ci
 from searchgym.records import Question
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
+
+
+def size(name):
+    """Steps, and questions of a step, of a recipe."""
+    recipe = load_recipe(name, [])
+    return recipe.steps, recipe.rollout.questions
+
 
 QUESTIONS = 2
 QUICK = [
@@ -130,3 +137,26 @@ def test_another_folder_is_left_alone(tmp_path):
     with pytest.raises(RunExistsError, match="holds files that no demonstration wrote"):
         run_demo(load_recipe("tiny-grpo", QUICK), tmp_path, questions=2)
     assert (tmp_path / "precious.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], ("tiny-grpo", 10, 8, 300)),
+        (["steps=3"], ("tiny-grpo", 3, 8, 300)),
+        (["--recipe", "tiny-grpo", "--questions", "500"], ("tiny-grpo", 20, 16, 500)),
+        (["--recipe", "tiny-ppo"], ("tiny-ppo", *size("tiny-ppo"), 300)),
+    ],
+)
+def test_a_demonstration_is_short_unless_a_recipe_is_named(words, wanted, tmp_path, monkeypatch):
+    asked = []
+
+    def run(recipe, out, say, report, questions):
+        asked.append((recipe.name, recipe.steps, recipe.rollout.questions, questions))
+        raise UsageError("enough")
+
+    monkeypatch.setattr("searchgym.cli.demo.run_demo", run)
+    monkeypatch.setattr(sys, "argv", ["searchgym", "demo", *words, "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert asked == [wanted]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import sys
 from pathlib import Path
@@ -103,20 +102,15 @@ def export(
     """Write a checkpoint as one plain model in Hugging Face format; an adapter is merged into its base model."""
     with contextlib.redirect_stdout(sys.stderr):
         from searchgym.errors import RunExistsError
+        from searchgym.rollout.folders import new_folder
         from searchgym.rollout.loading import load_model
 
         if out.exists():
             raise RunExistsError(f"{out} already exists: give another folder")
         model, tokenizer = load_model(checkpoint, dtype_of(checkpoint))
-        building = out.with_name(f"{out.name}.part")  # renamed when complete: `out` never holds half a model
-        shutil.rmtree(building, ignore_errors=True)
-        try:
+        with new_folder(out) as building:
             model.save_pretrained(building)
             tokenizer.save_pretrained(building)
-            building.replace(out)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
     emit({"checkpoint": checkpoint, "out": str(out)}, json, "export")
 
 

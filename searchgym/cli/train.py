@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,10 @@ from searchgym.named import code_refused
 if TYPE_CHECKING:
     from searchgym.train.recipe.recipe import Recipe
     from searchgym.train.run.trainer import TrainResult
+
+
+SHORT: Final = ("steps=10", "rollout.questions=8")
+"""Values of tiny-grpo for a demonstration that takes minutes, a quarter of its episodes."""
 
 
 def train(
@@ -216,13 +220,13 @@ def selfcheck(
 
 def demo(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe values.")] = None,
-    recipe: Annotated[str, typer.Option(help="Recipe name or YAML file.")] = "tiny-grpo",
+    recipe: Annotated[str, typer.Option(help="Recipe name or YAML file; by default a short tiny-grpo.")] = "",
     out: Annotated[Path, typer.Option(help="Folder; an earlier demonstration in it is replaced.")] = Path("runs/demo"),
-    questions: Annotated[int | None, typer.Option(min=1, help="Ask this many of the held-out questions.")] = None,
+    questions: Annotated[int, typer.Option(min=1, help="Ask this many of the 500 held-out questions.")] = 300,
     json: Json = False,
 ) -> None:
     """Train the shipped tiny model to search, and print its scores before and after."""
-    loaded = recipe_of(recipe, overrides)
+    loaded = recipe_of(recipe or "tiny-grpo", [*([] if recipe else SHORT), *(overrides or [])])
     check_recipe(loaded)
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.cli.demo import print_summary, run_demo

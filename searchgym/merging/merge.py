@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from searchgym.corpora.files import read_json, sha256_file
+from searchgym.corpora.files import sha256_file
 from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.rollout.folders import (
     ADAPTER,
@@ -20,7 +19,9 @@ from searchgym.rollout.folders import (
     check_weights,
     is_adapter,
     model_folder,
+    new_folder,
 )
+from searchgym.rollout.foreign.configs import read_adapter_config, read_object
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
     Raises:
         UsageError: Fewer than two checkpoints, adapters mixed with models, or checkpoints that do not fit together.
         RunExistsError: `out` exists.
-        DataError: A file cannot be read, or a tensor is not finite.
+        DataError: A file cannot be read or written, or a tensor is not finite.
     """
     if len(checkpoints) < 2 or len(weights) != len(checkpoints):
         raise UsageError(f"an average needs two checkpoints or more, each with a weight; got {len(checkpoints)}")
@@ -74,15 +75,8 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
     adapters = kinds.pop()
     _check_alike(folders, adapters)
     merged = _average([_tensors(folder, adapters) for folder in folders], weights, folders)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
-    building.mkdir()
-    try:
+    with new_folder(out) as building:
         _write(building, folders, weights, merged, adapters)
-        building.rename(out)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return out
 
 
@@ -92,7 +86,8 @@ def _check_alike(folders: Sequence[Path], adapters: bool) -> None:
         check_config(folder)
         check_weights(folder)
     name, fields = (ADAPTER, _ADAPTER_FIELDS) if adapters else ("config.json", _CONFIG_FIELDS)
-    first, *others = [read_json(folder / name) for folder in folders]
+    read = read_adapter_config if adapters else read_object
+    first, *others = [read(folder / name) for folder in folders]
     for folder, other in zip(folders[1:], others, strict=True):
         for field in fields:
             one, two = (_plain(config.get(field)) or None for config in (first, other))  # left out is false or empty

@@ -49,8 +49,9 @@ def given_weights(text: str, count: int) -> list[float]:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
         weights = []
-    if len(weights) != count or not all(0 <= w < math.inf for w in weights) or not sum(weights):
-        raise UsageError(f"--weights {text!r}: expected {count} numbers from 0 up, not all 0, such as 0.5,0.5")
+    if len(weights) != count or not all(w >= 0 for w in weights) or not 0 < sum(weights) < math.inf:
+        expected = f"expected {count} numbers from 0 up with a finite sum above 0, such as 0.5,0.5"
+        raise UsageError(f"--weights {text!r}: {expected}")
     return normalised(weights)
 
 

@@ -7,14 +7,17 @@ network. Only safetensors weights are downloaded, and no code.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from searchgym.cards import PretrainedCard, found_here, is_path, list_cards, load_card
-from searchgym.corpora.files import read_json
 from searchgym.corpora.hub import hub_answers
-from searchgym.errors import DataError, DataMissingError
+from searchgym.errors import DataError, DataMissingError, SearchGymError
+from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
 from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
 HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
@@ -32,15 +35,30 @@ TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokeniz
 
 
 def check_config(folder: Path) -> None:
-    """Raises a DataMissingError if a folder has no ``config.json``."""
+    """Checks the ``config.json`` of a folder.
+
+    Raises:
+        DataMissingError: There is none.
+        DataError: See `check_model_config`; or an adapter is there too, which transformers would load unseen.
+    """
     if not (folder / "config.json").is_file():
         raise DataMissingError("no config.json: not a model folder in Hugging Face format", folder)
+    if (folder / ADAPTER).is_file():
+        raise DataError(f"holds a model and an adapter: move {ADAPTER} and {ADAPTER_WEIGHTS} elsewhere", folder)
+    check_model_config(folder / "config.json")
 
 
 def check_weights(folder: Path) -> None:
     """Raises a DataMissingError if a folder has no weights."""
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+    if not has_weights(folder):
         raise DataMissingError("no weights: neither *.safetensors nor pytorch_model*.bin", folder)
+
+
+def has_weights(folder: Path) -> bool:
+    """Returns whether a folder has weights of a model, an adapter's not counted."""
+    return any(file.name != ADAPTER_WEIGHTS for file in folder.glob("*.safetensors")) or any(
+        folder.glob("pytorch_model*.bin")
+    )
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -49,9 +67,17 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raises a DataMissingError if a folder has no tokenizer."""
+    """Checks the tokenizer of a folder.
+
+    Raises:
+        DataMissingError: There is none.
+        DataError: See `check_tokenizer_config` and `check_model_config`, whose file names a tokenizer too.
+    """
     if not has_tokenizer(folder):
         raise DataMissingError(f"no tokenizer: none of {', '.join(TOKENIZERS)}; save one with save_pretrained", folder)
+    for name, check in (("tokenizer_config.json", check_tokenizer_config), ("config.json", check_model_config)):
+        if (folder / name).is_file():
+            check(folder / name)
 
 
 def check_files(folder: Path) -> None:
@@ -83,15 +109,44 @@ def adapter_base(folder: Path) -> str:
 
 def _named_base(folder: Path) -> str:
     """Returns the base that an adapter's configuration names; raises a DataError if it names none."""
-    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    base = saved_config(folder).get("base_model_name_or_path")
     if not base:
         raise DataError("names no base: set base_model_name_or_path to the model that it adapts", folder / ADAPTER)
     return str(base)
 
 
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Returns the configuration of the adapter in a folder; see `read_adapter_config`."""
+    return read_adapter_config(folder / ADAPTER)
+
+
 def is_adapter(folder: Path) -> bool:
     """Returns whether a folder holds an adapter and no complete model."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    whole = (folder / "config.json").is_file() and has_weights(folder)
+    return (folder / ADAPTER).is_file() and not whole
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yields a folder to write a model to, which gets the name `out` at the end of the block; else nothing is left.
+
+    Raises:
+        DataError: It cannot be written, as on a full disk.
+    """
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    try:
+        part.mkdir(parents=True)
+        yield part
+        part.rename(out)
+    except SearchGymError:
+        raise
+    except Exception as error:  # on a full disk safetensors and tokenizers raise kinds of their own
+        place = next(parent for parent in out.absolute().parents if parent.is_dir())
+        raise DataError(
+            f"cannot be written: {error} ({shutil.disk_usage(place).free / 2**20:.0f} MiB free)", out
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def model_folder(name: str | Path, parts: Sequence[str] = PARTS) -> Path:

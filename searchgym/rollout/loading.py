@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from transformers import (
@@ -19,17 +19,20 @@ from transformers import (
 from searchgym.errors import DataError, DataMissingError, UnknownNameError, UsageError
 from searchgym.rollout.folders import (
     ADAPTER,
-    ADAPTER_WEIGHTS,
     adapter_base,
     check_config,
     check_tokenizer,
     check_weights,
     has_tokenizer,
+    has_weights,
     is_adapter,
     model_folder,
 )
+from searchgym.rollout.foreign.adapters import merge_adapter
+from searchgym.rollout.foreign.sizes import bounded, check_layers
 from searchgym.rollout.quiet import quiet_libraries
 from searchgym.rollout.sampler import Dtype
+from searchgym.threads import choose_threads
 
 GENERATION: Final = "generation_config.json"
 """File name of a model's generation settings."""
@@ -73,6 +76,8 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a causal language model and its tokenizer; an adapter is merged into its base.
 
+    It also chooses the number of threads that torch computes with; see `choose_threads`.
+
     Args:
         path: A folder, or the name of a model. A folder with an adapter (``adapter_config.json``) names its base.
         dtype: Type of the weights in memory, regardless of their type on disk.
@@ -96,7 +101,7 @@ def load_model(
     check_weights(folder)
     tokenizer = load_tokenizer(folder, chat=chat)
     try:
-        with quiet_libraries():
+        with quiet_libraries(), bounded(folder):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True, trust_remote_code=False
             )
@@ -106,6 +111,7 @@ def load_model(
     if missing := sorted(report["missing_keys"]):
         raise DataError(f"{len(missing)} weights are missing, {missing[0]} among them", folder)
     check_vocabulary(folder, tokenizer, model.get_input_embeddings().weight.shape[0])
+    choose_threads(model.num_parameters())
     return model.to(device), tokenizer
 
 
@@ -121,7 +127,27 @@ def model_config(folder: Path) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"the configuration cannot be read: {error}", folder) from error
+    if has_weights(folder):
+        check_layers(folder, config)
     return config
+
+
+def meta_model(config: PretrainedConfig, where: str | Path) -> PreTrainedModel:
+    """Returns the model of a configuration, without memory for its weights.
+
+    Args:
+        config: The configuration.
+        where: Where it is from, for errors.
+
+    Raises:
+        DataError: No model can be made of it.
+    """
+    try:
+        with torch.device("meta"), bounded():
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    except Exception as error:  # transformers raises many kinds
+        raise DataError(f"no model can be made of its configuration: {error}", where) from error
+    return model
 
 
 def generation_settings(folder: Path) -> GenerationConfig:
@@ -147,58 +173,19 @@ def check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, known: in
         )
 
 
-def read_adapter(folder: Path, base: Path) -> dict[str, torch.Tensor]:
-    """Reads an adapter's weights and checks their sizes against its base model.
-
-    Args:
-        folder: Folder of the adapter.
-        base: Folder of its base model, of which only the configuration is read.
-
-    Returns:
-        Weights by peft's names.
-
-    Raises:
-        DataMissingError: The folder has no adapter weights.
-        DataError: The weights do not fit the base; vLLM would silently accept smaller ones.
-    """
-    from safetensors.torch import load_file
-
-    if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise DataMissingError("an adapter without its weights", folder / ADAPTER_WEIGHTS)
-    weights = load_file(folder / ADAPTER_WEIGHTS)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(model_config(base))  # type: ignore[no-untyped-call]
-    sizes = {name: weight.shape for name, weight in model.state_dict().items()}
-    for name, weight in weights.items():
-        place, _, side = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
-        size = sizes.get(f"{place}.weight")
-        if side not in ("lora_A", "lora_B") or size is None:
-            raise DataError(f"the adapter does not fit its base {base}, which has no weight for {name}", folder)
-        width, wanted = (weight.shape[1], size[1]) if side == "lora_A" else (weight.shape[0], size[0])
-        if width != wanted:
-            raise DataError(
-                f"the adapter does not fit its base {base}: {name} is {width} wide there, {wanted} here", folder
-            )
-    return weights
-
-
 def _load_adapted(
     folder: Path, dtype: Dtype, device: str, chat: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads an adapter and its base as one model."""
-    from peft import PeftModel
-
     base = adapter_base(folder)
     try:
         model, _ = load_model(base, dtype, device=device)
     except (DataMissingError, UsageError) as error:
         raise DataMissingError(f"its base {base!r} cannot be loaded: {error}", folder / ADAPTER) from error
     tokenizer = load_tokenizer(folder, chat=chat)
-    try:
-        adapted: Any = PeftModel.from_pretrained(cast(Any, model), str(folder))
-    except Exception as error:  # peft and torch raise many kinds on files that do not fit
-        raise DataError(f"the adapter does not fit its base {base}: {error}", folder) from error
-    return adapted.merge_and_unload().requires_grad_(True), tokenizer  # peft froze it: it may be trained on as a whole
+    embeddings: Any = model.get_input_embeddings()
+    check_vocabulary(folder, tokenizer, embeddings.weight.shape[0])
+    return merge_adapter(model, folder, base), tokenizer
 
 
 def device_of(name: str) -> str:

@@ -17,13 +17,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.errors import UsageError
+from searchgym.errors import DataError, UsageError
 from searchgym.protocol import Parts, Protocol, joined
+from searchgym.rollout.foreign.templates import render
 from searchgym.rollout.sampler import Finish
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 USER, ASSISTANT, NEXT = "sentinelofauser", "sentinelofanassistant", "sentinelofthenextuser"
 """Sentinels that stand for message texts while a chat template is rendered; no template contains or changes them."""
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 MARK: Final = re.compile(r"\s*(<\|[^|<>\s]+\|>|</?\w+>)")
 """Pattern of a text that begins with something written like a special token."""
 
@@ -250,10 +253,14 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[l
         return [list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) for text in texts]
 
     if not _by_library(tokenizer, "_encode_plus"):
-        return by_class
+        return _without_panic(tokenizer, by_class)
     by_class([""])  # hands the class's settings (nothing cut or padded, special tokens as text) to the library
     library = cast(Any, tokenizer).backend_tokenizer
-    return lambda texts: [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def by_library(texts: list[str]) -> list[list[int]]:
+        return [list(own.ids) for own in library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    return _without_panic(tokenizer, by_library)
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
@@ -263,8 +270,27 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[int]], str]:
     """
     if _by_library(tokenizer, "decode", "_decode"):
         library = cast(Any, tokenizer).backend_tokenizer
-        return lambda ids: str(library.decode(ids, skip_special_tokens=False))
-    return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return _without_panic(tokenizer, lambda ids: str(library.decode(ids, skip_special_tokens=False)))
+
+    def by_class(ids: list[int]) -> str:
+        return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return _without_panic(tokenizer, by_class)
+
+
+def _without_panic(tokenizer: PreTrainedTokenizerBase, convert: Callable[[Given], Made]) -> Callable[[Given], Made]:
+    """Returns a function that raises a `DataError` where the library `tokenizers` panics, which is no `Exception`."""
+
+    def converted(given: Given) -> Made:
+        try:
+            return convert(given)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            reason = f"the tokenizer fails on {given!r:.80} ({error}): use the one that belongs to the model"
+            raise DataError(reason, tokenizer.name_or_path) from error
+
+    return converted
 
 
 def _by_library(tokenizer: PreTrainedTokenizerBase, *methods: str) -> bool:
@@ -310,12 +336,15 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
             marker that the tokenizer does not know.
     """
     user = {"role": "user", "content": USER}
-    before, after = _split(_render(tokenizer, [user]), USER)
     conversation = [user, {"role": "assistant", "content": ASSISTANT}, {"role": "user", "content": NEXT}]
-    _, joiner, again = _split(_render(tokenizer, conversation), ASSISTANT, NEXT)
+    first, whole = render(tokenizer, [[user], conversation])
+    before, after = _split(first, USER)
+    _, joiner, again = _split(whole, ASSISTANT, NEXT)
 
-    def marks(text: str) -> tuple[int, ...]:
+    def ids_of(text: str) -> tuple[int, ...]:
         return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    marks = _without_panic(tokenizer, ids_of)
 
     if (mark := MARK.match(joiner)) and len(marks(mark[1])) != 1:
         raise UsageError(
@@ -326,17 +355,6 @@ def _take_apart(tokenizer: PreTrainedTokenizerBase) -> _Turns:
     ids = marks(joiner)
     closed = next((at + 1 for at, i in enumerate(ids) if i in special), 0)
     return _Turns(marks(before), marks(after), ids[:closed], ids[closed:], marks(again))
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    """Renders messages and the start of the model's next turn."""
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # templates are programs: they raise what they like
-        way_out = "put a template that can into its folder (chat_template.jinja), or leave it out: a base model then"
-        raise UsageError(
-            f"{tokenizer.name_or_path}: the chat template cannot render {len(messages)} messages: {error}; {way_out}"
-        ) from error
 
 
 def _split(text: str, *sentinels: str) -> list[str]:
@@ -351,5 +369,5 @@ def _split(text: str, *sentinels: str) -> list[str]:
         head, match, rest = rest.partition(sentinel)
         parts.append(head)
         if not match or text.count(sentinel) != 1:
-            raise UsageError(f"the chat template does not show each message once, in order: it made {text!r}")
+            raise UsageError(f"the chat template does not show each message once, in order: it made {text!r:.500}")
     return [*parts, rest]

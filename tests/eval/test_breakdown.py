@@ -123,6 +123,10 @@ def test_cut_outputs_and_episodes_without_an_answer_have_advice_of_their_own(cap
     task, episodes = episodes_of(RightOnce())
     print_scores("small", score_episodes(task, episodes))
     assert "Most episodes ended without an answer (answer 1, turns 2): more --max-turns" in capsys.readouterr().out
+    for episode in episodes[:2]:
+        episode.stop_reason = "context"
+    print_scores("small", score_episodes(task, episodes))
+    assert "2 episodes ended because the model's context was full: use a model with" in capsys.readouterr().out
     for episode in episodes:
         episode.calls = [call("on and on", legal=False, cut=True)]
     print_scores("small", score_episodes(task, episodes))

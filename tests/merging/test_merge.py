@@ -1,15 +1,18 @@
 """Averages of checkpoints: weights by hand, tensors by hand, atomic writes, and what is refused."""
 
 import json
+import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
 from made_models import tiny_qwen2, tiny_tokenizer
 from safetensors.torch import load_file, save_file
+from support import small_files
 
-from searchgym.cli import app
+from searchgym.cli import app, main
 from searchgym.errors import DataError, RunExistsError, UnknownNameError, UsageError
 from searchgym.merging.merge import merge_checkpoints
 from searchgym.merging.schedules import given_weights, scheduled
@@ -158,3 +161,26 @@ def test_the_command(three, tmp_path):
     assert json.loads(run.stdout)["weights"][str(three[0])] == 0.5 and difference(out, three[0]) == {1.25}
     both = [*merge, "--weights", "1,1,1", "--schedule", "sqrt", "--out", str(tmp_path / "x")]
     assert isinstance(CliRunner().invoke(app, both).exception, UsageError)
+
+
+@pytest.mark.parametrize("weights", ["1e308,1e308,1e308", "nan,1,1", "inf,1,1", "-1,1,1", "0,0,0", "1,1", "", ","])
+def test_weights_that_have_no_average_are_refused(weights):
+    with pytest.raises(UsageError, match=r"--weights .*: expected 3 numbers from 0 up with a finite sum above 0"):
+        given_weights(weights, 3)
+    assert given_weights("1e307,1e307", 2) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("most", [100, 10_000])  # the weights fail, or the tokenizer after them
+def test_a_model_that_cannot_be_written_is_one_line_and_leaves_nothing(most, three, tmp_path, monkeypatch, capsys):
+    model = tiny_qwen2(hidden_size=4, intermediate_size=4, num_attention_heads=1, num_key_value_heads=1, vocabulary=430)
+    for folder in three if most == 10_000 else ():
+        model.save_pretrained(folder)
+    out = tmp_path / "out"
+    for words in (["model", "merge", *map(str, three), "--out", str(out)], ["export", str(three[0]), str(out)]):
+        monkeypatch.setattr(sys, "argv", ["searchgym", *words])
+        with small_files(most), pytest.raises(SystemExit, match="1"):
+            main()
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        assert re.fullmatch(rf"error: {out}: cannot be written: .* \(\d+ MiB free\)", said.splitlines()[-1]), said
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["made"]

@@ -4,16 +4,21 @@ import json
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from made_models import tiny_qwen2, tiny_tokenizer
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from searchgym.cli import main
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.locks import lock_folder
+from searchgym.errors import TrainingError
+from searchgym.rollout.loading import load_model
 from searchgym.rollout.storage import read_episodes
+from searchgym.train.run.metrics import check_contexts
 
 RECIPE = """
 name: bad-input
@@ -193,15 +198,33 @@ def test_equal_rewards_train_nothing_and_are_counted(train, place):
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
 
 
-def test_contexts_too_short_for_the_prompt_are_episodes_without_tokens(train, place):
-    """The prompt alone has more than 64 tokens: every episode ends with a full context, and no model token."""
+@pytest.mark.parametrize("ahead", [[], ["rollout.staleness=1", "loss.importance_cap=2", "steps=4"]])
+def test_contexts_too_short_for_the_prompt_end_the_run_in_its_first_step(ahead, train, place):
+    """The prompt alone has more than 64 tokens: nothing is sampled, and nothing could be learnt."""
     save(place / "model", max_position_embeddings=64)
-    status, said = train("steps=1")
-    assert status == 0, said
-    row = rows(place / "out")[1]
-    assert (row["rollout/context_full"], row["rollout/without_tokens"], row["rollout/tokens"]) == (1, 6, 0)
-    assert row["learner/updates"] == 0
-    assert {e.stop_reason for e in read_episodes(place / "out" / "episodes.jsonl")} == {"context"}
+    status, said = train(*ahead)
+    assert status == 1
+    assert "6 of 6 episodes of step 1 ended because a context was full (role searcher: the context is full" in said
+    assert "no prompt fitted): use a model with a longer context, shorter prompts, or smaller top_k" in said
+    assert len(rows(place / "out")) == 1  # of step 0
+
+
+def episode(reason, *starts):
+    error = "role searcher: the context is full after 300 tokens" if reason == "context" else None
+    return SimpleNamespace(stop_reason=reason, error=error, calls=[SimpleNamespace(start=start) for start in starts])
+
+
+def test_contexts_that_fill_up_in_part_of_the_episodes_are_reported_in_the_first_step(capsys):
+    some = [episode("answer", 140), episode("context", 150, 290), episode("context", 160), episode("turns", 900)]
+    check_contexts(some, 1)
+    said = capsys.readouterr().err
+    assert said.startswith("2 of 4 episodes of step 1 ended because a context was full (role searcher: the context is")
+    assert "the longest prompt that still fitted has 290 tokens" in said
+    check_contexts(some, 2)
+    check_contexts(some[:1], 1)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(TrainingError, match="2 of 2 episodes of step 7 ended because a context was full"):
+        check_contexts(some[1:3], 7)
 
 
 # -- stopped on the way --------------------------------------------------------------------------------------------
@@ -261,3 +284,50 @@ def test_an_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(train, place):
     status, said = train(OPTIONS.format("interrupting", 12), "checkpoint.every=0", "--resume")
     assert status == 0, said
     assert [row["step"] for row in rows(place / "out")] == [0, 1, 2]
+
+
+# -- adapters as the model -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adapter(train, place):
+    """The adapter of a first training."""
+    status, said = train("lora.rank=2", "lora.alpha=4", "steps=1", out="first")
+    assert status == 0, said
+    return "model=first/checkpoints/last"
+
+
+@pytest.mark.usefixtures("adapter")
+def test_an_adapter_is_trained_on_as_a_whole_model_or_as_itself(train, place, adapter):
+    status, said = train(adapter)
+    assert status == 0, said
+    assert rows(place / "out")[2]["learner/gradient_norm"] > 0
+    whole = place / "out" / "checkpoints" / "last"
+    assert (whole / "model.safetensors").is_file() and not (whole / "adapter_config.json").exists()
+    before, after = load_model(adapter.removeprefix("model="))[0], load_model(whole)[0]
+    moved = [n for n, p in before.named_parameters() if not torch.equal(p, after.get_parameter(n))]
+    assert "model.norm.weight" in moved and len(moved) > 20
+    status, said = train(adapter, "steps=3", "--resume")
+    assert status == 0, said
+    status, said = train(adapter, "lora.rank=2", "lora.alpha=4", out="on")
+    assert status == 0, said
+    assert (place / "on" / "checkpoints" / "last" / "adapter_config.json").is_file()
+    status, said = train(adapter, "lora.rank=4", out="other")
+    assert (status, "is an adapter of {'rank': 2, 'alpha': 4.0}, the recipe's lora has" in said) == (2, True)
+
+
+@pytest.mark.parametrize("lora", [[], ["lora.rank=2", "lora.alpha=4"]])
+def test_an_adapter_that_is_not_finite_makes_no_run(lora, train, place, adapter):
+    file = place / "first" / "checkpoints" / "last" / "adapter_model.safetensors"
+    weights = load_file(file)
+    name = min(weights)
+    save_file(weights | {name: weights[name] * torch.nan}, file)
+    status, said = train(adapter, *lora)
+    assert (status, f"adapter_model.safetensors: {name} holds numbers that are not finite" in said) == (1, True)
+    assert not (place / "out").exists()
+
+
+def test_an_adapter_is_saved_with_its_matrices_in_order(train, place, adapter):
+    """A set has another order in each process: the same training would write other files."""
+    config = json.loads((place / "first" / "checkpoints" / "last" / "adapter_config.json").read_text())
+    assert config["target_modules"] == sorted(config["target_modules"]) and len(config["target_modules"]) > 6

@@ -4,12 +4,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
+from made_models import tiny_qwen2
 from test_learner import random_samples
+from toy_training import toy_recipe
 
 from searchgym.errors import TrainingError
 from searchgym.rollout.sampler import Sampled
 from searchgym.train.algorithms.samples import SampleCall
-from searchgym.train.run.probe import AGAIN, probe
+from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.run.probe import AGAIN, ALLOWED, check_arrival, probe
 
 
 class Writes:
@@ -78,3 +82,65 @@ def test_other_weights_stop_it(off):
 
 def test_a_sampler_that_writes_nothing_is_not_judged():
     assert probed(lambda request, number: [])[0] == {}
+
+
+class Adapted:
+    """A sampler on two engines, whose log-probs follow the sum of its adapter's B matrices on engines that take it."""
+
+    def __init__(self, *deaf):
+        self.deaf, self.updates, self.b = deaf, [], 0.0
+
+    def pins(self):
+        return {"a": "first", "b": "second"}
+
+    def update(self, state, version):
+        self.updates.append((state, version))
+        self.b = float(sum(weight.double().abs().sum() for name, weight in state.items() if ".lora_B." in name))
+
+    def sample(self, requests):
+        logps = [0.0 if request.episode in self.deaf else -self.b for request in requests]
+        return [Sampled(np.array([7, 8]), np.array([-1.0, logp], np.float32), "eos") for logp in logps]
+
+    def forget(self):
+        """Has no cache."""
+
+    close, version, max_context = forget, 0, 100
+
+
+def arrives(sampler):
+    weights = {"x.lora_A.weight": torch.ones(2, 6), "x.lora_B.weight": torch.zeros(5, 2, dtype=torch.bfloat16)}
+    check_arrival(sampler, weights, 3, np.arange(4, dtype=np.int32), key="policy", gain=4.0)
+    return weights
+
+
+def test_a_sampler_that_takes_adapters_keeps_the_given_one():
+    """The other differs in B alone, by about 1 / (gain * sqrt(rank)) in each place."""
+    sampler = Adapted()
+    weights = arrives(sampler)
+    (loud, first), (last, second) = sampler.updates
+    assert last is weights and (first, second) == (3, 3)
+    assert torch.equal(loud["x.lora_A.weight"], weights["x.lora_A.weight"])
+    assert 0.5 < float(loud["x.lora_B.weight"].std()) * 4 * 2**0.5 < 1.5
+
+
+@pytest.mark.parametrize(("deaf", "name"), [("a", "first"), ("b", "second")])
+def test_an_adapter_that_never_arrives_stops_the_run_before_its_first_step(deaf, name):
+    with pytest.raises(
+        TrainingError, match=rf"policy: adapters do not reach the sampler on {name}: it writes the same"
+    ):
+        arrives(Adapted(deaf))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "seen"), [(1e-7, False), (1e-4, True)])
+def test_how_far_an_adapter_moves_at_a_small_rate(rate, seen):
+    """Docs: below the limit of the probe for 60 updates at 1e-7, ten of them of warm-up."""
+    optimizer = {"lr": rate, "micro_batch_tokens": 256, "warmup_steps": 10}
+    recipe = toy_recipe(lora={"rank": 8, "alpha": 32.0}, optimizer=optimizer)
+    learner, probed = LocalLearner(recipe, tiny_qwen2(vocabulary=50, sharp=0.2)), random_samples(4, seed=99)
+    before = np.concatenate(learner.logp(probed))
+    for step in range(60):
+        learner.learn(random_samples(5, seed=step), step)
+    difference = np.abs(np.concatenate(learner.logp(probed)) - before).mean()
+    assert learner.version == 60 and difference > 0
+    assert (difference > ALLOWED["float32"]) == seen

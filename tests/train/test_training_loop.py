@@ -3,10 +3,13 @@ import json
 import os
 import signal
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from made_models import tiny_tokenizer
+from support import small_files
 from toy_training import QUESTIONS, BanditRollout, exact, toy_model, toy_recipe, toy_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -18,7 +21,7 @@ from searchgym.selfplay.source import batch_of
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.interrupts import interrupt_held_back
 from searchgym.train.recipe.load import read_recipe
-from searchgym.train.run.checkpoint import list_checkpoints
+from searchgym.train.run.checkpoint import list_checkpoints, save_checkpoint
 from searchgym.train.run.folder import read_advantages
 
 
@@ -548,6 +551,14 @@ def test_a_damaged_checkpoint_is_named(tmp_path, file):
     (tmp_path / "run/checkpoints/step-000008" / file).write_bytes(b"damaged")
     with pytest.raises(DataError, match=r"step-000008: not a checkpoint of this model"):
         toy_trainer(tmp_path / "run", resume=True).run()
+
+
+def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_checkpoint(tmp_path):
+    """Its library raises a plain exception."""
+    learner = SimpleNamespace(save=lambda folder: None)
+    with small_files(3000), pytest.raises(TrainingError, match=r"step-000001: the checkpoint cannot be written .*MiB"):
+        save_checkpoint(tmp_path / "step-000001", learner, tiny_tokenizer(), {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, monkeypatch):

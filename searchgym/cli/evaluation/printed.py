@@ -173,6 +173,11 @@ def _advice(scores: Mapping[str, Any]) -> Iterator[str]:
                 "model was trained on (--protocol tool_calls), or other prompts: copy the agent's folder, edit them, "
                 "and give its card.yaml as --agent. A training teaches the form too (docs/training.md)."
             )
+    elif scores["full_contexts"] > LOW * scores["n"]:
+        yield (
+            f"{scores['full_contexts']} episodes ended because the model's context was full: use a model with a longer "
+            "one, shorter prompts, or fewer and shorter observations (--top-k, --max-turns)."
+        )
     elif scores["answered"] < LOW:
         ends = ", ".join(f"{name} {count}" for name, count in scores["endings"].items())
         yield f"Most episodes ended without an answer ({ends}): more --max-turns, or a prompt that asks to answer."

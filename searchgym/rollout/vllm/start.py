@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, EngineLostError, ModelError, UnknownNameError, UsageError
-from searchgym.rollout.folders import ADAPTER, adapter_base, is_adapter, model_folder
+from searchgym.rollout.folders import adapter_base, is_adapter, model_folder, saved_config
+from searchgym.rollout.foreign.adapters import read_adapter
 from searchgym.rollout.loading import (
     check_vocabulary,
     generation_settings,
     load_model,
     load_tokenizer,
+    meta_model,
     model_config,
-    read_adapter,
 )
 from searchgym.rollout.sampler import SamplerName, VllmOptions
 from searchgym.rollout.transformers.sampler import ends_of
@@ -120,13 +120,13 @@ def load_vllm(
     folder = model_folder(path)
     if is_adapter(folder) and merges_adapters(options):
         return _load_merged(folder, dtype, requests, options)
-    config = read_json(folder / ADAPTER) if is_adapter(folder) else None
+    config = saved_config(folder) if is_adapter(folder) else None
     base = folder if config is None else model_folder(adapter_base(folder))
     tokenizer = load_tokenizer(folder if (folder / "tokenizer_config.json").is_file() else base)
     check_vocabulary(folder, tokenizer, vocabulary_of(base))
     ends = ends_of(generation_settings(base), tokenizer)
-    rank = 1 if config is None else int(config["r"])
-    weights = None if config is None else read_adapter(folder, base)
+    weights = None if config is None else read_adapter(folder, meta_model(model_config(base), base), str(base))[0]
+    rank = 1 if config is None else config["r"]
     engine = start_engine(
         base, dtype=dtype, requests=requests, options=options, adapters=int(config is not None), rank=rank
     )
@@ -159,7 +159,6 @@ def _load_merged(
 ) -> tuple[VllmSampler, PreTrainedTokenizerBase]:
     """Loads an adapter, merged into its base in float32, as a vLLM sampler; see `load_vllm`."""
     base = model_folder(adapter_base(folder))
-    read_adapter(folder, base)  # which says in few words what does not fit
     model, tokenizer = load_model(folder)
     check_vocabulary(folder, tokenizer, vocabulary_of(base))
     ends = ends_of(generation_settings(base), tokenizer)

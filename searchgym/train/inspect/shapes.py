@@ -12,7 +12,8 @@ import torch
 from searchgym.cards import is_path
 from searchgym.errors import DataError, UsageError
 from searchgym.rollout.folders import ADAPTER, HUB_NAME, adapter_base, is_adapter, model_folder
-from searchgym.rollout.loading import model_config
+from searchgym.rollout.foreign.configs import check_model_config
+from searchgym.rollout.loading import meta_model, model_config
 from searchgym.train.recipe.options import LoraOptions
 
 _FIELDS: Final = (
@@ -95,10 +96,7 @@ def adapter_parameters(name: str, options: LoraOptions) -> int:
 @functools.cache
 def _model(name: str) -> Any:
     """Returns a model without memory for its weights."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(_config(name))  # type: ignore[no-untyped-call]
+    return meta_model(_config(name), name)
 
 
 def _config(name: str) -> Any:
@@ -107,6 +105,7 @@ def _config(name: str) -> Any:
 
     path, hub = Path(name), HUB_NAME.fullmatch(name)
     if is_path(name) and path.is_file():
+        check_model_config(path)
         try:
             return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds on damaged files

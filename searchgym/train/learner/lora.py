@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from searchgym.corpora.files import read_json
-from searchgym.errors import DataMissingError, UsageError
-from searchgym.rollout.folders import ADAPTER, ADAPTER_SCALES, ADAPTER_WEIGHTS
+from searchgym.errors import UsageError
+from searchgym.rollout.folders import ADAPTER_SCALES, saved_config
+from searchgym.rollout.foreign.adapters import PREFIX, check_fit, read_weights
 from searchgym.train.recipe.options import LoraOptions
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def add_adapter(model: PreTrainedModel, options: LoraOptions, seed: int, frozen_
             model.add_adapter(config, NAME)
         except ValueError as error:
             raise UsageError(f"lora.targets {options.targets} on {type(model).__name__}: {error}") from error
+    made: Any = model.peft_config[NAME]
+    made.target_modules = sorted(made.target_modules)  # peft saves its set in an order that changes between processes
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             if ".lora_" not in name:
@@ -128,12 +130,22 @@ def adapter_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Loads a saved adapter into a model that has one, in float32; peft would round it to the base model's type."""
-    from safetensors.torch import load_file
+    """Loads a saved adapter into a model that has one, in float32; peft would round it to the base model's type.
 
-    saved = load_file(folder / ADAPTER_WEIGHTS)
-    adapter = {name: saved[key] for name, key in _names(model.state_dict()).items()}
-    model.load_state_dict(adapter, strict=False)  # not strict: the frozen base stays as it is
+    Raises:
+        DataMissingError: The folder has no adapter weights.
+        DataError: A weight is missing, fits nothing, or is not finite.
+    """
+    _set_adapter(model, read_weights(folder), folder)
+
+
+def _set_adapter(model: PreTrainedModel, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Gives a model's adapter the weights of a file in a folder, which must fit."""
+    state = model.state_dict()
+    names = _names(state)
+    shapes = {key: tuple(state[name].shape) for name, key in names.items()}
+    check_fit(weights, shapes, folder, type(model).__name__)
+    model.load_state_dict({name: weights[key] for name, key in names.items()}, strict=False)  # the base stays as it is
 
 
 def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions) -> None:
@@ -147,10 +159,9 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
     Raises:
         UsageError: The earlier adapter has another rank or scale, or one for each matrix, or is for other matrices.
         DataMissingError: It has no weights.
+        DataError: A weight has another shape or is not finite, or its configuration cannot be used.
     """
-    from safetensors import safe_open
-
-    said = read_json(folder / ADAPTER)
+    said = saved_config(folder)
     if other := [name for name in ADAPTER_SCALES if said.get(name)]:
         raise UsageError(
             f"{folder} is an adapter with {other[0]}, which the trainer's have not: `searchgym export` it first"
@@ -158,22 +169,18 @@ def continue_adapter(model: PreTrainedModel, folder: Path, options: LoraOptions)
     form = {"rank": said.get("r"), "alpha": said.get("lora_alpha")}
     if form != (wanted := {"rank": options.rank, "alpha": options.alpha}):
         raise UsageError(f"{folder} is an adapter of {form}, the recipe's lora has {wanted}: they must be the same")
-    if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise DataMissingError("an adapter without its weights", folder / ADAPTER_WEIGHTS)
-    with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
-        held = set(file.keys())
+    weights = read_weights(folder)
     own = set(_names(model.state_dict()).values())
-    if held != own:
-        odd = min(held ^ own)
-        where = "the earlier one alone" if odd in held else "the new one alone"
-        raise UsageError(f"{folder}: {odd} is in {where}: use its lora.targets and learner.frozen_layers")
-    load_adapter(model, folder)
+    if odd := weights.keys() ^ own:
+        where = "the earlier one alone" if min(odd) in weights else "the new one alone"
+        raise UsageError(f"{folder}: {min(odd)} is in {where}: use its lora.targets and learner.frozen_layers")
+    _set_adapter(model, weights, folder)
 
 
 def _names(state: Mapping[str, Tensor]) -> dict[str, str]:
     """Maps the name of each adapter weight in the model to its name in peft's file format."""
     adapter = [name for name in state if ".lora_" in name]
-    return {name: f"base_model.model.{name.replace(f'.{NAME}.', '.')}" for name in adapter}
+    return {name: f"{PREFIX}{name.replace(f'.{NAME}.', '.')}" for name in adapter}
 
 
 def adapter_config(options: LoraOptions) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
-from searchgym.train.run.probe import ALLOWED, probe
+from searchgym.train.run.probe import ALLOWED, check_arrival, probe
 from searchgym.train.run.rollout import EngineRollout, SamplerHooks
 from searchgym.train.run.samplers import (
     Loaded,
@@ -82,6 +82,8 @@ class Assembly:
     """Closes the model that was loaded for a judge."""
     source: QuestionSource | None = None
     """Makes the questions; None where they are the environment's."""
+    arrived: set[str] = field(default_factory=set)
+    """Keys whose sampler is known to use the adapters that it is given."""
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -100,7 +102,14 @@ class Assembly:
             # the sampler on transformers has no adapters: it gets the whole model with the adapter merged in
             by_vllm = not isinstance(self.samplers.by_key[key], TransformersSampler)
             alone = by_vllm and separate_adapters(self.recipe)
-            sampler.update(self.learner.weights_of(key, alone), self.learner.version_of(key))
+            weights, number = self.learner.weights_of(key, alone), self.learner.version_of(key)
+            if alone and self.recipe.rollout.probe and key not in self.arrived:
+                form, gain = self.models[key].format, self.recipe.lora.alpha / self.recipe.lora.rank
+                assert isinstance(form, TokenFormat)
+                check_arrival(sampler, weights, number, form.prompt_ids("Which page tells it?"), key=key, gain=gain)
+                self.arrived.add(key)
+            else:
+                sampler.update(weights, number)
 
     def probe(self, samples: Sequence[Sample]) -> Row:
         """Checks that every sampler has the learner's weights; see `probe`.

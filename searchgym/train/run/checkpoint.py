@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from searchgym.cards import build
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, SearchGymError, TrainingError
@@ -84,7 +82,9 @@ def save_checkpoint(
             _sync(file)
         part.rename(path)
         _sync(path.parent)
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch.save turns a full disk into a RuntimeError
+    except SearchGymError:
+        raise
+    except Exception as error:  # on a full disk torch, safetensors and tokenizers raise kinds of their own
         free = shutil.disk_usage(path.parent).free / 2**20
         raise TrainingError(
             f"{path}: the checkpoint cannot be written ({error}; {free:.0f} MiB free); the ones before it are whole"

@@ -20,7 +20,13 @@ from searchgym.train.credit.credit import Credit
 from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import Row
-from searchgym.train.run.metrics import advantage_metrics, generated_tokens, role_metrics, rollout_metrics
+from searchgym.train.run.metrics import (
+    advantage_metrics,
+    check_contexts,
+    generated_tokens,
+    role_metrics,
+    rollout_metrics,
+)
 
 
 class Rollout(Protocol):
@@ -121,6 +127,9 @@ class Drawer:
         """Returns the data of a 0-based step, still without advantages; see `prepared`.
 
         Episodes whose retriever failed are left out of training, which makes their group smaller.
+
+        Raises:
+            TrainingError: See `check_contexts`.
         """
         started = time.perf_counter()
         data = self._demonstrated(step) if self.recipe.method == "supervised" else self._sampled(step)
@@ -135,6 +144,7 @@ class Drawer:
         """Returns the episodes of a step, their samples and their metrics."""
         recipe = self.recipe
         drawn = self._attempt(self.source.draw(step, recipe.rollout.questions), step)
+        check_contexts(drawn.episodes, step + 1)
         resampled = self._resample(drawn, step) if recipe.method == "policy" and recipe.rollout.resample else {}
         samples = [sample for of_episode in drawn.samples for sample in of_episode]
         tokens = generated_tokens(drawn.episodes)

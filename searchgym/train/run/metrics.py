@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 
 import numpy as np
 
-from searchgym.errors import ScoringError
+from searchgym.errors import ScoringError, TrainingError
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample, is_overlong
 
@@ -48,6 +49,31 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "max_generated_tokens": float(max(lengths)),
         "longest_prompt": float(max((call.start for call in calls), default=0)),
     }
+
+
+def check_contexts(episodes: Sequence[Episode], step: int) -> None:
+    """Reports a first step in which contexts were too small, and ends a run in which no episode of a step fits.
+
+    Args:
+        episodes: All episodes of the step.
+        step: 1-based.
+
+    Raises:
+        TrainingError: Every episode ended because a context was full.
+    """
+    full = [episode for episode in episodes if episode.stop_reason == "context"]
+    if not full or (step > 1 and len(full) < len(episodes)):
+        return
+    most = max((call.start for episode in full for call in episode.calls), default=0)
+    reached = f"the longest prompt that still fitted has {most} tokens" if most else "no prompt fitted"
+    said = (
+        f"{len(full)} of {len(episodes)} episodes of step {step} ended because a context was full ({full[0].error}; "
+        f"{reached}): use a model with a longer context, shorter prompts, or smaller top_k, max_observation_words or "
+        "max_turns"
+    )
+    if len(full) == len(episodes):
+        raise TrainingError(said)
+    sys.stderr.write(f"{said}\n")
 
 
 def role_metrics(episodes: Sequence[Episode], rewards: Sequence[Sequence[float]]) -> dict[str, float]:

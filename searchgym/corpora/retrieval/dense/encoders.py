@@ -23,6 +23,7 @@ from searchgym.corpora.hub import hub_answers, named_folder
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Passage
+from searchgym.threads import choose_threads
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -169,6 +170,7 @@ def _load(card: EncoderCard) -> SentenceTransformer:
         raise UsageError(
             f"encoder card {card.name!r}: max_tokens is {card.max_tokens}, {card.model} has {positions} positions"
         )
+    choose_threads(sum(parameter.numel() for parameter in model.parameters()))
     return model.eval()
 
 

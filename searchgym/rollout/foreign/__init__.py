@@ -1,0 +1,1 @@
+"""Files of models that others made: what is checked before a library reads them."""

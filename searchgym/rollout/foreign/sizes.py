@@ -1,0 +1,98 @@
+"""A bound on what a model's configuration may have built: no more than the files of its weights account for."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from transformers import PretrainedConfig
+
+from searchgym.errors import DataError
+
+MOST_TENSORS: Final = 100_000
+"""Parameters and buffers of a model without a file of weights that names them; published models have fewer."""
+TENSORS: Final = 4
+"""Parameters and buffers in memory for each tensor of the files: some are stored in one, or once for two places."""
+SPARE_TENSORS: Final = 1000
+"""Parameters and buffers beyond those."""
+NUMBERS: Final = 8
+"""Numbers in memory for each byte of the files: quantised weights have a few bits each."""
+SPARE_NUMBERS: Final = 2**26
+"""Numbers beyond those, for masks and tables of positions, which are computed."""
+
+
+@contextmanager
+def bounded(folder: Path | None = None) -> Iterator[None]:
+    """Ends the construction of a model in this thread, inside the block, that grows beyond a bound.
+
+    Args:
+        folder: Holds the weights that the bound is taken from. Default: nothing is loaded, so only parts are counted.
+
+    Raises:
+        _TooLargeError: Inside the block, which reports it as any other exception of transformers.
+    """
+    tensors, numbers = (MOST_TENSORS, math.inf) if folder is None else _bounds(folder)
+    owner, counts = threading.get_ident(), [0, 0]
+
+    def count(module: Any, name: str, value: Any) -> None:
+        if value is None or threading.get_ident() != owner:
+            return
+        counts[0] += 1
+        counts[1] += value.numel()
+        if counts[0] > tensors or counts[1] > numbers:
+            raise _TooLargeError(
+                f"its configuration asks for at least {counts[0]:,} tensors with {counts[1]:,} numbers, far more than "
+                "its weights are: they do not belong together"
+            )
+
+    hooks = [register(count) for register in _REGISTER]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+_REGISTER: Final = (register_module_parameter_registration_hook, register_module_buffer_registration_hook)
+
+
+class _TooLargeError(Exception):
+    """Raised inside the construction of a model that is too large."""
+
+
+def check_layers(folder: Path, config: PretrainedConfig) -> None:
+    """Raises a DataError if a configuration has more layers than the folder's safetensors files have tensors."""
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
+    tensors = _tensors(folder)
+    if tensors and layers > tensors:
+        raise DataError(
+            f"num_hidden_layers is {layers:,}, its weights are {tensors:,} tensors: they do not belong together", folder
+        )
+
+
+def _bounds(folder: Path) -> tuple[int, float]:
+    """Returns how many parameters and buffers, and numbers in them, the weights of a folder account for."""
+    tensors = _tensors(folder)
+    size = sum(
+        file.stat().st_size for pattern in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(pattern)
+    )
+    return TENSORS * tensors + SPARE_TENSORS if tensors else MOST_TENSORS, NUMBERS * size + SPARE_NUMBERS
+
+
+def _tensors(folder: Path) -> int:
+    """Returns the number of tensors in a folder's safetensors files, a damaged one not counted."""
+    from safetensors import SafetensorError, safe_open
+
+    tensors = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with suppress(SafetensorError, OSError), safe_open(file, "pt") as opened:
+            tensors += len(opened.keys())
+    return tensors
