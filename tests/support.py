@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -123,3 +124,23 @@ def json_of(result):
     status, out, err = result
     assert status == 0, err
     return json.loads(out)
+
+
+def growth(work: Callable[[int], object], n: int) -> float:
+    """Returns by what factor the CPU time of some work grows when its size does by four: 4 if linear, 16 if quadratic.
+
+    The least times of several runs count, which other programs on the machine can lengthen and never shorten.
+    """
+
+    def seconds(size: int) -> float:
+        begun = time.process_time()
+        work(size)
+        return time.process_time() - begun
+
+    small, large = [], []
+    for _ in range(4):
+        small.append(seconds(n))
+        large.append(seconds(4 * n))
+        if min(large) < 6 * min(small):
+            break
+    return min(large) / max(min(small), 1e-4)

@@ -294,7 +294,16 @@ def test_a_prompt_that_is_a_device_is_not_read_without_end(tmp_path):
     from searchgym.errors import CardError
 
     (tmp_path / "prompt.md").symlink_to("/dev/zero")
-    with pytest.raises(CardError, match=r"prompt\.md cannot be read: more than 262,144 bytes"):
+    with pytest.raises(CardError, match=r"prompt\.md cannot be read: .*is no regular file"):
+        load_role("searcher", RoleCard(prompt="prompt.md", fields=[]), tmp_path)
+
+
+def test_a_prompt_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path):
+    from searchgym.agents.roles import load_role
+    from searchgym.cards import RoleCard
+
+    os.mkfifo(tmp_path / "prompt.md")
+    with pytest.raises(CardError, match=r"prompt\.md cannot be read: .*is no regular file"):
         load_role("searcher", RoleCard(prompt="prompt.md", fields=[]), tmp_path)
 
 
