@@ -15,7 +15,8 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         OSError: The file cannot be opened, or is a folder, a pipe or a device.
     """
     if Path(path).exists() and not Path(path).is_file():
-        raise OSError(errno.EINVAL, "is no regular file", str(path))
+        reason = "is no regular file and cannot be read: it is a folder, a pipe or a device"
+        raise OSError(errno.EINVAL, reason, str(path))
     return Path(path).open("rb")
 
 

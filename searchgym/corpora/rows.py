@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, iter_jsonl, read_json, sniff
+from searchgym.corpora.files import MAX_DOCUMENT, SNIFF_LINES, BadLines, FilePath, iter_jsonl, read_json, sniff
 from searchgym.corpora.ids import FirstPlaces
 from searchgym.errors import DataError, UsageError
 
@@ -71,7 +71,7 @@ def open_rows(path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]]
         return Rows(str(path), "row", _parquet_rows(path))
     if kind == "jsonl":
         return Rows(str(path), "line", iter_jsonl(path, bad))
-    document = read_json(path)
+    document = read_json(path, MAX_DOCUMENT)
     if isinstance(document, dict) and objects is not None:
         document = objects(document)
     if not isinstance(document, list):

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from searchgym.corpora.files import write_atomic
+from searchgym.corpora.files import text_lines, write_atomic
 from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.errors import DataError, DataMissingError, ScoringError
+from searchgym.errors import DataError, ScoringError
 from searchgym.eval.evidence import gold_passages
 from searchgym.records import Passage, Question
 from searchgym.scoring.ranking import ndcg
@@ -91,13 +91,7 @@ def write_run(path: Path, run: Mapping[str, Sequence[tuple[str, float]]], tag: s
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number, whitespace-separated fields)."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise DataMissingError("no such file", path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read as UTF-8 text: {error}", path) from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in text_lines(path):
         if line.strip():
             yield number, line.split()
 
