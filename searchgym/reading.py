@@ -32,3 +32,18 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
     if len(content) > limit:
         raise ValueError(f"more than {limit:,} bytes")
     return content
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Returns whether a path is a link that leads out of a folder, or nowhere.
+
+    The files of a snapshot in the cache of the Hugging Face hub are links into the same model's ``blobs``, and stay.
+    """
+    if not path.is_symlink():
+        return False
+    if folder.parent.name == "snapshots" and (folder.parents[1] / "blobs").is_dir():
+        folder = folder.parents[1]
+    try:
+        return not path.resolve(strict=True).is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # it leads nowhere, or to itself
+        return True

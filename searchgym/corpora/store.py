@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from searchgym.corpora.files import MAX_LINE, FilePath
 from searchgym.corpora.ids import FirstPlaces, hash_id, places_of, sorted_hashes
+from searchgym.corpora.passages import links_of
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
@@ -162,7 +163,7 @@ class PassageStore:
         line = self._lines[start:end]
         try:
             row = json.loads(line.decode())
-            return Passage(row["id"], row["title"], row["text"])
+            return Passage(row["id"], row["title"], row["text"], links_of(row) if "links" in row else ())
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"not a passage: {error!r}", self._folder / PASSAGES, position + 1) from None
 

@@ -29,7 +29,7 @@ from searchgym.questions.in_place import SENTENCE, draw_sentences
 from searchgym.questions.source import SPLITS, HeldOut, Source, split_pages
 from searchgym.records import Passage, Question, SupportingFact, Triple
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the rules; another one gives other questions."""
 MIX: Final[Mapping[tuple[str, int], float]] = {
     ("chain", 4): 0.05,

@@ -132,6 +132,24 @@ def test_a_title_of_two_pages_is_refused():
     assert (found.links, found.refused) == ((), {"several pages with this title": 1})
 
 
+@pytest.mark.parametrize(
+    "read",
+    [tidy, base_title, sentences, unlinked, words, lambda text: find_links(corpus(("A", text), (text[:5000], "x")))],
+    ids=["tidy", "base_title", "sentences", "unlinked", "words", "find_links"],
+)
+@pytest.mark.parametrize("part", [" ", "\n", "A. ", "[", "(", "[a](", "[](", "[a](x#", "[](x.md", ") ", "a- "])
+def test_a_text_of_one_thing_is_read_in_linear_time(read, part):
+    assert growth(lambda n: read("a" + part * (n // len(part)) + "b"), 6_000) < 8
+
+
+def test_links_beside_a_rendered_text():
+    text = "See the guide and the guide."
+    links = ((4, 13, "y.md"), (18, 27, "y.md"), (0, 3, "gone.md"), (4, 13, "a/x.md"))
+    pages = [Passage("a/x.md", "X", text, links), Passage("y.md", "Y", "text")]
+    (link,) = find_links(pages).links
+    assert (link.source, link.target, text[link.start : link.end], link.start) == (0, 1, "the guide", 4)
+
+
 def test_links_of_markdown():
     pages = [Passage("a/x.md", "X", "See [the guide](../y.md#part) and [no](z.md)."), Passage("y.md", "Y", "text")]
     (link,) = find_links(pages).links
