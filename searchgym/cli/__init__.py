@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -84,9 +85,10 @@ def program() -> NoReturn:
 
 def main() -> None:
     """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
-    show_warnings()
     try:
-        app(prog_name="searchgym")
+        with warnings.catch_warnings():
+            show_warnings()
+            app(prog_name="searchgym")
     except SearchGymError as error:
         say(f"error: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -89,7 +89,7 @@ def show(value: Any) -> str:
 def _print_json(content: Mapping[str, Any]) -> None:
     """Prints a JSON object on standard output; half a pair of characters, as some names of files have, is escaped."""
     text = json.dumps(content, ensure_ascii=False)
-    print(text.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace") if _HALF.search(text) else text)  # noqa: T201
+    print(json.dumps(content) if _HALF.search(text) else text)  # noqa: T201
 
 
 def emit(content: Mapping[str, Any], as_json: bool, title: str = "") -> None:
