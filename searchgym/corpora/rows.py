@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from searchgym.corpora.files import MAX_DOCUMENT, SNIFF_LINES, BadLines, FilePath, iter_jsonl, read_json, sniff
 from searchgym.corpora.ids import FirstPlaces
+from searchgym.corpora.readers.parquet import parquet_rows
 from searchgym.errors import DataError, UsageError
 
 Row = Mapping[str, Any]
@@ -139,18 +140,16 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
 
 def _parquet_rows(path: FilePath) -> Iterator[tuple[int, Row]]:
     """Yields the rows of a parquet file with their 1-based numbers, read in small batches to save memory."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UsageError(f"{path} is a parquet file: reading it needs `pip install 'searchgym[train]'`") from None
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+        import pyarrow
+
+        for number, row in enumerate(parquet_rows(str(path)), start=1):
+            yield number, row
+    except ImportError:
+        raise UsageError(f"{path} is a parquet file: reading it needs `pip install 'searchgym[train]'`") from None
+    except DataError as error:
+        raise DataError(f"after row {number}: {error.reason}: get or make the file again", path) from None
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
             f"damaged parquet data after row {number} ({error}): get or make the file again", path
