@@ -85,6 +85,7 @@ PARTS = (
     Part("TensorBoard", "log.tensorboard of a recipe, on unless it says false", ("torch", "tensorboard")),
     Part("Weights & Biases", "log.wandb of a recipe", ("wandb",)),
     Part("hub", "questions and corpora named hf:OWNER/NAME", ("datasets",)),
+    Part("documents", "PDF and DOCX among documents", ("pypdf", "python-docx")),
     Part("parquet", "questions and corpora in parquet files", ("pyarrow",)),
     Part(
         "dense retrieval",
