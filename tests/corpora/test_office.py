@@ -42,8 +42,8 @@ def shown(text: str) -> bytes:
     return f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode()
 
 
-def docx(body: str, title: str = "", **more: bytes) -> bytes:
-    """Returns a DOCX document with a body, and further files."""
+def docx(body: str, title: str = "", claimed: int | None = None, **more: bytes) -> bytes:
+    """Returns a DOCX document with a body, and further files, of which the last claims a size."""
     types = "http://schemas.openxmlformats.org/package/2006/content-types"
     of = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
     core = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
@@ -68,6 +68,8 @@ def docx(body: str, title: str = "", **more: bytes) -> bytes:
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (files | more).items():
             archive.writestr(name, content)
+        if claimed is not None:
+            archive.infolist()[-1].file_size = claimed
     return made.getvalue()
 
 
@@ -84,21 +86,18 @@ def table(*rows: str) -> str:
 
 
 def test_pdf_and_docx_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.pdf").write_bytes(pdf(shown("The valve is B-17."), title="Pump 17", pages=2))
-    (tmp_path / "b.PDF").write_bytes(pdf(zlib.compress(shown("Packed.")), "/Filter /FlateDecode"))
+    stream = zlib.compress(shown("The valve is B-17."))
+    (tmp_path / "a.PDF").write_bytes(pdf(stream, "/Filter /FlateDecode", title="Pump 17", pages=2))
     body = (
         paragraph("One.")
         + table(cell("Pump") + cell("B-17", 3), cell("") + cell("x"))
         + paragraph("")
         + paragraph("Two.")
     )
-    (tmp_path / "c.docx").write_bytes(docx(body, title="Manual"))
-    (tmp_path / "d.docx").write_bytes(docx(paragraph("Plain.")))
+    (tmp_path / "c.docx").write_bytes(docx(body))
     assert [(p.id, p.title, p.text) for p in convert_documents(tmp_path)] == [
-        ("a.pdf", "Pump 17", "The valve is B-17.\n\nThe valve is B-17."),
-        ("b.PDF", "b", "Packed."),
-        ("c.docx", "Manual", "One.\n\nPump; B-17\n\nx\n\nTwo."),
-        ("d.docx", "d", "Plain."),
+        ("a.PDF", "Pump 17", "The valve is B-17.\n\nThe valve is B-17."),
+        ("c.docx", "c", "One.\n\nPump; B-17\n\nx\n\nTwo."),
     ]
 
 
@@ -124,9 +123,10 @@ LAUGHS = '<!DOCTYPE d [<!ENTITY a "ha">' + "".join(
 WORDS = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 HOSTILE = {
     "zip bomb": (
-        lambda: docx(paragraph("x"), **{"x.bin": bytes(300 << 20)}),
+        lambda: docx(paragraph("x"), **{"x.bin": b""}, claimed=300 << 20),
         r"unpacks to 5 files of 314,\d+,\d+ bytes",
     ),
+    "real zip bomb": (lambda: docx(paragraph("x"), **{"x.bin": bytes(300 << 20)}), r"unpacks to 5 files of 314,"),
     "many files": (lambda: docx(paragraph("x"), **{f"f{n}": b"" for n in range(10_001)}), "unpacks to 10,005 files"),
     "entities": (
         lambda: docx(f"{LAUGHS}]><w:document {WORDS}><w:body>{paragraph('&i;')}</w:body></w:document>"),
@@ -139,7 +139,7 @@ HOSTILE = {
     "stream": (lambda: pdf(zlib.compress(b"q " * (60 << 20)), "/Filter /FlateDecode"), "LimitReachedError"),
     "slow": (
         lambda: pdf(zlib.compress(b"BT /F1 9 Tf " + b"(a) Tj " * (8 << 20)), "/Filter /FlateDecode"),
-        "took more than 2 seconds to read",
+        "took more than 1 seconds to read",
     ),
     "nested": (lambda: pdf(shown("x"), title=f") /X {'[' * 50_000} ("), "RecursionError|cannot be read"),
     "cut": (lambda: pdf(shown("x"))[:200], "PdfStreamError"),
@@ -147,12 +147,15 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+QUICK = ("zip bomb", "entities", "slow", "nested")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in HOSTILE])
 def test_a_hostile_document_is_one_error_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     make, message = HOSTILE[name]
-    monkeypatch.setattr(office, "SECONDS", 2 if name == "slow" else 60)
+    monkeypatch.setattr(office, "SECONDS", 1 if name == "slow" else 60)
     monkeypatch.setattr(office, "MEMORY", 300 << 20)
     content = make()
     path = tmp_path / ("a.pdf" if content.startswith(b"%PDF") else "a.docx")

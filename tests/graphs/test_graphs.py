@@ -139,7 +139,7 @@ def test_a_title_of_two_pages_is_refused():
 )
 @pytest.mark.parametrize("part", [" ", "\n", "A. ", "[", "(", "[a](", "[](", "[a](x#", "[](x.md", ") ", "a- "])
 def test_a_text_of_one_thing_is_read_in_linear_time(read, part):
-    assert growth(lambda n: read("a" + part * (n // len(part)) + "b"), 6_000) < 8
+    assert growth(lambda n: read("a" + part * (n // len(part)) + "b")) < 8
 
 
 def test_links_beside_a_rendered_text():
@@ -210,9 +210,9 @@ def test_a_pattern_that_would_take_all_memory(pattern, tmp_path):
 
 LONG = "x" * 45_000
 BOMBS = {
-    "piece": ({"A": LONG, "B": "{A}" * 10_000}, "", r"pieces\.B: the pattern .* stands for 450,030,000 characters"),
+    "piece": ({"A": LONG, "B": "{A}" * 3_000}, "", r"pieces\.B: the pattern .* stands for 135,009,000 characters"),
     "two": ({"A": LONG, "B": "{A}|{A}"}, "", r"pieces\.B: the pattern .* stands for 90,007 characters"),
-    "pattern": ({"A": LONG}, "{A}" * 10_000, r"numbered: the pattern .* stands for 450,030,000 characters"),
+    "pattern": ({"A": LONG}, "{A}" * 3_000, r"numbered: the pattern .* stands for 135,009,000 characters"),
     "doubled": (
         {"P0": "x"} | {f"P{n}": f"{{P{n - 1}}}{{P{n - 1}}}" for n in range(1, 40)},
         "",
@@ -260,7 +260,7 @@ def test_all_patterns_of_a_pack_have_a_limit_together(monkeypatch):
 
 def test_a_pattern_is_counted_in_linear_time():
     for part in ("{A}", "[", "(", "{9", "a", "[]", "\\\\"):
-        assert growth(lambda n, part=part: _expanded(part * n), 20_000) < 8
+        assert growth(lambda n, part=part: _expanded(part * n)) < 8
 
 
 @pytest.mark.parametrize(
