@@ -140,14 +140,14 @@ def parse_rows(rows: Rows, parse: Parser[Record], bad: BadLines) -> Iterator[Rec
 
 def _parquet_rows(path: FilePath) -> Iterator[tuple[int, Row]]:
     """Yields the rows of a parquet file with their 1-based numbers, read in small batches to save memory."""
-    number = 0
     try:
         import pyarrow
-
-        for number, row in enumerate(parquet_rows(str(path)), start=1):
-            yield number, row
     except ImportError:
         raise UsageError(f"{path} is a parquet file: reading it needs `pip install 'searchgym[train]'`") from None
+    number = 0
+    try:
+        for number, row in enumerate(parquet_rows(str(path)), start=1):
+            yield number, row
     except DataError as error:
         raise DataError(f"after row {number}: {error.reason}: get or make the file again", path) from None
     except (pyarrow.ArrowException, OSError) as error:

@@ -26,6 +26,8 @@ JAVA = "java"
 """Name under which the Java virtual machine is listed among the packages."""
 
 MODULES = {
+    "markdown-it-py": "markdown_it",
+    "python-docx": "docx",
     "pyyaml": "yaml",
     "Jinja2": "jinja2",
     "PyStemmer": "Stemmer",

@@ -45,7 +45,9 @@ def limit(seconds: int, memory: int) -> None:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds + 1,) * 2)  # who started this process stops it before, if it lives
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (seconds + 1, seconds + 1)
+    )  # who started this process stops it before, if it lives
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 

@@ -65,13 +65,13 @@ def _one_by_one(batch: Any) -> Iterator[dict[str, Any]]:
 
 def _size(array: Any) -> int:
     """Returns the bytes of an array's values, those of shared texts counted for each row."""
-    import pyarrow
     import pyarrow.compute
 
     kind = array.type
     if pyarrow.types.is_dictionary(kind):
-        lengths = pyarrow.compute.binary_length(array.dictionary)
-        return int(pyarrow.compute.sum(lengths.take(array.indices)).as_py() or 0)
+        compute: Any = pyarrow.compute
+        lengths = compute.binary_length(array.dictionary)
+        return int(compute.sum(lengths.take(array.indices)).as_py() or 0)
     if pyarrow.types.is_struct(kind):
         return sum(map(_size, array.flatten()))
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
