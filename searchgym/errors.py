@@ -104,6 +104,10 @@ class SubmissionError(DataError):
         super().__init__(f"{field}: {reason}", path, line)
 
 
+class DataWarning(UserWarning):
+    """Said once of data that are left out or guessed, with where they are; the command line prints it as a note."""
+
+
 class IndexMismatchError(SearchGymError):
     """Raised when an index folder lacks a file, is damaged, or was built from another corpus."""
 

@@ -44,6 +44,9 @@ class Passage:
     """Page title as the source gives it; may be empty."""
     text: str
     """Body of the passage, without the title."""
+    links: tuple[tuple[int, int, str], ...] = field(default=(), compare=False, repr=False)
+    """Links to other passages, for graphs: start and end of the linked words in the text, and the other's id. They are
+    no part of what a passage is, and no model sees them."""
 
 
 SIMULATED: Final = "simulated:"

@@ -13,17 +13,22 @@ from typing import Any, Final, cast
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 from searchgym.errors import CardError
+from searchgym.reading import read_bytes
 
 MAX_CHARS: Final = 1 << 18
 """Maximum length of a YAML text, in characters; a file may have as many bytes."""
 MAX_DEPTH: Final = 50
 """Maximum depth of nested lists and mappings."""
+MAX_DIGITS: Final = 1000
+"""Maximum length of a number, in characters."""
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses anchors, aliases, deep nesting and keys that stand twice."""
+    """YAML loader that refuses anchors, aliases, deep nesting, endless numbers and keys that stand twice."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -42,6 +47,20 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        """Returns the tag of a node; ``12:30:45`` is text, as in YAML 1.2, and no number of base 60."""
+        tag = str(cast(Any, super()).resolve(kind, value, implicit))
+        return "tag:yaml.org,2002:str" if tag in _NUMBERS and ":" in value else tag
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        text = super().construct_scalar(node)
+        if node.tag in _NUMBERS and ":" in text:
+            raise ConstructorError(None, None, f"{text!r:.40} is no number", node.start_mark)
+        if node.tag in _NUMBERS and len(text) > MAX_DIGITS:
+            reason = f"Exceeds the limit of {MAX_DIGITS:,} digits of a number: {text!r:.40}"
+            raise ConstructorError(None, None, reason, node.start_mark)
+        return text
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
@@ -49,7 +68,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(name, Hashable):  # refused below
                 continue
             if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {name!r:.80} stands twice", node.start_mark)
+                raise ConstructorError(None, None, f"key {name!r:.80} stands twice", node.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
@@ -74,8 +93,8 @@ def parse_yaml(text: str, where: str) -> Any:
         raise CardError(f"{where}: cannot be read as YAML: more than {MAX_CHARS:,} characters")
     try:
         return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
-    # the others: dates, numbers and truth values that do not exist, some of which PyYAML does not check
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+    # the others: dates, characters, numbers and truth values that do not exist, some of which PyYAML does not check
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         raise CardError(f"{where}: cannot be read as YAML: {error}") from error
 
 
@@ -95,11 +114,7 @@ def read_small(path: Path) -> str:
     """Returns the text of a file that people write by hand, without a byte order mark; no more than the limit is read.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, or is a pipe or a device.
         ValueError: The file has more than `MAX_CHARS` bytes, or is not UTF-8.
     """
-    with path.open("rb") as file:
-        content = file.read(MAX_CHARS + 1)
-    if len(content) > MAX_CHARS:
-        raise ValueError(f"more than {MAX_CHARS:,} bytes")
-    return content.decode("utf-8-sig")
+    return read_bytes(path, MAX_CHARS).decode("utf-8-sig")

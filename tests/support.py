@@ -7,7 +7,8 @@ import io
 import json
 import resource
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -136,3 +137,26 @@ def small_files(most):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def growth(work: Callable[[int], object], n: int = 200) -> float:
+    """Returns by what factor the CPU time of some work grows when its size does by four: 4 if linear, 16 if quadratic.
+
+    The size is `n` or, if that takes no measurable time, larger. The least times of several runs count, which other
+    programs on the machine can lengthen and never shorten.
+    """
+
+    def seconds(size: int) -> float:
+        begun = time.process_time()
+        work(size)
+        return time.process_time() - begun
+
+    while (least := seconds(n)) < 0.003 and n < 50_000:
+        n *= 2
+    small, large = [least], []
+    for _ in range(4):
+        large.append(seconds(4 * n))
+        if min(large) < 6 * min(small):
+            break
+        small.append(seconds(n))
+    return min(large) / max(min(small), 0.003)  # what is done at once at this size is not quadratic

@@ -3,6 +3,8 @@
 import json
 import sys
 import time
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,6 +85,85 @@ def test_what_goes_nowhere_has_a_line_too(clock, capsys):
 
 def test_control_characters_of_pages_do_not_reach_the_terminal():
     assert printable("a\x1b[31m\rb\x00\n\tc\x9b") == "a\ufffd[31m\ufffdb\ufffd\n\tc\ufffd"
+
+
+@pytest.mark.parametrize("mark", "\u202e\u2066\u200b\u200d\u2060\ufeff\u00ad\u061c\u2028\u2029\x85\x9b\udcff\U000e0041")
+def test_marks_that_turn_or_hide_text_do_not_reach_the_terminal(mark):
+    assert printable(f"a{mark}b") == "a\ufffdb"
+
+
+@pytest.mark.parametrize("text", ["Ångström é e\u0301", "漢字 ポッター", "שלום عربي", "नमस्ते", "👍 £ €", "a\tb\nc"])
+def test_words_are_printed_as_they_are(text):
+    assert printable(text) == text
+
+
+BAD = "\x1b]0;PWN\x07\x1b[31m\u202e\u2066\u200b\rx\nerror: forged\udcff"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["corpus", "inspect", "{}/gone.jsonl"],
+        ["corpus", "convert", "{}", "--out", "c.jsonl"],
+        ["corpus", "inspect", "{}/bad.jsonl"],
+        ["compare", "{}", "{}"],
+        ["report", "{}"],
+        ["index", "search", "{}/bad.jsonl", "x"],
+        ["leaderboard", "check", "{}"],
+        ["leaderboard", "build", "board"],
+        ["questions", "generate", "{}/bad.jsonl", "--pack", "{}/pack.yaml", "--out", "o"],
+        ["eval", "--questions", "{}/bad.jsonl", "--corpus", "{}/bad.jsonl", "--agent", "single-search"],
+    ],
+)
+def test_names_of_files_do_not_steer_the_terminal(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("board/worlds/World") / BAD
+    folder.mkdir(parents=True)
+    (folder / "bad.jsonl").write_text('{"broken\n')
+    (folder / "pack.yaml").write_text("a: [")
+    (folder / "run.json").write_text("[")
+    (folder / "manifest.json").write_text("[")
+    (folder / "a\x1b[31m.md").write_bytes(b"\xff\0")
+    monkeypatch.setattr(sys, "argv", ["searchgym", *(part.format(folder) for part in command)])
+    with warnings.catch_warnings(), pytest.raises(SystemExit):
+        warnings.simplefilter("default")
+        main()
+    printed = capsys.readouterr()
+    text = printed.out + printed.err
+    assert "PWN" in text
+    assert not [mark for mark in "\x1b\x07\u202e\u2066\u200b\r\udcff" if mark in text]
+    assert not [line for line in text.splitlines() if line.startswith("error: forged")]
+
+
+def test_a_title_of_a_table_does_not_steer_the_terminal(capsys):
+    output.emit({"a": 1}, False, f"[red]{BAD}")
+    text = capsys.readouterr().out
+    assert "[red]" in text
+    assert not [mark for mark in "\x1b\x07\u202e\r\udcff" if mark in text]
+
+
+def test_names_that_are_no_unicode_are_escaped_in_json(capsys):
+    output.emit({"a": "caf\udce9 é"}, True)
+    assert json.loads(capsys.readouterr().out) == {"a": "caf\udce9 é"}
+
+
+def test_what_is_left_out_of_documents_is_a_note(tmp_path, monkeypatch, capsys):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text("text")
+    (tmp_path / "docs/b.csv").write_text("text")
+    monkeypatch.setattr(
+        sys, "argv", ["searchgym", "corpus", "convert", str(tmp_path / "docs"), "--out", str(tmp_path / "c")]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        main_without_exit()
+    assert f"note: {tmp_path / 'docs'}: left out: 1 .csv\n" in capsys.readouterr().err
+
+
+def main_without_exit():
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
 
 
 def test_a_stage_is_announced_once_as_it_begins(capsys):

@@ -415,13 +415,50 @@ def test_links_within_a_folder_are_fine(tmp_path):
         pass
 
 
+def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
+    from searchgym.corpora.retrieval.cards import LuceneCard
+    from searchgym.corpora.retrieval.foreign.convert import _Taker
+
+    (tmp_path / "secret").write_text("secret")
+    for name in ("lucene", "part"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lucene/_0.cfs").symlink_to("../secret")
+    with pytest.raises(DataError, match=r"_0\.cfs: is a link that leads out of the index"):
+        _Taker(tmp_path / "lucene", tmp_path / "part", LuceneCard()).finish(1, [])
+    assert list((tmp_path / "part").iterdir()) == []
+
+
+def test_an_adapter_is_delivered_without_links_that_lead_out(tmp_path):
+    import shutil
+
+    from searchgym.practice.stages import _leading_out
+
+    (tmp_path / "best/more").mkdir(parents=True)
+    (tmp_path / "best/fine").write_text("fine")
+    (tmp_path / "best/more/link").symlink_to("../../secret")
+    (tmp_path / "best/inside").symlink_to("fine")
+    (tmp_path / "secret").write_text("secret")
+    best = tmp_path / "best"
+    shutil.copytree(best, tmp_path / "out", ignore=lambda at, names: _leading_out(best, Path(at), names))
+    assert sorted(p.name for p in (tmp_path / "out").rglob("*")) == ["fine", "inside", "more"]
+
+
 def test_a_prompt_that_is_a_device_is_not_read_without_end(tmp_path):
     from searchgym.agents.roles import load_role
     from searchgym.cards import RoleCard
     from searchgym.errors import CardError
 
     (tmp_path / "prompt.md").symlink_to("/dev/zero")
-    with pytest.raises(CardError, match=r"prompt\.md cannot be read: more than 262,144 bytes"):
+    with pytest.raises(CardError, match=r"prompt\.md cannot be read: .*is no regular file"):
+        load_role("searcher", RoleCard(prompt="prompt.md", fields=[]), tmp_path)
+
+
+def test_a_prompt_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path):
+    from searchgym.agents.roles import load_role
+    from searchgym.cards import RoleCard
+
+    os.mkfifo(tmp_path / "prompt.md")
+    with pytest.raises(CardError, match=r"prompt\.md cannot be read: .*is no regular file"):
         load_role("searcher", RoleCard(prompt="prompt.md", fields=[]), tmp_path)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import itertools
+import os
 import time
 from pathlib import Path
 
 import pytest
+from support import growth
 
 from searchgym.corpora import convert_documents
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.errors import CardError, SearchGymError
 from searchgym.train.recipe.load import load_recipe
-from searchgym.yaml_reader import read_small, read_yaml
+from searchgym.yaml_reader import parse_yaml, read_small, read_yaml
 
 BOMB = "kind: bm25\na: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise("abcdefg")
@@ -29,10 +33,31 @@ BOMB = "kind: bm25\na: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("kind: " + "[" * 5000 + "]" * 5000, "more than 50 nested levels"),
         ("kind: 2001-99-99", "month must be in 1..12"),
         ("kind: " + "9" * 5000, "Exceeds the limit"),
+        ('kind: "\\UFFFFFFFF"', "too large to convert"),
+        ("kind: !!float " + "1:" * 300 + "1.5", "is no number"),
+        ("kind: !!int " + "1:" * 300 + "1", "is no number"),
+        ("kind: !!int {=: '" + "1:" * 300 + "1'}", "is no number"),
+        ("kind: 0x" + "f" * 5000, "Exceeds the limit of 1,000 digits"),
+        ("kind: !!int 0b" + "1" * 200_000, "Exceeds the limit of 1,000 digits"),
         ("? [a]\n: b", "unhashable key"),
         ("a: 1\nb: 2\na: 3\n", "key 'a' stands twice"),
     ],
-    ids=["bomb", "anchor", "long", "deep", "date", "number", "list as key", "twice"],
+    ids=[
+        "bomb",
+        "anchor",
+        "long",
+        "deep",
+        "date",
+        "number",
+        "character",
+        "base 60",
+        "tagged base 60",
+        "base 60 in a mapping",
+        "hexadecimal",
+        "binary",
+        "list as key",
+        "twice",
+    ],
 )
 def test_awkward_yaml_is_one_error_that_names_the_file(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "awkward.yaml"
@@ -72,3 +97,29 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     assert read_small(tmp_path / "prompt.md") == "Answer: {question}"
     (tmp_path / "card.yaml").write_bytes(b"\xef\xbb\xbfname: x\n")
     assert read_yaml(tmp_path / "card.yaml") == {"name": "x"}
+
+
+@pytest.mark.parametrize("value", ["12:30:45", "1:1:1.5", "-1:30", "1:" * 300 + "1.5"])
+def test_what_has_colons_is_text_and_no_number_of_base_60(value: str) -> None:
+    assert parse_yaml(f"a: {value}", "here") == {"a": value}
+
+
+def test_numbers_are_read_as_before() -> None:
+    text = "[12, -3, 0x1f, 0b11, 017, 1_000, 1.5, -.5e-3, 1e-4, .inf, 2001-02-03]"
+    date = datetime.date(2001, 2, 3)
+    assert parse_yaml(text, "here") == [12, -3, 31, 3, 15, 1000, 1.5, -0.0005, 1e-4, float("inf"), date]
+
+
+@pytest.mark.parametrize("text", ["a: {}1", "a: !!int {}1", "a: {}1.5", "? {}1\n: b"])
+def test_many_colons_take_linear_time(text: str) -> None:
+    def read(n: int) -> None:
+        with contextlib.suppress(CardError):
+            parse_yaml(text.format("1:" * n), "here")
+
+    assert growth(read) < 8
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pack.yaml")
+    with pytest.raises(CardError, match=r"pack\.yaml: .*is no regular file"):
+        read_yaml(tmp_path / "pack.yaml")

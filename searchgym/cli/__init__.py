@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -17,6 +18,7 @@ from searchgym.cli.evaluation.leaderboard import leaderboard
 from searchgym.cli.evaluation.predictions import predictions
 from searchgym.cli.evaluation.report import report
 from searchgym.cli.evaluation.view import view
+from searchgym.cli.output import say, show_warnings
 from searchgym.cli.practice.demonstrate import demonstrate
 from searchgym.cli.practice.select import select_questions
 from searchgym.cli.practice.selfplay import selfplay
@@ -97,11 +99,13 @@ def program() -> NoReturn:
 def main() -> None:
     """Runs the command line: errors go to standard error in one line, with status 2 for a wrong argument, else 1."""
     try:
-        app(prog_name="searchgym")
+        with warnings.catch_warnings():
+            show_warnings()
+            app(prog_name="searchgym")
     except SearchGymError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        say(f"error: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)  # noqa: T201
+        say(f"error: {where}{error.strerror or error}")
         sys.exit(1)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.agents.base import LoadedAgent, load_agent
-from searchgym.cli.output import table
+from searchgym.cli.output import table, tell
 from searchgym.corpora.files import write_atomic
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.worlds import build_world
@@ -219,7 +219,7 @@ def print_summary(summary: Mapping[str, Any], out: Path) -> None:
         *(f"  {command}" for command in _next(summary, out)),
         f"report: {summary['report']} (curves, tables and episodes to read; open it in a browser)",
     ]
-    print("\n".join(lines))  # noqa: T201
+    tell("\n".join(lines))
 
 
 def _shown(value: float | None) -> str:

@@ -7,11 +7,14 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from searchgym.errors import DataWarning
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -19,8 +22,13 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, which retrieved pages may contain and which would steer the terminal."""
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f]"
+)
+"""Characters that no text shows and that names and pages may contain: those that steer the terminal, turn the direction
+of writing, have no width or are half of a pair."""
+_HALF = re.compile(r"[\ud800-\udfff]")
 
 
 MOST_SHOWN = 20_000
@@ -28,15 +36,31 @@ MOST_SHOWN = 20_000
 
 
 def printable(text: str) -> str:
-    """Returns a text without control characters, cut to `MOST_SHOWN` characters."""
+    """Returns a text without characters of `CONTROL`, cut to `MOST_SHOWN` characters."""
     left = len(text) - MOST_SHOWN
     shown = text if left <= 0 else f"{text[:MOST_SHOWN]} ... ({left:,} more characters)"
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", shown)
 
 
 def say(text: str) -> None:
-    """Prints a text on standard error as `printable` gives it."""
-    print(printable(text), file=sys.stderr)  # noqa: T201
+    """Prints a text on standard error as `printable` gives it.
+
+    Its further lines are indented, so that a name with a line break in it cannot pass for a line of the program's.
+    """
+    print(printable(text).replace("\n", "\n  "), file=sys.stderr)  # noqa: T201
+
+
+def show_warnings() -> None:
+    """Makes Python show what was left out or guessed of data as a note, in one line."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, DataWarning):
+            say(f"note: {message}")
+        else:
+            usual(message, category, *place, **more)
+
+    warnings.showwarning = show
 
 
 def in_colour() -> bool:
@@ -62,10 +86,16 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def _print_json(content: Mapping[str, Any]) -> None:
+    """Prints a JSON object on standard output; half a pair of characters, as some names of files have, is escaped."""
+    text = json.dumps(content, ensure_ascii=False)
+    print(json.dumps(content) if _HALF.search(text) else text)  # noqa: T201
+
+
 def emit(content: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     """Prints a mapping as a table of two columns, or as a JSON object."""
     if as_json:
-        print(json.dumps(content, ensure_ascii=False))  # noqa: T201
+        _print_json(content)
     else:
         table(("", ""), [(name, show(value)) for name, value in content.items()], title)
 
@@ -73,7 +103,7 @@ def emit(content: Mapping[str, Any], as_json: bool, title: str = "") -> None:
 def emit_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, name: str, title: str = "") -> None:
     """Prints rows with the same keys as a table, or as a JSON object ``{name: [row, ...]}``."""
     if as_json:
-        print(json.dumps({name: list(rows)}, ensure_ascii=False))  # noqa: T201
+        _print_json({name: list(rows)})
     else:
         head = list(rows[0]) if rows else []
         table(head, [[show(value) for value in row.values()] for row in rows], title)
@@ -87,7 +117,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -
     from rich.text import Text
 
     rows = [[printable(cell) for cell in row] for row in rows]
-    grid = Table(title=title or None, show_header=any(head), title_justify="left")
+    grid = Table(
+        title=Text(printable(title), style="table.title") if title else None,
+        show_header=any(head),
+        title_justify="left",
+    )
     for number, name in enumerate(head):
         cells = [row[number] for row in rows]
         numbers = all(

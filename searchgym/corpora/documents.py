@@ -1,33 +1,35 @@
-"""Turns a folder of Markdown, text and HTML files into a corpus; cuts passages into chunks; inspects a corpus."""
+"""Turns a folder of documents into a corpus; cuts passages into chunks; inspects a corpus."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import posixpath
 import re
+import warnings
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from html.parser import HTMLParser
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 import numpy as np
 
-from searchgym.corpora.files import BadLines, FilePath
+from searchgym.corpora.files import MAX_LINE, BadLines, FilePath, read_bytes
 from searchgym.corpora.passages import detect_format, passage_line, read_passages
-from searchgym.errors import CardError, DataError, DataMissingError, UsageError
+from searchgym.corpora.readers.document import Document, decoded
+from searchgym.corpora.readers.html import read_html
+from searchgym.corpora.readers.markdown import read_markdown
+from searchgym.corpora.readers.office import PACKAGES, read_office, readable
+from searchgym.errors import DataError, DataMissingError, DataWarning, UsageError
 from searchgym.protocol import word_starts
+from searchgym.reading import leads_out
 from searchgym.records import Passage
-from searchgym.yaml_reader import parse_yaml
 
-FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-"""Matches a block of YAML between lines of dashes at the start of a Markdown file."""
-FENCE_OR_HEADING = re.compile(
-    r"^(?P<fence>```|~~~).*?(?:^(?P=fence)|\Z)|^#{1,6}[ \t]+(?P<title>[^\n]+?)(?:[ \t]+#+)?[ \t]*$",
-    re.DOTALL | re.MULTILINE,
-)
-"""Matches a Markdown heading (group ``title``) or a code block, which is matched so that its ``#`` is no heading."""
+MAX_TEXT: Final = 1 << 24
+"""Maximum length of a document, in bytes or, for PDF and DOCX, in characters of text."""
 WORD = re.compile(r"\S+")
 """Matches a run of characters other than white space: a word, or several in scripts without spaces."""
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
@@ -36,39 +38,98 @@ SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+|[。！？][”’」』）]
 """Matches the punctuation and white space that end a sentence; in Chinese and Japanese no white space follows."""
 
 
-def convert_documents(folder: FilePath) -> Iterator[Passage]:
+def convert_documents(folder: FilePath, bad: BadLines | None = None) -> Iterator[Passage]:
     """Reads a folder of documents and its sub-folders, and makes one passage of each document.
 
+    What is left out is counted and said by a `DataWarning`, as is a file that is not UTF-8 and was read in another
+    encoding: files of other kinds, and links that leave the folder. Files and folders whose names begin with a dot are
+    passed over.
+
     Args:
-        folder: Folder with files ``*.md``, ``*.txt`` or ``*.html``, in UTF-8. Other files are skipped, as are files
-            and folders whose names begin with a dot.
+        folder: Folder with files ``*.md``, ``*.txt`` or ``*.html``, and with the extra ``documents`` also ``*.pdf`` and
+            ``*.docx``.
+        bad: Tolerance for documents that cannot be read. Default: the first one is an error.
 
     Yields:
         Passages in the order of their ids. The id is the path inside the folder; the title is the front matter's
-        ``title`` (Markdown), the ``<title>`` (HTML) or the first heading, else the file's name without its suffix.
-        The text keeps Markdown's marks, but loses an opening heading that became the title.
+        ``title`` (Markdown), the ``<title>`` (HTML), what the file says of itself (PDF, DOCX) or the first heading,
+        else the file's name without its suffix. Markdown and HTML are rendered to text, without an opening heading
+        that became the title. The links of Markdown to other documents are kept beside the text.
 
     Raises:
         DataMissingError: The folder does not exist.
-        DataError: `folder` is a file or holds no documents, or a document is not UTF-8.
+        DataError: `folder` is a file or holds no documents; or a document is too long, damaged or no text.
     """
+    bad = BadLines() if bad is None else bad
     root = Path(folder)
     if not root.exists():
         raise DataMissingError("no such folder: check the path", folder)
     if not root.is_dir():
         raise DataError("is a file: give a folder of documents", folder)
-    documents = [path for path in root.rglob("*") if path.suffix.lower() in READERS and path.is_file()]
-    ids = {path: path.relative_to(root).as_posix() for path in documents}
-    files = {id: path for path, id in ids.items() if "/." not in f"/{id}"}
+    files, left = _documents(root)
     if not files:
-        raise DataError(f"holds no documents: put {', '.join(READERS)} files there", folder)
+        raise DataError(f"holds no documents: put {', '.join(READERS)} files there{left and f'; {left}'}", folder)
+    if left:
+        warnings.warn(f"{folder}: {left}", DataWarning, stacklevel=1)
     for id, path in sorted(files.items()):
         try:
-            content = path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DataError(f"not UTF-8 ({error.reason}): convert the file to UTF-8", path) from error
-        title, text = READERS[path.suffix.lower()](content)
-        yield Passage(id, title or path.stem, text)
+            document = _read(path)
+        except DataError as error:
+            bad.bad(DataError(error.reason, path))
+            continue
+        yield Passage(id, document.title or path.stem, document.text, _links(id, document, files))
+
+
+def _documents(root: Path) -> tuple[dict[str, Path], str]:
+    """Returns the documents in a folder by id, and what is left out, in words; empty if nothing is."""
+    files: dict[str, Path] = {}
+    left: Counter[str] = Counter()
+    for path in root.rglob("*"):
+        id = path.relative_to(root).as_posix()
+        suffix = path.suffix.lower()
+        if "/." in f"/{id}" or (path.is_dir() and not path.is_symlink()):
+            continue
+        if leads_out(path, root):
+            left["links that lead out of the folder"] += 1
+        elif not path.is_file():
+            left["links to folders, pipes or devices"] += 1
+        elif suffix in READERS or readable(suffix):
+            files[id] = path
+        else:
+            left[suffix or "without a suffix"] += 1
+    if not left:
+        return files, ""
+    hint = "" if not left.keys() & PACKAGES.keys() else " (`pip install 'searchgym[documents]'` reads PDF and DOCX)"
+    return files, f"left out: {', '.join(f'{count} {kind}' for kind, count in sorted(left.items()))}{hint}"
+
+
+def _read(path: Path) -> Document:
+    """Returns what a document holds.
+
+    Raises:
+        DataError: The document is too long, damaged or no text.
+    """
+    suffix = path.suffix.lower()
+    if suffix in PACKAGES:
+        document = read_office(read_bytes(path, MAX_LINE), suffix, MAX_TEXT)
+        if not document.text:
+            warnings.warn(f"{path}: has no text, as scanned pages have none", DataWarning, stacklevel=1)
+        return document
+    text, encoding = decoded(read_bytes(path, MAX_TEXT), declares=suffix == ".html")
+    if encoding not in ("utf-8", "utf-8-sig"):
+        warnings.warn(f"{path}: is not UTF-8, it was read as {encoding}", DataWarning, stacklevel=1)
+    return READERS[suffix](text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _links(id: str, document: Document, files: Mapping[str, Path]) -> tuple[tuple[int, int, str], ...]:
+    """Returns the links of a document that lead to other documents of its folder."""
+    found = []
+    for start, end, address in document.links:
+        path = unquote(address.partition("#")[0])
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(id), path))
+        if path and target in files and target != id:
+            found.append((start, end, target))
+    return tuple(found)
 
 
 def is_documents(source: FilePath) -> bool:
@@ -82,7 +143,7 @@ def open_corpus(source: FilePath, format: str | None = None, bad: BadLines | Non
     Args:
         source: A path, or ``hf:OWNER/NAME:CONFIG/SPLIT``.
         format: One of `passages.FORMATS`. Default: detected from the content. Documents ignore it.
-        bad: Tolerance for bad rows. Documents ignore it.
+        bad: Tolerance for bad rows, or for documents that cannot be read.
 
     Raises:
         DataMissingError: The source does not exist or cannot be reached.
@@ -92,7 +153,7 @@ def open_corpus(source: FilePath, format: str | None = None, bad: BadLines | Non
         from searchgym.corpora.hub import read_hub_passages
 
         return read_hub_passages(str(source), format, bad)
-    return convert_documents(source) if is_documents(source) else read_passages(source, format, bad)
+    return convert_documents(source, bad) if is_documents(source) else read_passages(source, format, bad)
 
 
 def chunk_passages(
@@ -224,101 +285,10 @@ def _reach(bounds: Sequence[int], start: int, words: int) -> int:
 # -- kinds of documents --------------------------------------------------------------------------------------------
 
 
-def _markdown(content: str) -> tuple[str, str]:
-    """Returns (title, text) of a Markdown document; the title is empty if the document has none."""
-    matter = FRONT_MATTER.match(content)
-    fields = _yaml_object(matter.group(1)) if matter else None
-    if matter is None or fields is None:  # three dashes may also be a horizontal rule
-        fields, text = {}, content.strip()
-    else:
-        text = content[matter.end() :].strip()
-    headings = (match for match in FENCE_OR_HEADING.finditer(text) if match.group("title"))
-    heading = next(headings, None)
-    title = str(fields.get("title") or "").strip()
-    if heading is None:
-        return title, text
-    if heading.start() == 0 and title in ("", heading.group("title")):
-        text = text[heading.end() :].strip()
-    return title or heading.group("title"), text
+def _plain(content: str) -> Document:
+    """Returns a plain text, which has no title."""
+    return Document("", content.strip())
 
 
-def _yaml_object(source: str) -> dict[Any, Any] | None:
-    """Returns the mapping that a YAML text holds, None if the text is anything else."""
-    try:
-        value = parse_yaml(source, "front matter")
-    except CardError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-class _Html(HTMLParser):
-    """Parser that splits an HTML page into its title and its blocks of visible text."""
-
-    # fmt: off
-    INLINE = frozenset((
-        "a", "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "ins", "kbd", "mark", "q", "s",
-        "samp", "small", "span", "strong", "sub", "sup", "time", "u", "var",
-    ))
-    # fmt: on
-    HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
-    HIDDEN = frozenset(("script", "style"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.title = ""
-        self.blocks: list[tuple[str, bool]] = []
-        """Blocks in page order: (text with white space collapsed, whether the block is a heading)."""
-        self._inside = ""  # open tag that decides what text is: title, heading or hidden
-        self._pieces: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        """Ends the current block at an opening tag that is not inline."""
-        if tag not in self.INLINE:
-            self.end_block()
-        if tag == "title" or tag in self.HEADINGS or tag in self.HIDDEN:
-            self._inside = tag
-
-    def handle_endtag(self, tag: str) -> None:
-        """Ends the current block at a closing tag that is not inline."""
-        if tag not in self.INLINE:
-            self.end_block()
-        if tag == self._inside:
-            self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        """Adds text to the current block."""
-        self._pieces.append(data)
-
-    def end_block(self) -> None:
-        """Stores the text collected so far as the title or as a block; drops hidden text."""
-        text = " ".join("".join(self._pieces).split())
-        self._pieces.clear()
-        if not text or self._inside in self.HIDDEN:
-            return
-        if self._inside == "title":
-            self.title = self.title or text
-        else:
-            self.blocks.append((text, self._inside in self.HEADINGS))
-
-
-def _html(content: str) -> tuple[str, str]:
-    """Returns (title, text) of an HTML page, its blocks as paragraphs; the title is empty if the page has none."""
-    page = _Html()
-    page.feed(content)
-    page.close()
-    page.end_block()
-    heading = next((text for text, is_heading in page.blocks if is_heading), "")
-    title = page.title or heading
-    texts = [text for text, _ in page.blocks]
-    if texts and page.blocks[0] == (title, True):
-        texts = texts[1:]
-    return title, "\n\n".join(texts)
-
-
-def _plain(content: str) -> tuple[str, str]:
-    """Returns (title, text) of a plain text file, whose title is always empty."""
-    return "", content.strip()
-
-
-READERS: dict[str, Callable[[str], tuple[str, str]]] = {".md": _markdown, ".txt": _plain, ".html": _html}
-"""Functions from a document's content to (title, text), by file suffix."""
+READERS: Final[Mapping[str, Callable[[str], Document]]] = {".md": read_markdown, ".txt": _plain, ".html": read_html}
+"""Functions that read a document's text, by file suffix."""

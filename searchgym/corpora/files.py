@@ -6,9 +6,11 @@ line. Writing is atomic: until a file is complete it has a temporary name in the
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import http.client
+import io
 import json
 import os
 import re
@@ -21,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, cast
 
+from searchgym import reading
 from searchgym.errors import DataError, DataMissingError, UsageError
 
 FilePath = str | os.PathLike[str]
@@ -38,9 +41,9 @@ SNIFF_LINES = 20
 MAX_LINE = 1 << 26
 """Maximum length of one line of JSON lines, in bytes after unpacking: a small gzip file may hold an endless line."""
 MAX_DOCUMENT = 1 << 32
-"""Maximum length of one JSON document, which is read whole, in bytes after unpacking."""
+"""Maximum length of a JSON document that holds a whole corpus or set of questions, in bytes after unpacking."""
 MAX_RATIO = 100
-"""Maximum length of a JSON document after unpacking, by the length of its file; texts reach about ten."""
+"""Maximum length of a file after unpacking, by its length on disk; texts reach about ten."""
 CHUNK = 1 << 20
 """Number of bytes copied at a time."""
 TIMEOUT = 30.0
@@ -77,12 +80,26 @@ class BadLines:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def read_json(path: FilePath, limit: int = MAX_DOCUMENT) -> Any:
+def read_bytes(path: FilePath, limit: int = MAX_LINE) -> bytes:
+    """Returns the bytes of a file.
+
+    Raises:
+        DataMissingError: The file does not exist.
+        DataError: The file cannot be read, is a pipe or a device, or has more than `limit` bytes.
+    """
+    with _reading(path):
+        try:
+            return reading.read_bytes(path, limit)
+        except ValueError as error:
+            raise DataError(f"{error}: too long to be read whole", path) from None
+
+
+def read_json(path: FilePath, limit: int = MAX_LINE) -> Any:
     """Reads one JSON document, plain or gzip.
 
     Args:
         path: The file.
-        limit: Maximum length of the document, in bytes after unpacking.
+        limit: Maximum length of the document, in bytes after unpacking: `MAX_DOCUMENT` where it is a whole corpus.
 
     Raises:
         DataMissingError: The file does not exist.
@@ -141,6 +158,24 @@ def iter_jsonl(
         yield number, row
     if blank:
         raise DataError("the file holds blank lines only: get or make it again", path)
+
+
+def text_lines(path: FilePath) -> Iterator[tuple[int, str]]:
+    """Yields (1-based number, line with its line break) of a text in UTF-8, plain or gzip, without a byte order mark.
+
+    Raises:
+        DataMissingError: The file does not exist.
+        DataError: The file is damaged, has a line of more than `MAX_LINE` bytes or is not UTF-8.
+    """
+    if Path(path).is_file() and not Path(path).stat().st_size:
+        return
+    for number, line in _lines(path, MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise DataError(f"a line of more than {MAX_LINE:,} bytes: get or make the file again", path, number)
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(_not_utf8(error), path, number) from error
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
@@ -208,15 +243,20 @@ def sha256_file(path: FilePath) -> str:
         DataMissingError: The file does not exist.
         DataError: The file cannot be read, or is a device, which may have no end.
     """
+    with _reading(path), reading.open_file(path) as file:
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+
+
+@contextmanager
+def _reading(path: FilePath) -> Iterator[None]:
+    """Turns errors of the operating system into a `DataError` that names the file."""
     try:
-        with Path(path).open("rb") as file:
-            if not Path(path).is_file():
-                raise DataError("is no regular file", path)
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        yield
     except FileNotFoundError:
         raise DataMissingError("no such file: check the path", path) from None
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", path) from error
+        reason = error.strerror if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
+        raise DataError(str(reason), path) from error
 
 
 def _read_whole(path: FilePath, limit: int) -> bytes:
@@ -242,26 +282,25 @@ def _lines(path: FilePath, most: int) -> Iterator[tuple[int, bytes]]:
 
     Of a line longer than `most` bytes, the first `most` are yielded; the caller must then stop.
     """
-    file = Path(path)
-    if not file.exists():
-        raise DataMissingError("no such file: check the path", path)
-    if not file.is_file():
-        raise DataError("is a folder or a device: give a file", path)
     number = 0
-    try:
-        with file.open("rb") as raw:
-            magic = raw.peek(2)[:2]
-            if not magic:
-                raise DataError("the file is empty: get or make it again", path)
-            stream = gzip.GzipFile(fileobj=raw) if magic == GZIP_MAGIC else raw
+    with _reading(path), reading.open_file(path) as raw:
+        magic = cast(io.BufferedReader, raw).peek(2)[:2]
+        if not magic:
+            raise DataError("the file is empty: get or make it again", path)
+        packed = magic == GZIP_MAGIC
+        stream = gzip.GzipFile(fileobj=raw) if packed else raw
+        left = max(MAX_LINE, MAX_RATIO * os.fstat(raw.fileno()).st_size)
+        try:
             while line := stream.readline(most):
                 number += 1
                 yield number, line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        reason = f"damaged gzip data ({error}): the file was cut or altered, get or make it again"
-        raise DataError(reason, path, number + 1) from error
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", path) from error
+                left -= len(line)
+                if packed and left < 0:
+                    reason = f"unpacks to more than {MAX_RATIO} times its size: get it again, or unpack it first"
+                    raise DataError(reason, path, number)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            reason = f"damaged gzip data ({error}): the file was cut or altered, get or make it again"
+            raise DataError(reason, path, number + 1) from error
 
 
 def _is_row(line: bytes) -> bool:

@@ -8,7 +8,7 @@ The format is detected from the content:
 ``title-text``  ``[{"title", "text"}]``, or the same as JSON lines; ids are positions from 0 unless given
 ``hotpotqa``    one JSON object ``{title: [sentences]}``; ids are positions from 0
 ``beir``        a folder with ``corpus.jsonl``, or that file: ``{"_id", "title", "text"}``
-``searchgym``   JSON lines ``{"id", "title", "text"}``: what `write_corpus` writes
+``searchgym``   JSON lines ``{"id", "title", "text"}``, perhaps with ``links``: what `write_corpus` writes
 ==============  ====================================================================================================
 
 Every format may be gzip-compressed. JSON lines are streamed; a JSON document is read whole.
@@ -16,9 +16,11 @@ Every format may be gzip-compressed. JSON lines are streamed; a JSON document is
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, dump_line, write_jsonl
 from searchgym.corpora.rows import (
@@ -79,9 +81,10 @@ def detect_format(path: FilePath) -> str:
     return find_format(open_rows(corpus_file(path), any_bad, _pages), _shape, EXPECTED)[0]
 
 
-def passage_row(passage: Passage) -> dict[str, str]:
-    """Returns a passage as a row of the canonical format, ``searchgym``."""
-    return {"id": passage.id, "title": passage.title, "text": passage.text}
+def passage_row(passage: Passage) -> dict[str, Any]:
+    """Returns a passage as a row of the canonical format, ``searchgym``; with its links, if it has any."""
+    row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    return row | {"links": [list(link) for link in passage.links]} if passage.links else row
 
 
 def passage_line(passage: Passage) -> bytes:
@@ -192,11 +195,27 @@ def _titled(row: Row, *id_keys: str, position: int | None = None) -> Passage:
     return Passage(id, optional_text(row, "title") or "", text_field(row, "text"))
 
 
+def links_of(row: Row) -> tuple[tuple[int, int, str], ...]:
+    """Returns the links of a row of the canonical format; none if what it calls its links is anything else."""
+    links = row.get("links")
+    length = len(row["text"]) if isinstance(row.get("text"), str) else 0
+    if not isinstance(links, list) or not all(_is_link(link, length) for link in links):
+        return ()
+    return tuple((start, end, target) for start, end, target in links)
+
+
+def _is_link(link: Any, length: int) -> bool:
+    """Returns whether a value is the start and end of words in a text of some length, and an id."""
+    if not isinstance(link, list) or [type(item) for item in link] != [int, int, str]:
+        return False
+    return bool(0 <= link[0] < link[1] <= length)
+
+
 FORMATS: dict[str, Parser[Passage]] = {
     "contents": _contents,
     "title-text": lambda row, position: _titled(row, "id", "_id", position=position),
     "hotpotqa": _page,
     "beir": lambda row, position: _titled(row, "_id"),
-    "searchgym": lambda row, position: _titled(row, "id"),
+    "searchgym": lambda row, position: dataclasses.replace(_titled(row, "id"), links=links_of(row)),
 }
 """Parsers of corpus rows, by the name of the format."""

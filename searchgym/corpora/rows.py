@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from searchgym.corpora.files import SNIFF_LINES, BadLines, FilePath, iter_jsonl, read_json, sniff
+from searchgym.corpora.files import MAX_DOCUMENT, SNIFF_LINES, BadLines, FilePath, iter_jsonl, read_json, sniff
 from searchgym.corpora.ids import FirstPlaces
+from searchgym.corpora.readers.parquet import parquet_rows
 from searchgym.errors import DataError, UsageError
 from searchgym.packages import install_command
 
@@ -72,7 +73,7 @@ def open_rows(path: FilePath, bad: BadLines, objects: Callable[[Row], list[Row]]
         return Rows(str(path), "row", _parquet_rows(path))
     if kind == "jsonl":
         return Rows(str(path), "line", iter_jsonl(path, bad))
-    document = read_json(path)
+    document = read_json(path, MAX_DOCUMENT)
     if isinstance(document, dict) and objects is not None:
         document = objects(document)
     if not isinstance(document, list):
@@ -142,16 +143,14 @@ def _parquet_rows(path: FilePath) -> Iterator[tuple[int, Row]]:
     """Yields the rows of a parquet file with their 1-based numbers, read in small batches to save memory."""
     try:
         import pyarrow
-        import pyarrow.parquet
     except ImportError:
         raise UsageError(f"{path} is a parquet file: reading it needs {install_command('train')}") from None
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+        for number, row in enumerate(parquet_rows(str(path)), start=1):
+            yield number, row
+    except DataError as error:
+        raise DataError(f"after row {number}: {error.reason}: get or make the file again", path) from None
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
             f"damaged parquet data after row {number} ({error}): get or make the file again", path

@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import FilePath
+from searchgym.corpora.files import MAX_LINE, FilePath
 from searchgym.corpora.ids import FirstPlaces, hash_id, places_of, sorted_hashes
+from searchgym.corpora.passages import links_of
 from searchgym.errors import DataError
 from searchgym.records import Passage
 
@@ -156,10 +157,13 @@ class PassageStore:
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of {len(self)} passages")
-        line = self._lines[self._offsets[position] : self._offsets[position + 1]]
+        start, end = int(self._offsets[position]), int(self._offsets[position + 1])
+        if not 0 <= end - start <= MAX_LINE:
+            raise DataError(f"a line of more than {MAX_LINE:,} bytes", self._folder / PASSAGES, position + 1)
+        line = self._lines[start:end]
         try:
             row = json.loads(line.decode())
-            return Passage(row["id"], row["title"], row["text"])
+            return Passage(row["id"], row["title"], row["text"], links_of(row) if "links" in row else ())
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"not a passage: {error!r}", self._folder / PASSAGES, position + 1) from None
 

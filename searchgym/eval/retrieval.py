@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from searchgym.corpora.files import write_atomic
+from searchgym.corpora.files import text_lines, write_atomic
 from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.errors import DataError, DataMissingError, ScoringError
+from searchgym.errors import DataError, ScoringError
 from searchgym.eval.evidence import Pages, gold_passages, titled
 from searchgym.records import Passage, Question
 from searchgym.scoring.ranking import ndcg
@@ -96,13 +96,7 @@ def _fields(path: Path, counts: Collection[int]) -> Iterator[tuple[int, list[str
         path: The file; a byte order mark is skipped.
         counts: Numbers of fields that a line may have.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise DataMissingError("no such file", path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read as UTF-8 text: {error}", path) from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in text_lines(path):
         if line.strip():
             tabbed = [field.strip() for field in line.split("\t")]
             yield number, tabbed if len(tabbed) in counts and all(tabbed) else line.split()

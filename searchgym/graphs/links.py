@@ -24,8 +24,11 @@ _YEAR: Final = re.compile(r"\b(1[0-9]{3}|20[0-2][0-9])\b")
 _MADE_BY: Final = re.compile(
     r"\b(?:directed|written|produced|performed|composed|created|starring)(?: and \w+)?(?: by)?\s+$"
 )
-_MARKDOWN: Final = re.compile(r"\[([^\]\n]+)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
-"""Matches a link of Markdown: its text and its file."""
+_MARKDOWN: Final = re.compile(r"\[([^\[\]\n]++)\]\(([^)\s#\[]++)(?:#[^)\s\[]*+)?\)")
+"""Matches a link of Markdown in a text that is not rendered: its text and its file. No match goes
+beyond the next bracket, so that the time is linear."""
+_MOST_WORDS: Final = 30
+"""Words that a title has at most that texts are searched for."""
 _LIFE: Final = 220
 """Number of characters at the start of a passage that tell when its subject lived."""
 _NEAR: Final = 50
@@ -101,12 +104,14 @@ def find_links(
         names[tuple(word.text for word in words(base_title(passage.title)))].append(number)
     lengths: defaultdict[str, set[int]] = defaultdict(set)
     for name in names:
-        if name:
+        if 0 < len(name) <= _MOST_WORDS:
             lengths[name[0]].add(len(name))
     texts = [words(passage.text) for passage in passages]
     small = Counter(word.text for text in texts for word in text if word.text.islower())
     ordinary = min(5, len(passages) // 100)
-    links = {(link.source, link.target): link for link in _written(passages)}
+    links: dict[tuple[int, int], Link] = {}
+    for link in _written(passages):
+        links.setdefault((link.source, link.target), link)
     refused: Counter[str] = Counter()
     for source, (passage, text) in enumerate(zip(passages, texts, strict=True)):
         for place, length, targets in _mentions(text, names, lengths):
@@ -136,9 +141,13 @@ def find_links(
 
 
 def _written(passages: Sequence[Passage]) -> Iterator[Link]:
-    """Yields the links that documents have in Markdown, to the passages whose ids are the paths of files."""
+    """Yields the links that passages have, and those in Markdown, to the passages whose ids are the paths of files."""
     numbers = {passage.id: number for number, passage in enumerate(passages)}
     for source, passage in enumerate(passages):
+        for start, end, name in passage.links:
+            target = numbers.get(name)
+            if target is not None and target != source:
+                yield Link(source, target, start, end)
         for match in _MARKDOWN.finditer(passage.text):
             target = numbers.get(posixpath.normpath(posixpath.join(posixpath.dirname(passage.id), match[2])))
             if target is not None and target != source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -17,8 +17,16 @@ SECONDS: Final = 0.2
 """Seconds that one pattern may take on one passage; a pattern that backtracks without end is stopped then."""
 LONGEST: Final = 50_000
 """Characters that a pattern may have with its pieces filled in and its counted repetitions written out."""
-_ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*\]|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
+TOTAL: Final = 10 * LONGEST
+"""Characters that all patterns of a pack may have together with their pieces filled in, and all pieces."""
+GROUPS: Final = 2000
+"""Brackets that a pattern may open: the time to compile it grows with their square."""
+_ATOM: Final = re.compile(r"\\.|\[\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?P<count>\d+)(?:,\d*)?\}|[()]", re.DOTALL)
 """Matches an escape, a set, a counted repetition or a bracket of a pattern."""
+_MANY: Final = 10**12
+"""Size from which on sizes are not told apart."""
+_PIECE: Final = re.compile(r"\{([^{}]+)\}")
+"""Matches the name of a piece in its braces, and counted repetitions."""
 _ENDS: Final = ("subject", "object")
 
 
@@ -145,7 +153,8 @@ class Pack:
     name: str
     summary: str
     pieces: dict[str, str] = field(default_factory=dict)
-    """Pieces of patterns by name; ``{NAME}`` in a pattern or a later piece is replaced by the piece."""
+    """Pieces of patterns by name; ``{NAME}`` in a pattern or a later piece is replaced by the piece. In a `Pack` the
+    earlier ones are filled in."""
     name_pattern: str = r"\p{Lu}\w+(?:\s+\p{Lu}\w+)*"
     """Pattern of the name of an entity that has no page."""
     titles: list[str] = field(default_factory=list)
@@ -173,32 +182,65 @@ class Pack:
     apart: list[list[str]] = field(default_factory=list)
     """Groups of objects that differ in spelling only or overlap (British, English): they are never compared."""
 
+    def __post_init__(self) -> None:
+        """Fills the earlier pieces into each piece.
+
+        Raises:
+            CardError: A piece, or all of them together, would be too long.
+        """
+        filled: dict[str, str] = {}
+        total = 0
+        for name, piece in self.pieces.items():
+            filled[name] = fill(piece, filled, f"pack {self.name}: pieces.{name}")
+            total = _within(total, filled[name], f"pack {self.name}: pieces.{name}")
+        object.__setattr__(self, "pieces", filled)
+
     def compiled(self, pattern: str, where: str) -> regex.Pattern[str]:
         """Returns a pattern with its pieces filled in.
 
         Raises:
             CardError: The pattern is broken; `where` says which one.
         """
-        return compile_pattern(fill(pattern, self.pieces), f"pack {self.name}: {where}")
+        where = f"pack {self.name}: {where}"
+        return compile_pattern(fill(pattern, self.pieces, where), where)
 
 
-def fill(pattern: str, pieces: Mapping[str, str]) -> str:
-    """Returns a pattern in which ``{NAME}`` is replaced for every piece, each of which may use the earlier ones."""
-    for name, piece in reversed(list(pieces.items())):
-        pattern = pattern.replace(f"{{{name}}}", f"(?:{piece})")
-    return pattern
+def fill(pattern: str, pieces: Mapping[str, str], where: str) -> str:
+    """Returns a pattern in which ``{NAME}`` is replaced for every piece.
+
+    Raises:
+        CardError: The pattern would be too long, which is looked at before anything is filled in.
+    """
+    size = len(pattern) + sum(len(pieces.get(name, "")) for name in _PIECE.findall(pattern))
+    if size > LONGEST:
+        raise _too_long(pattern, size, where)
+    return _PIECE.sub(lambda match: f"(?:{pieces[match[1]]})" if match[1] in pieces else match[0], pattern)
 
 
 def compile_pattern(pattern: str, where: str) -> regex.Pattern[str]:
     """Returns a compiled pattern; a broken one is a CardError that says where it stands and what is wrong."""
-    if (size := _expanded(pattern)) > LONGEST:
-        raise CardError(
-            f"{where}: the pattern {pattern!r:.120} stands for {size:,} characters, at most {LONGEST:,} may"
-        )
+    if (size := max(len(pattern), _expanded(pattern[:LONGEST]))) > LONGEST:
+        raise _too_long(pattern, size, where)
+    if pattern.count("(") > GROUPS:
+        raise CardError(f"{where}: the pattern {pattern!r:.120} opens more than {GROUPS:,} brackets")
     try:
         return regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
         raise CardError(f"{where}: the pattern {pattern!r:.120} is broken: {error}") from None
+
+
+def _too_long(pattern: str, size: int, where: str) -> CardError:
+    return CardError(f"{where}: the pattern {pattern!r:.120} stands for {size:,} characters, at most {LONGEST:,} may")
+
+
+def _within(total: int, pattern: str, where: str) -> int:
+    """Returns a number of characters with those of one more pattern; a CardError if they are too many for a pack."""
+    total += len(pattern)
+    if total > TOTAL:
+        raise CardError(
+            f"{where}: with their pieces filled in, the patterns so far have more than {TOTAL:,} characters"
+        )
+    return total
 
 
 def _expanded(pattern: str) -> int:
@@ -206,24 +248,25 @@ def _expanded(pattern: str) -> int:
 
     A few characters, ``((a{1000}){1000}){1000}``, would take all memory.
     """
-    sizes, last, place = [0], 0, 0
-    while place < len(pattern):
-        match = _ATOM.match(pattern, place)
-        text = match[0] if match else pattern[place]
-        if text == "(":
+    sizes, last, end = [0], 0, 0
+    for match in _ATOM.finditer(pattern):
+        if match.start() > end:
+            last = 1
+            sizes[-1] += match.start() - end
+        end = match.end()
+        if match[0] == "(":
             sizes.append(0)
-        elif text == ")" and len(sizes) > 1:
+        elif match[0] == ")" and len(sizes) > 1:
             last = sizes.pop()
             sizes[-1] += last
-        elif match and match["count"]:
-            times = max(int(match["count"]), 1)
-            sizes[-1] += last * (times - 1)
-            last *= times
+        elif match["count"]:
+            times = max(int(match["count"][:12]), 1)
+            sizes[-1] = min(sizes[-1] + last * (times - 1), _MANY)
+            last = min(last * times, _MANY)
         else:
             last = 1
             sizes[-1] += 1
-        place += len(text)
-    return sum(sizes)
+    return sum(sizes) + len(pattern) - end
 
 
 def load_pack(name: str) -> Pack:
@@ -235,30 +278,43 @@ def load_pack(name: str) -> Pack:
         UnknownNameError: No such pack.
     """
     path = find_card("packs", name)
-    pack = load_card(Pack, path)
     try:
+        pack = load_card(Pack, path)
         _check(pack)
     except CardError as error:
-        raise CardError(f"{path}: {error}") from None
+        raise CardError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     return pack
 
 
 def _check(pack: Pack) -> None:
     """Checks all patterns, wordings and names of a pack."""
-    for piece in pack.pieces:
-        pack.compiled(f"{{{piece}}}", f"pieces.{piece}")
-    for text, where in ((pack.name_pattern, "name_pattern"), (pack.numbered, "numbered")):
-        pack.compiled(text, where)
-    pack.compiled(pack.hedge_before, "hedge_before")
-    pack.compiled(pack.hedge_after, "hedge_after")
-    for name, kind in pack.kinds.items():
-        for number, pattern in enumerate(kind.signs):
-            pack.compiled(pattern, f"kinds.{name}.signs[{number}]")
-    for number, span in enumerate(pack.spans):
-        _check_object(pack.compiled(span.pattern, f"spans[{number}]"), span.pattern, f"spans[{number}]")
+    total = 0
+    for pattern, where, needs_object in _patterns(pack):
+        compiled = pack.compiled(pattern, where)
+        total = _within(total, compiled.pattern, where)
+        if needs_object and "object" not in compiled.groupindex:
+            raise CardError(f"{where}: needs a group (?P<object>...), got {pattern!r:.120}")
     for name, relation in pack.relations.items():
         _check_relation(pack, name, relation)
     _check_rules(pack)
+
+
+def _patterns(pack: Pack) -> Iterator[tuple[str, str, bool]]:
+    """Yields every pattern of a pack, its place, and whether it must tell what it finds."""
+    for piece in pack.pieces:
+        yield f"{{{piece}}}", f"pieces.{piece}", False
+    for name in ("name_pattern", "numbered", "hedge_before", "hedge_after"):
+        yield getattr(pack, name), name, False
+    for name, kind in pack.kinds.items():
+        for number, pattern in enumerate(kind.signs):
+            yield pattern, f"kinds.{name}.signs[{number}]", False
+    for number, span in enumerate(pack.spans):
+        yield span.pattern, f"spans[{number}]", True
+    for name, relation in pack.relations.items():
+        for key in ("patterns", "unless", "unless_passage"):
+            for number, pattern in enumerate(getattr(relation, key)):
+                needs_object = key == "patterns" and relation.object != "entity"
+                yield pattern, f"relations.{name}.{key}[{number}]", needs_object
 
 
 def _check_rules(pack: Pack) -> None:
@@ -287,24 +343,13 @@ def _check_rules(pack: Pack) -> None:
 
 
 def _check_relation(pack: Pack, name: str, relation: Relation) -> None:
-    """Checks the patterns and wordings of a relation."""
+    """Checks the kinds and wordings of a relation."""
     where = f"relations.{name}"
     known(relation.subject, pack.kinds, f"{where}.subject")
     if relation.kind is not None:
         known(relation.kind, pack.kinds, f"{where}.kind")
-    for key in ("patterns", "unless", "unless_passage"):
-        for number, pattern in enumerate(getattr(relation, key)):
-            compiled = pack.compiled(pattern, f"{where}.{key}[{number}]")
-            if key == "patterns" and relation.object != "entity":
-                _check_object(compiled, pattern, f"{where}.{key}[{number}]")
     _check_wording(relation, ("ask", "noun"), ("s",), where)
     _check_wording(relation, ("least", "greatest", "same"), ("a", "b", "kind"), where)
-
-
-def _check_object(compiled: regex.Pattern[str], pattern: str, where: str) -> None:
-    """Checks that a pattern tells what it finds."""
-    if "object" not in compiled.groupindex:
-        raise CardError(f"{where}: needs a group (?P<object>...), got {pattern!r:.120}")
 
 
 def _check_wording(record: Any, keys: tuple[str, ...], names: tuple[str, ...], where: str) -> None:

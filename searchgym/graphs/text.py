@@ -15,6 +15,8 @@ _ABBREVIATION: Final = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|c|ca|No|Col|Gen|Lt|Capt|Sgt|Rev|Prof|Inc|Co|[A-Z])\.$"
 )
 """Matches a full stop that does not end a sentence."""
+_LONGEST: Final = 6
+"""Characters that an abbreviation has at most, so that no long text is searched for one."""
 _IS_A: Final = re.compile(r"\b(?:is|was|were|are|[–-])\s+(?:an?|the)\s+(?:only\s+|co-)?")
 _PHRASE_END: Final = re.compile(
     r"\b(?:by|directed|written|of|starring|who|that|which|in|from|based|about|for|with|at|on|released|produced|set"
@@ -22,6 +24,10 @@ _PHRASE_END: Final = re.compile(
     r'|\band\s+(?:the|an?|his|her|its|was|is|has|had)\b|[,.;:()"“”]'
 )
 """Matches the end of the noun phrase behind "is a"."""
+
+
+_LINK: Final = re.compile(r"\[([^\[\]\n]*+)\]\(([^)\s\[]*+)\)")
+"""Matches a link of Markdown; it does not go beyond the next bracket, so that the time is linear."""
 
 
 class Word(NamedTuple):
@@ -52,14 +58,14 @@ def holds(text: str, name: str) -> bool:
 
 def base_title(title: str) -> str:
     """Returns a title without the brackets at its end, which tell namesakes apart."""
-    return re.sub(r"\s*\([^()]*\)\s*$", "", title).strip() or title.strip()
+    return re.sub(r"(?<!\s)\s*+\([^()]*+\)\s*+$", "", title).strip() or title.strip()
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
     """Returns the places (start, end) of the sentences of a text; an empty text has one, which is empty."""
     places, start = [], 0
     for match in _SENTENCE_END.finditer(text):
-        if not _ABBREVIATION.search(text, start, match.start()):
+        if not _ABBREVIATION.search(text, max(start, match.start() - _LONGEST), match.start()):
             places.append((start, match.start()))
             start = match.end()
     return [*places, (start, len(text))]
@@ -87,12 +93,17 @@ def head_noun(text: str) -> str:
 
 def unlinked(text: str) -> str:
     """Returns a text with Markdown's links to files and sites replaced by their texts."""
-    return re.sub(r"\[([^\]\n]*)\]\((?:https?:[^)\s]*|[^)\s]*\.(?:md|html|txt)(?:#[^)\s]*)?)\)", r"\1", text)
+
+    def shown(link: re.Match[str]) -> str:
+        file = link[2].partition("#")[0].endswith((".md", ".html", ".txt"))
+        return link[1] if file or link[2].startswith(("http:", "https:")) else link[0]
+
+    return _LINK.sub(shown, text)
 
 
 def tidy(text: str) -> str:
     """Returns a text with the spacing mended that tokenised corpora break: ``Jean- Luc``, ``John( 1 May``, ``x ,``."""
     text = re.sub(r"(?<=\w)- (?=\w)", "-", text)
     text = re.sub(r"(?<=\w)\(\s*", " (", re.sub(r"\(\s+", "(", text))
-    text = re.sub(r"\s+([,.;:)])", r"\1", text)
+    text = re.sub(r"(?<!\s)\s++([,.;:)])", r"\1", text)
     return " ".join(re.sub(r"(?<=\w)(['’]) s\b", r"\1s", text).split())

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.files import FilePath
+from searchgym.corpora.files import MAX_LINE, FilePath
 from searchgym.errors import DataError, DataMissingError
 from searchgym.records import Passage, Question, title_key
 
@@ -262,6 +262,8 @@ def _blocks(path: FilePath, progress: Progress | None) -> Iterator[tuple[int, li
             read += len(piece)
             whole, _, tail = (rest + piece).rpartition(b"\n") if piece else (rest, b"", b"")
             rest = tail
+            if len(rest) > MAX_LINE:
+                raise DataError(f"a line of more than {MAX_LINE:,} bytes: get or make the file again", path, number)
             if whole:
                 try:
                     lines = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from searchgym.corpora.files import sha256_file
 from searchgym.errors import DataError, RunExistsError, UsageError
+from searchgym.reading import leads_out
 from searchgym.rollout.folders import (
     ADAPTER,
     ADAPTER_SCALES,
@@ -74,9 +75,12 @@ def merge_checkpoints(checkpoints: Sequence[str | Path], weights: Sequence[float
         raise UsageError("adapters and whole models cannot be averaged: `searchgym export` the adapters first")
     adapters = kinds.pop()
     _check_alike(folders, adapters)
+    kept = _kept(folders[-1])
     merged = _average([_tensors(folder, adapters) for folder in folders], weights, folders)
     with new_folder(out) as building:
         _write(building, folders, weights, merged, adapters)
+        for file in kept:
+            shutil.copyfile(file, building / file.name)
     return out
 
 
@@ -154,6 +158,20 @@ def _average(
     return merged
 
 
+def _kept(folder: Path) -> list[Path]:
+    """Returns the files of a checkpoint that are copied.
+
+    Raises:
+        DataError: One is a link that leads out of the folder: it may be a file that is nobody else's to read.
+    """
+    left_out = {file for pattern in LEFT_OUT for file in folder.glob(pattern)}
+    files = sorted({file for pattern in KEPT for file in folder.glob(pattern)} - left_out)
+    for file in files:
+        if leads_out(file, folder):
+            raise DataError("is a link that leads out of the checkpoint: remove it, or put the file there", file)
+    return [file for file in files if file.is_file()]
+
+
 def _write(
     building: Path,
     folders: Sequence[Path],
@@ -166,10 +184,5 @@ def _write(
 
     out = {name: tensor.contiguous() for name, tensor in merged.items()}
     save_file(out, building / (ADAPTER_WEIGHTS if adapters else WEIGHTS), metadata={"format": "pt"})
-    left_out = {file for pattern in LEFT_OUT for file in folders[-1].glob(pattern)}
-    for pattern in KEPT:
-        for file in sorted(folders[-1].glob(pattern)):
-            if file.is_file() and file not in left_out:
-                shutil.copyfile(file, building / file.name)
     parts = [{"checkpoint": folder.name, "weight": weight} for folder, weight in zip(folders, weights, strict=True)]
     (building / RECORD).write_text(json.dumps({"average_of": parts}, indent=2) + "\n", encoding="utf-8")

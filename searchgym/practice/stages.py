@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ from searchgym.practice.pipeline import WARM, Pipeline
 from searchgym.practice.selection import SELECTED, select, write_pool
 from searchgym.questions.report import crossed
 from searchgym.questions.storage import held_out_by, write_set
+from searchgym.reading import leads_out
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.rollout.models import Loading, Model, opened_models
 from searchgym.rollout.tokens import TokenFormat
@@ -292,11 +293,17 @@ def deliver(work: Work) -> dict[str, Any]:
     shutil.rmtree(building, ignore_errors=True)
     if not best.is_dir():
         return {"adapter": str(best), "left_out": "nothing was trained"}
-    shutil.copytree(best, building, ignore=shutil.ignore_patterns("trainer.json", "state*", "*.pt"))
+    unwanted = shutil.ignore_patterns("trainer.json", "state*", "*.pt")
+    shutil.copytree(best, building, ignore=lambda at, names: unwanted(at, names) | _leading_out(best, Path(at), names))
     write_json(building / MADE, {"pipeline": dataclasses.asdict(work.pipeline), "stages": work.done})
     shutil.rmtree(folder, ignore_errors=True)
     building.replace(folder)
     return {"adapter": str(folder)}
+
+
+def _leading_out(folder: Path, at: Path, names: Iterable[str]) -> set[str]:
+    """Returns those names at a place in a folder that are links out of the folder."""
+    return {name for name in names if leads_out(at / name, folder)}
 
 
 ORDER: Final[dict[str, Callable[[Work], dict[str, Any]]]] = {

@@ -30,7 +30,7 @@ from searchgym.questions.source import SPLITS, HeldOut, Source, split_pages
 from searchgym.questions.subset import by_hash
 from searchgym.records import Passage, Question, SupportingFact, Triple
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the rules; another one gives other questions."""
 MIX: Final[Mapping[tuple[str, int], float]] = {
     ("chain", 4): 0.05,

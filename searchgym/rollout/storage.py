@@ -83,6 +83,7 @@ class EpisodeWriter:
         ]
         if not episode.opens:  # the same bytes as before pages could be opened
             del row["opens"]
+        without_links(row)
         for search in row["searches"]:  # nor was there more than one retriever
             if not search["source"]:
                 del search["source"]
@@ -174,6 +175,14 @@ def _episode(row: dict[str, Any], tokens: Tokens) -> Episode:
         "answer": None if row["answer"] is None else _answer(row["answer"]),
     }
     return _record(Episode, row | nested)
+
+
+def without_links(row: dict[str, Any]) -> dict[str, Any]:
+    """Removes the links of passages, which are for graphs alone, from an episode as plain data; returns the episode."""
+    for search in row["searches"]:
+        for hit in search["hits"]:
+            del hit["passage"]["links"]
+    return row
 
 
 def _record(cls: type[Record], row: dict[str, Any]) -> Record:

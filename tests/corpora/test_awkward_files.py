@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from searchgym.corpora import read_passages
-from searchgym.corpora.files import MAX_LINE, BadLines, iter_jsonl, read_json, sniff
-from searchgym.errors import DataError
+from searchgym.corpora.files import (
+    MAX_LINE,
+    BadLines,
+    iter_jsonl,
+    read_bytes,
+    read_json,
+    sha256_file,
+    sniff,
+    text_lines,
+)
+from searchgym.corpora.retrieval import build_index, load_index
+from searchgym.corpora.store import PassageStore
+from searchgym.corpora.worlds.storage import read_world
+from searchgym.errors import DataError, SearchGymError
+from searchgym.eval.leaderboard.check import check_submission
+from searchgym.eval.retrieval import read_qrels
+from searchgym.eval.suites.cards import find_suite
+from searchgym.graphs.triples import read_texts
+from searchgym.records import Passage
+from searchgym.yaml_reader import read_yaml
 
 MIB = 1 << 20
 
@@ -82,6 +104,74 @@ def test_an_endless_corpus_is_refused_by_its_line(tmp_path: Path) -> None:
     path = bomb(tmp_path / "x.jsonl.gz", b'{"id": "1", "contents": "x"}\n{"id": "', MAX_LINE + MIB)
     with pytest.raises(DataError, match=rf"{path.name}:2: a line of more than 67,108,864 bytes"):
         list(read_passages(path))
+
+
+def test_blank_lines_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gzip file of a few kilobytes may hold a good row and then millions of lines."""
+    monkeypatch.setattr("searchgym.corpora.files.MAX_LINE", 1 << 16)
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "1", "contents": "x"}\n' + b"\n" * (1 << 22)))
+    with pytest.raises(DataError, match=rf"{path.name}:\d+: unpacks to more than 100 times its size"):
+        list(read_passages(path))
+
+
+def test_the_limit_of_bytes_is_exact_and_a_sparse_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"12345")
+    assert read_bytes(path, 5) == b"12345"
+    with pytest.raises(DataError, match=rf"^{path}: more than 4 bytes: too long to be read whole"):
+        read_bytes(path, 4)
+    os.truncate(path, 1 << 40)
+
+    def read(call: Callable[[Path], object]) -> None:
+        with pytest.raises(DataError, match=r"more than [\d,]+ bytes"):
+            call(path)
+
+    for call in (read_bytes, read_json, lambda file: list(text_lines(file)), lambda file: list(read_texts(file))):
+        assert peak(lambda call=call: read(call)) < 512 * MIB  # of a terabyte
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        read_bytes,
+        read_json,
+        sha256_file,
+        lambda path: list(text_lines(path)),
+        lambda path: list(iter_jsonl(path)),
+        lambda path: list(read_passages(path)),
+        read_qrels,
+        lambda path: read_world(path.parent),
+        lambda path: load_index(path.parent),
+        lambda path: find_suite(str(path)) or read_yaml(path),
+        lambda path: check_submission(path.parent),
+    ],
+)
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path, call: Callable[[Path], object]) -> None:
+    for name in ("x.yaml", "card.yaml", "manifest.json"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(SearchGymError, match=r"regular file|is no file|is missing"):
+        call(tmp_path / "x.yaml")
+
+
+def test_predictions_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
+    made = Path(__file__).parents[2] / "eval/leaderboard/worlds/World/closed-book"
+    shutil.copytree(made, tmp_path / "sub")
+    (tmp_path / "sub/predictions.jsonl").unlink()
+    os.mkfifo(tmp_path / "sub/predictions.jsonl")
+    with pytest.raises(DataError, match=r"predictions\.jsonl.*is no regular file"):
+        check_submission(tmp_path / "sub")
+
+
+def test_a_passage_of_gigabytes_is_not_read_from_a_store(tmp_path: Path) -> None:
+    build_index([Passage(str(n), "t", "word") for n in range(2)], tmp_path / "index")
+    path = tmp_path / "index/passages.jsonl"
+    size = path.stat().st_size
+    os.truncate(path, size + (1 << 33))
+    np.save(tmp_path / "index/offsets.npy", np.array([0, size, size + (1 << 33)]))
+    store = PassageStore(tmp_path / "index")
+    with pytest.raises(DataError, match=r"passages\.jsonl:2: a line of more than 67,108,864 bytes"):
+        store[1]
 
 
 def test_a_document_on_one_line_may_be_longer_than_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

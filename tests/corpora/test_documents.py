@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
 import re
 import unicodedata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from support import growth
 
 from searchgym.corpora.documents import chunk_passages, convert_documents, inspect_corpus
+from searchgym.corpora.files import BadLines
 from searchgym.corpora.passages import corpus_sha256, read_passages, write_corpus
-from searchgym.errors import DataError, DataMissingError, UsageError
+from searchgym.corpora.readers import markdown
+from searchgym.corpora.readers.html import read_html
+from searchgym.corpora.readers.markdown import read_markdown
+from searchgym.corpora.retrieval import build_index, load_index
+from searchgym.errors import DataError, DataMissingError, DataWarning, UsageError
 from searchgym.protocol import count_words
 from searchgym.records import Passage
 
@@ -42,18 +52,18 @@ def convert(tmp_path: Path, name: str, content: str) -> Passage:
         ("# Café\n\nOne.\n\nTwo.\n", "Café", "One.\n\nTwo."),
         ("\ufeff# A #\nText", "A", "Text"),
         ("# C#\nText", "C#", "Text"),
-        ("Intro.\n\n## Later\nText", "Later", "Intro.\n\n## Later\nText"),
-        ("```\n# code\n```\n# Real\n", "Real", "```\n# code\n```\n# Real"),
+        ("Intro.\n\n## Later\nText", "Later", "Intro.\n\nLater\n\nText"),
+        ("```\n# code\n```\n# Real\n", "Real", "# code\n\nReal"),
         ("#hashtag\n", "page", "#hashtag"),
         ("Only text.", "page", "Only text."),
         ("", "page", ""),
-        ("---\ntitle: Front: not YAML\n---\n# A\n", "A", "---\ntitle: Front: not YAML\n---\n# A"),
-        ("---\ntitle: 'Front: yes'\ntags: [a]\n---\n# Heading\nText", "Front: yes", "# Heading\nText"),
+        ("---\ntitle: Front: not YAML\n---\n# A\n", "A", "title: Front: not YAML\n\nA"),
+        ("---\ntitle: 'Front: yes'\ntags: [a]\n---\n# Heading\nText", "Front: yes", "Heading\n\nText"),
         ("---\ntitle: Same\n---\n\n# Same\nText", "Same", "Text"),
         ("---\ntags: [a]\n---\n# Heading\nText", "Heading", "Text"),
         ("---\ntitle: 1984\n---\nText", "1984", "Text"),
-        ("---\nA rule, no front matter.\n\n---\n", "page", "---\nA rule, no front matter.\n\n---"),
-        ("---\n# Open\n", "Open", "---\n# Open"),
+        ("---\nA rule, no front matter.\n\n---\n", "page", "A rule, no front matter."),
+        ("---\n# Open\nText", "Open", "Text"),
     ],
 )
 def test_markdown(tmp_path, content, title, text):
@@ -83,6 +93,53 @@ def test_html(tmp_path, content, title, text):
     assert (passage.title, passage.text) == (title, text)
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("See [the **guide**](../y.md#part 't') and <http://a.b>.", "See the guide and http://a.b."),
+        ("![alt *text*](i.png) [ref] [no]\n\n[ref]: a.md", "alt text ref [no]"),
+        ("*a* __b__ ***c*** ~~d~~ snake_case 2 * 3 \\*e\\*", "a b c d snake_case 2 * 3 *e*"),
+        ("`x = *y*` &amp; &lt;b&gt; <b>bold</b><br>next", "x = *y* & <b> bold\nnext"),
+        ("```py\nx = [1](2)\n\n| a |\n```", "x = [1](2)\n\n| a |"),
+        ("    a | b\n", "a | b"),
+        ("- a\n- [b](x.md)\n  1. c\n  2. d\n\nend", "- a\n- b\n  1. c\n  2. d\n\nend"),
+        ("7. a\n\n8. b\n", "7. a\n\n8. b"),
+        ("- \n\npara", "para"),
+        ("| A | B |\n|---|:-:|\n| 1 | [x](y.md) |\n| | `p\\|q` |\n\nend", "A; B\n1; x\np|q\n\nend"),
+        ("> quote\n> more\n\n---\n\nSetext\n===\nend", "quote\nmore\n\nSetext\n\nend"),
+        ("<div><b>One</b>\n<p>two</div>\n\n<!-- no -->\nend", "One\n\ntwo\n\nend"),
+    ],
+)
+def test_markdown_is_rendered_to_what_a_reader_sees(tmp_path, content, text):
+    assert convert(tmp_path, "page.md", content).text == text
+
+
+def test_links_between_documents_are_kept_beside_the_text(tmp_path):
+    content = "# X\n\n- See [the *guide*](../y%20z.md#part), [out](http://a.b/y.md), [gone](gone.md), [me](x.md).\n\n"
+    content += "| a | [tab](../y%20z.md) |\n|-|-|\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x.md").write_text(content)
+    (tmp_path / "y z.md").write_text("Y")
+    passage, _ = convert_documents(tmp_path)
+    assert passage.text == "- See the guide, out, gone, me.\n\na; tab"
+    assert [(passage.text[start:end], target) for start, end, target in passage.links] == [
+        ("the guide", "y z.md"),
+        ("tab", "y z.md"),
+    ]
+    write_corpus(tmp_path / "c.jsonl", [passage])
+    assert next(read_passages(tmp_path / "c.jsonl")).links == passage.links
+    build_index([passage], tmp_path / "index")
+    assert next(iter(load_index(tmp_path / "index").passages())).links == passage.links
+
+
+@pytest.mark.parametrize(
+    "links", ["x", [["a", 1, "b"]], [[0, 99, "b"]], [[2, 1, "b"]], [[0, 1]], [1], {"a": 1}, [[True, 2, "b"]]]
+)
+def test_what_a_corpus_calls_its_links_may_be_anything(tmp_path, links):
+    (tmp_path / "c.jsonl").write_text(json.dumps({"id": "1", "title": "t", "text": "text", "links": links}) + "\n")
+    assert next(read_passages(tmp_path / "c.jsonl")).links == ()
+
+
 def test_text_keeps_its_hashes(tmp_path):
     assert convert(tmp_path, "notes.txt", "# not a heading\n\nText\n") == Passage(
         "notes.txt", "notes", "# not a heading\n\nText"
@@ -102,7 +159,9 @@ def test_a_folder_in_the_order_of_ids(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text")
-    assert [p.id for p in convert_documents(tmp_path)] == ["a.TXT", "b/one.html", "b/two.md", "c.md/inner.md"]
+    with pytest.warns(DataWarning, match=r"left out: 1 \.png$"):
+        passages = list(convert_documents(tmp_path))
+    assert [p.id for p in passages] == ["a.TXT", "b/one.html", "b/two.md", "c.md/inner.md"]
 
 
 def test_folders_that_cannot_be_converted(tmp_path):
@@ -110,11 +169,161 @@ def test_folders_that_cannot_be_converted(tmp_path):
         list(convert_documents(tmp_path / "gone"))
     with pytest.raises(DataError, match=r"holds no documents: put .md, .txt, .html files there"):
         list(convert_documents(tmp_path))
-    (tmp_path / "latin.md").write_bytes("Café".encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin.md: not UTF-8"):
+    (tmp_path / "table.csv").write_text("a,b")
+    with pytest.raises(DataError, match=r"holds no documents: put .md, .txt, .html files there; left out: 1 .csv"):
+        list(convert_documents(tmp_path))
+    (tmp_path / "binary.md").write_bytes(b"\xff\0\x01")
+    with (
+        pytest.warns(DataWarning),
+        pytest.raises(DataError, match=r"binary.md: is no text in an encoding that is known"),
+    ):
         list(convert_documents(tmp_path))
     with pytest.raises(DataError, match="is a file: give a folder"):
-        list(convert_documents(tmp_path / "latin.md"))
+        list(convert_documents(tmp_path / "binary.md"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text", "encoding"),
+    [
+        ("a.md", "Café".encode("latin-1"), "Café", "windows-1252"),
+        ("a.txt", "“Café” €".encode("cp1252"), "“Café” €", "windows-1252"),
+        ("a.txt", b"Caf\xe9 \x81", "Café \x81", "iso-8859-1"),
+        ("a.txt", "Café".encode("utf-16"), "Café", "utf-16"),
+        ("a.md", codecs.BOM_UTF16_BE + "Café".encode("utf-16-be"), "Café", "utf-16"),
+        ("a.txt", "Café".encode("utf-32"), "Café", "utf-32"),
+        ("a.html", "<meta charset='shift_jis'><p>ポッター".encode("shift_jis"), "ポッター", "shift_jis"),
+        ("a.html", '<meta content="text/html; charset=KOI8-R"><p>Пушкин'.encode("koi8-r"), "Пушкин", "KOI8-R"),
+        ("a.html", b"<meta charset=punycode><p>Caf\xe9", "Café", "windows-1252"),
+    ],
+)
+def test_other_encodings_are_guessed_and_said_once(tmp_path, name, content, text, encoding):
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "b.md").write_text("Plain Café", encoding="utf-8")
+    with pytest.warns(DataWarning) as said:
+        passages = list(convert_documents(tmp_path))
+    assert [passage.text for passage in passages] == [text, "Plain Café"]
+    assert [str(one.message) for one in said] == [f"{tmp_path / name}: is not UTF-8, it was read as {encoding}"]
+
+
+def test_line_ends_of_other_systems(tmp_path):
+    (tmp_path / "a.md").write_bytes(b"# A\r\n\r\nOne\r\n\r\n- two\rthree")
+    (passage,) = convert_documents(tmp_path)
+    assert (passage.title, passage.text) == ("A", "One\n\n- two\nthree")
+
+
+# -- bounds --------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_has_a_limit_of_bytes(tmp_path):
+    (tmp_path / "a.md").write_text("fine")
+    (tmp_path / "b.md").touch()
+    os.truncate(tmp_path / "b.md", 3 << 30)
+    with pytest.raises(DataError, match=r"b\.md: more than 16,777,216 bytes: too long to be read whole"):
+        list(convert_documents(tmp_path))
+    bad = BadLines(1)
+    assert [passage.text for passage in convert_documents(tmp_path, bad)] == ["fine"]
+    assert len(bad.errors) == 1
+
+
+PARTS = [
+    "<a ",
+    "<!",
+    "&",
+    "<![CDATA[",
+    "<!--",
+    "<a b='",
+    "<script>",
+    "[",
+    "![",
+    "[a](<b",
+    "*a **a ",
+    "- ",
+    "| a ",
+    " ",
+    "\n",
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_html_takes_linear_time(part):
+    assert growth(lambda n: read_html("<title>x</title>" + part * n)) < 8
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_markdown_takes_linear_time(part):
+    assert growth(lambda n: read_markdown("# x" + part * n + "y\n" + part * n)) < 8
+
+
+@pytest.mark.parametrize("text", ["- a\n" * 100, "a\n\n" * 100, "a b " * 100, "# a\nb\n" * 50])
+def test_markdown_is_parsed_in_parts(monkeypatch, text):
+    """The parser takes a thousand bytes of memory for some characters."""
+    monkeypatch.setattr(markdown, "PART", 50)
+    parts = []
+
+    def parse(part, env):
+        parts.append(part)
+        return MarkdownIt().parse(part, env)
+
+    monkeypatch.setattr(markdown, "_parser", lambda: Mock(parse=parse))
+    found = read_markdown(text)
+    assert max(map(len, parts)) <= 51
+    assert "".join(parts) == text
+    assert f"{found.title} {found.text}".split() == text.replace("#", "").split()
+
+
+@pytest.mark.parametrize("content", ["<div>" * 5_000 + "x", "> " * 5_000 + "x", "- " * 5_000 + "x", "[" * 5_000 + "x"])
+def test_no_depth_is_too_deep(content):
+    assert "x" in read_markdown(content).text
+    assert "x" in read_html(content).text
+
+
+def test_a_character_of_many_digits_is_no_character():
+    assert read_html("<p>a&#" + "9" * 5000 + ";b&#x41;").text == "a\N{REPLACEMENT CHARACTER}bA"
+
+
+def test_a_title_has_a_limit(tmp_path):
+    long = "x" * 2000
+    for name, content in (("a.md", f"# {long}\n\nText"), ("b.html", f"<h1>{long}</h1>Text")):
+        passage = {p.id: p for p in _converted(tmp_path, name, content)}[name]
+        assert (passage.title, passage.text) == (name[0], f"{long}\n\nText")
+
+
+def _converted(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    return convert_documents(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["outside", "above", "to itself", "nowhere", "chain", "folder"])
+def test_links_that_lead_out_of_the_folder_are_left_out_and_said(tmp_path, kind):
+    (tmp_path / "secret.md").write_text("secret")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/secret.md").write_text("secret")
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.md").write_text("fine")
+    (docs / "inside.md").symlink_to("a.md")
+    target = {
+        "outside": tmp_path / "secret.md",
+        "above": "../secret.md",
+        "to itself": "link.md",
+        "nowhere": "gone.md",
+        "chain": "step.md",
+        "folder": "../more",
+    }[kind]
+    (docs / "link.md").symlink_to(target)
+    if kind == "chain":
+        (docs / ".step").mkdir()
+        (docs / "step.md").symlink_to(tmp_path / "secret.md")
+    with pytest.warns(DataWarning, match=rf"left out: {2 if kind == 'chain' else 1} links that lead out of the folder"):
+        passages = list(convert_documents(docs))
+    assert [passage.id for passage in passages] == ["a.md", "inside.md"]
+
+
+def test_a_pipe_among_documents_is_left_out(tmp_path):
+    (tmp_path / "a.md").write_text("fine")
+    os.mkfifo(tmp_path / "b.md")
+    with pytest.warns(DataWarning, match="left out: 1 links to folders, pipes or devices"):
+        assert [passage.id for passage in convert_documents(tmp_path)] == ["a.md"]
 
 
 # -- chunks --------------------------------------------------------------------------------------------------------

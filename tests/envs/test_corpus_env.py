@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from made_pages import PAGES
 
 import searchgym  # noqa: F401
-from searchgym.errors import CardError, DataError, UsageError
+from searchgym.errors import CardError, DataError, DataWarning, UsageError
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -70,7 +70,8 @@ def test_splits_and_errors(folder):
 def test_documents_without_people_or_works(tmp_path, monkeypatch):
     """This repository's own docs: no pack knows them, so sentences with a hidden link ask about them."""
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
-    env = gymnasium.make("searchgym/Corpus-v0", corpus=ROOT / "docs", generated={"n": 50, "split": "all"})
+    with pytest.warns(DataWarning, match=r"left out: \d+ \.png"):
+        env = gymnasium.make("searchgym/Corpus-v0", corpus=ROOT / "docs", generated={"n": 50, "split": "all"})
     kinds = [question.kind for question in env.unwrapped.task.questions]
     assert kinds.count("cloze") + kinds.count("cloze-chain") > len(kinds) / 2
     assert env.reset(seed=0)[0]

@@ -6,16 +6,19 @@ import json
 import os
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from support import growth
 
 from searchgym.cards import find_card
 from searchgym.errors import CardError, DataError, DataMissingError, UnknownNameError
 from searchgym.graphs.facts import find_facts, pronouns
 from searchgym.graphs.graph import evaluate, magnitude
 from searchgym.graphs.links import find_links
-from searchgym.graphs.packs import load_pack
+from searchgym.graphs.packs import KindRule, Pack, _expanded, load_pack
+from searchgym.graphs.packs import _check as check_pack
 from searchgym.graphs.text import base_title, head_noun, holds, sentences, tidy, unlinked, words
 from searchgym.graphs.triples import TripleGraph, read_names, read_texts, read_triples, triples_of
 from searchgym.records import Passage, Question, Triple
@@ -129,6 +132,24 @@ def test_a_title_of_two_pages_is_refused():
     assert (found.links, found.refused) == ((), {"several pages with this title": 1})
 
 
+@pytest.mark.parametrize(
+    "read",
+    [tidy, base_title, sentences, unlinked, words, lambda text: find_links(corpus(("A", text), (text[:5000], "x")))],
+    ids=["tidy", "base_title", "sentences", "unlinked", "words", "find_links"],
+)
+@pytest.mark.parametrize("part", [" ", "\n", "A. ", "[", "(", "[a](", "[](", "[a](x#", "[](x.md", ") ", "a- "])
+def test_a_text_of_one_thing_is_read_in_linear_time(read, part):
+    assert growth(lambda n: read("a" + part * (n // len(part)) + "b")) < 8
+
+
+def test_links_beside_a_rendered_text():
+    text = "See the guide and the guide."
+    links = ((4, 13, "y.md"), (18, 27, "y.md"), (0, 3, "gone.md"), (4, 13, "a/x.md"))
+    pages = [Passage("a/x.md", "X", text, links), Passage("y.md", "Y", "text")]
+    (link,) = find_links(pages).links
+    assert (link.source, link.target, text[link.start : link.end], link.start) == (0, 1, "the guide", 4)
+
+
 def test_links_of_markdown():
     pages = [Passage("a/x.md", "X", "See [the guide](../y.md#part) and [no](z.md)."), Passage("y.md", "Y", "text")]
     (link,) = find_links(pages).links
@@ -185,6 +206,69 @@ def test_a_pack_with_an_error(change, message, tmp_path):
 def test_a_pattern_that_would_take_all_memory(pattern, tmp_path):
     with pytest.raises(CardError, match=r"stands for [\d,]+ characters, at most 50,000 may"):
         load_pack(changed(tmp_path, lambda p: p.update(numbered=pattern)))
+
+
+LONG = "x" * 45_000
+BOMBS = {
+    "piece": ({"A": LONG, "B": "{A}" * 3_000}, "", r"pieces\.B: the pattern .* stands for 135,009,000 characters"),
+    "two": ({"A": LONG, "B": "{A}|{A}"}, "", r"pieces\.B: the pattern .* stands for 90,007 characters"),
+    "pattern": ({"A": LONG}, "{A}" * 3_000, r"numbered: the pattern .* stands for 135,009,000 characters"),
+    "doubled": (
+        {"P0": "x"} | {f"P{n}": f"{{P{n - 1}}}{{P{n - 1}}}" for n in range(1, 40)},
+        "",
+        r"pieces\.P1\d: the pattern .* stands for",
+    ),
+    "many pieces": ({"A": LONG} | {f"P{n}": "{A}" for n in range(20)}, "", r"pieces\.P10: with their pieces filled in"),
+    "groups": ({}, "()" * 25_000, r"numbered: the pattern .* opens more than 2,000 brackets"),
+    "sets": ({}, "[" * 20_000, "numbered: the pattern .* is broken"),
+    "number": ({}, "a{" + "9" * 5000 + "}", r"stands for [\d,]+ characters"),
+    "nested": ({}, "(" * 900 + "a" + "{60000})" * 900, r"stands for [\d,]+ characters"),
+}
+"""Pieces, a pattern, and the error that they give."""
+
+
+def checked(**given):
+    check_pack(Pack(name="small", summary="", **({"kinds": {}, "relations": {}} | given)))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_pack_that_would_take_all_memory_or_hours(name):
+    pieces, numbered, message = BOMBS[name]
+    began = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(CardError, match=message):
+            checked(pieces=pieces, numbered=numbered)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - began < 3
+
+
+def test_a_file_of_a_pack_that_would_take_all_memory(tmp_path):
+    path = changed(tmp_path, lambda p: p["pieces"].update(A="x" * 40_000, B="{A}" * 30_000))
+    with pytest.raises(CardError, match=r"mine\.yaml: pack .*: pieces\.B: the pattern .* stands for 1,200,090,000"):
+        load_pack(path)
+
+
+def test_all_patterns_of_a_pack_have_a_limit_together(monkeypatch):
+    monkeypatch.setattr("searchgym.graphs.packs.TOTAL", 5_000)
+    kinds = {"thing": KindRule(nouns=["thing"], signs=[f"{{A}}{n}" for n in range(20)])}
+    with pytest.raises(CardError, match=r"kinds\.thing\.signs\[9\]: with their pieces filled in, the patterns so far"):
+        checked(pieces={"A": "x" * 450}, kinds=kinds)
+
+
+def test_a_pattern_is_counted_in_linear_time():
+    for part in ("{A}", "[", "(", "{9", "a", "[]", "\\\\"):
+        assert growth(lambda n, part=part: _expanded(part * n)) < 8
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [("abc", 3), ("a{3}b", 4), ("(ab){3}", 6), ("[a-z]{4}x", 5), (r"\d{2,9}", 2), ("((a{2}b){2}){2}c", 13), ("", 0)],
+)
+def test_a_pattern_has_the_size_of_its_repetitions_written_out(pattern, size):
+    assert _expanded(pattern) == size
 
 
 def test_an_unknown_pack():

@@ -184,3 +184,39 @@ def test_a_model_that_cannot_be_written_is_one_line_and_leaves_nothing(most, thr
         assert "Traceback" not in said
         assert re.fullmatch(rf"error: {out}: cannot be written: .* \(\d+ MiB free\)", said.splitlines()[-1]), said
         assert sorted(path.name for path in tmp_path.iterdir()) == ["made"]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "tokenizer_config.json", "chat.jinja"])
+def test_nothing_is_copied_through_a_link_that_leads_out(three, tmp_path, name):
+    (tmp_path / "secret").write_text("{}")
+    (three[-1] / name).unlink(missing_ok=True)
+    (three[-1] / name).symlink_to("../../secret" if name == "notes.txt" else tmp_path / "secret")
+    with pytest.raises(DataError, match=rf"{name}: is a link that leads out of the checkpoint"):
+        merge_checkpoints(three, [0.5, 0.25, 0.25], tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "secret"]
+
+
+def test_a_link_of_a_link_leads_out_too_and_one_inside_does_not(three, tmp_path):
+    (three[-1] / "inside.txt").symlink_to("config.json")
+    merge_checkpoints(three, [0.5, 0.25, 0.25], tmp_path / "out")
+    assert (tmp_path / "out/inside.txt").read_bytes() == (three[-1] / "config.json").read_bytes()
+    (three[-1] / "step").symlink_to(tmp_path)
+    (three[-1] / "notes.txt").symlink_to("step/out/config.json")
+    with pytest.raises(DataError, match="leads out"):
+        merge_checkpoints(three, [0.5, 0.25, 0.25], tmp_path / "other")
+
+
+def test_a_snapshot_of_the_hub_is_links_into_its_own_blobs(three, tmp_path):
+    model = tmp_path / "models--a--b"
+    (model / "blobs").mkdir(parents=True)
+    snapshot = model / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(three[-1].iterdir())):
+        shutil.copyfile(file, model / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    merge_checkpoints([*three[:2], snapshot], [0.5, 0.25, 0.25], tmp_path / "out")
+    assert (tmp_path / "out/config.json").is_file()
+    (tmp_path / "secret").write_text("x")
+    (snapshot / "notes.txt").symlink_to("../../../secret")
+    with pytest.raises(DataError, match="leads out"):
+        merge_checkpoints([*three[:2], snapshot], [0.5, 0.25, 0.25], tmp_path / "other")

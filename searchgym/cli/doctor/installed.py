@@ -28,6 +28,8 @@ JAVA = "java"
 """Name under which the Java virtual machine is listed among the packages."""
 
 MODULES = {
+    "markdown-it-py": "markdown_it",
+    "python-docx": "docx",
     "pyyaml": "yaml",
     "Jinja2": "jinja2",
     "PyStemmer": "Stemmer",
@@ -87,6 +89,7 @@ PARTS = (
     Part("TensorBoard", "log.tensorboard of a recipe, on unless it says false", ("torch", "tensorboard")),
     Part("Weights & Biases", "log.wandb of a recipe", ("wandb",)),
     Part("hub", "questions and corpora named hf:OWNER/NAME", ("datasets",)),
+    Part("documents", "PDF and DOCX among documents", ("pypdf", "python-docx")),
     Part("parquet", "questions and corpora in parquet files", ("pyarrow",)),
     Part(
         "dense retrieval",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -188,7 +187,7 @@ def build(
     else:
         _print(board, page)
     for error in board.refused:
-        print(f"refused: {error}", file=sys.stderr)  # noqa: T201
+        say(f"refused: {error}")
     if board.refused:
         raise typer.Exit(1)
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import yaml
 
 from searchgym.cards import WorldSpec, build
-from searchgym.corpora.files import FilePath, sha256_file
+from searchgym.corpora.files import FilePath, sha256_file, text_lines
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.worlds.build import build_world
@@ -89,7 +89,7 @@ def read_world(folder: FilePath) -> World:
     for name, expected in card["sha256"].items():
         if sha256_file(folder / name) != expected:
             raise DataError("is not the file that the world's card describes: build the world again", folder / name)
-    lines = (folder / TRIPLES).read_text(encoding="utf-8").splitlines()
+    lines = [line.removesuffix("\n") for _, line in text_lines(folder / TRIPLES)]
     return World(
         build(WorldSpec, card["spec"], f"{folder / CARD}: spec"),
         tuple(read_passages(folder / CORPUS)),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from searchgym.corpora.files import BadLines, FilePath, iter_jsonl, read_json, sniff, write_atomic
+from searchgym.corpora.files import MAX_DOCUMENT, BadLines, FilePath, iter_jsonl, read_json, sniff, write_atomic
 from searchgym.corpora.rows import Row, Rows, parse_rows
 from searchgym.errors import DataError, UnknownNameError, UsageError
 from searchgym.eval.formats.documents import document_of, of_document
@@ -193,7 +193,7 @@ def _open(path: FilePath) -> tuple[Rows | Mapping[str, Any], str]:
         first = next(lines)
         if not _is_document(first[1]):
             return Rows(str(path), "line", itertools.chain([first], lines)), _format_of(first[1], path, first[0])
-    content = read_json(path)
+    content = read_json(path, MAX_DOCUMENT)
     if isinstance(content, list):
         row = content[0] if content else None
         if not isinstance(row, Mapping):

@@ -13,7 +13,7 @@ from searchgym.envs.task import Task
 from searchgym.errors import DataError, SubmissionError
 from searchgym.eval.leaderboard.manifest import EPISODES, PREDICTIONS
 from searchgym.records import SIMULATED, Episode, Hit, Passage, Question, Searched
-from searchgym.rollout.storage import read_episodes
+from searchgym.rollout.storage import read_episodes, without_links
 
 LONGEST: Final = 10_000
 """Maximum number of characters of an answer."""
@@ -34,7 +34,8 @@ def write_episodes(path: Path, episodes: Iterable[Episode], whole: bool) -> None
     with write_atomic(path) as file:
         for episode in episodes:
             searches = [_short(searched, whole) for searched in episode.searches]
-            file.write(dump_line(dataclasses.asdict(dataclasses.replace(episode, contexts=[], searches=searches))))
+            row = dataclasses.asdict(dataclasses.replace(episode, contexts=[], searches=searches))
+            file.write(dump_line(without_links(row)))
 
 
 def _short(searched: Searched, whole: bool) -> Searched:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from searchgym.cards import find_card, list_cards, load_card
 from searchgym.errors import CardError, DataMissingError, UnknownNameError
+from searchgym.yaml_reader import read_small
 
 DATA: Final = "$SEARCHGYM_DATA"
 """Beginning of a path in the folder of evaluation data."""
@@ -79,7 +80,10 @@ class SuiteCard:
 def find_suite(name: str) -> Path | None:
     """Returns the file of a suite's card, None if no suite has that name."""
     if Path(name).suffix in (".yaml", ".yml"):
-        text = Path(name).read_text(encoding="utf-8", errors="replace") if Path(name).is_file() else ""
+        try:
+            text = read_small(Path(name))
+        except (OSError, ValueError):  # said where the card is read
+            return None
         return Path(name) if "\nparts:" in f"\n{text}" else None
     return list_cards("suites").get(name)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from searchgym.corpora.files import sha256_file
 from searchgym.errors import UsageError
 from searchgym.rollout.folders import TOKENIZERS
 from searchgym.rollout.vllm.engine import TESTED, vllm_version
@@ -108,7 +109,7 @@ def _digest(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         if file.is_file():
-            digest.update(f"{file.name}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
+            digest.update(f"{file.name}\n".encode() + bytes.fromhex(sha256_file(file)))
     return digest.hexdigest()
 
 

@@ -25,7 +25,8 @@ from searchgym.corpora.retrieval.index.build import build_index, check_free, mak
 from searchgym.corpora.retrieval.index.index import Manifest, inspect_index
 from searchgym.corpora.retrieval.lucene.backend import LuceneRetriever
 from searchgym.corpora.store import PassageStore
-from searchgym.errors import DataMissingError, IndexMismatchError, UsageError
+from searchgym.errors import DataError, DataMissingError, IndexMismatchError, UsageError
+from searchgym.reading import leads_out
 from searchgym.records import Passage
 
 Make = Callable[[PartCard, Path, Path, Progress], Builder]
@@ -150,6 +151,8 @@ class _Taker:
         shutil.rmtree(self._folder)  # may hold files of an interrupted build
         self._folder.mkdir()
         for file in sorted(self._source.iterdir()):
+            if leads_out(file, self._source):
+                raise DataError("is a link that leads out of the index: remove it, or put the file there", file)
             if file.is_file() and file.name != "write.lock":
                 link(file, self._folder / file.name)
         LuceneRetriever(self._folder, self._card, passages)

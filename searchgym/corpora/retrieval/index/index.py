@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.cards import build
-from searchgym.corpora.files import FilePath, sha256_file
+from searchgym.corpora.files import MAX_LINE, FilePath, sha256_file
 from searchgym.corpora.retrieval.backends import Progress, back_end, quiet
 from searchgym.corpora.retrieval.bm25.build import K1, B, build_model
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
@@ -38,6 +38,7 @@ from searchgym.corpora.retrieval.wrappers.compose import compose
 from searchgym.corpora.store import PASSAGES, PassageStore, unique
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.named import code_refused
+from searchgym.reading import read_bytes
 from searchgym.records import Passage
 
 MANIFEST: Final = "manifest.json"
@@ -247,7 +248,7 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
     try:
         if (folder / MANIFEST).exists() and not (folder / MANIFEST).is_file():
             raise _mismatch(folder, f"{MANIFEST} is no file")
-        data = json.loads((folder / MANIFEST).read_bytes())
+        data = json.loads(read_bytes(folder / MANIFEST, MAX_LINE))
         if data["format"] != FORMAT:
             raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
         manifest = build(Manifest, data, MANIFEST)

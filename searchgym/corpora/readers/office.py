@@ -1,0 +1,51 @@
+"""Reads PDF and DOCX documents, each in a process of its own with limits of time, memory and length."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from searchgym.corpora.readers.document import Document
+from searchgym.errors import DataError
+
+PACKAGES: Final = {".pdf": "pypdf", ".docx": "docx"}
+"""Packages that read the kinds of documents, by suffix; the extra ``documents`` has them."""
+SECONDS: Final = 120
+"""Seconds that a document may take."""
+MEMORY: Final = 1 << 30
+"""Bytes of memory that a document may take."""
+_CHILD: Final = Path(__file__).with_name("office_child.py")
+
+
+def readable(suffix: str) -> bool:
+    """Returns whether the package for a kind of documents is installed."""
+    return suffix in PACKAGES and importlib.util.find_spec(PACKAGES[suffix]) is not None
+
+
+def read_office(content: bytes, suffix: str, longest: int) -> Document:
+    """Returns the title and the text of a PDF or DOCX document: pages, or paragraphs and rows of tables.
+
+    Args:
+        content: The bytes of the file.
+        suffix: ``.pdf`` or ``.docx``.
+        longest: Characters that the text may have.
+
+    Raises:
+        DataError: The document is damaged, encrypted or too long, or takes too much time or memory.
+    """
+    command = [sys.executable, "-P", str(_CHILD), suffix[1:], *map(str, (SECONDS, MEMORY, longest))]
+    try:
+        done = subprocess.run(command, input=content, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise DataError(f"took more than {SECONDS} seconds to read") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise DataError(f"cannot be read: the reader ended with status {done.returncode} {''.join(said)[:300]}")
+    found = json.loads(done.stdout)
+    if "error" in found:
+        raise DataError(f"cannot be read: {found['error']}")
+    return Document(found["title"], found["text"])

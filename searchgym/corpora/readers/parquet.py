@@ -1,0 +1,187 @@
+"""Reads parquet files in bounded memory.
+
+A few kilobytes of parquet can stand for gigabytes: a page that is all one letter, a text that many rows share, a list
+of a billion equal numbers. What the file says at its end of the sizes of its pages may be forged, so that the headers
+of the pages themselves are read, before Arrow unpacks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+from searchgym.errors import DataError
+from searchgym.reading import open_file
+
+MOST: Final = 1 << 26
+"""Bytes that a row, and the pages of a group of rows, may take in memory, whatever the size of the file."""
+RATIO: Final = 100
+"""Bytes that the pages of a group of rows may take in memory, by their bytes in the file; texts reach about ten."""
+SHARED: Final = 1000
+"""Bytes that all rows may take, by the bytes of the file: texts that rows share are written once."""
+ROWS: Final = 1024
+"""Rows that are read at a time."""
+_HEADER: Final = 1 << 16
+"""Bytes that the header of a page may have."""
+
+
+def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a parquet file.
+
+    Raises:
+        DataError: A row, or the pages of a group of rows, would take more memory than they may; or a page is damaged.
+        OSError, pyarrow.ArrowException: The file cannot be read.
+        ImportError: pyarrow is not installed.
+    """
+    import pyarrow.parquet
+
+    with open_file(path) as file, pyarrow.parquet.ParquetFile(path) as table:
+        size = file.seek(0, 2)
+        plain = table.schema_arrow
+        columns = [table.schema.column(number) for number in range(len(table.schema))]
+        for number in range(table.metadata.num_row_groups):
+            _check_group(file, table.metadata.row_group(number), columns)
+    left = max(4 * MOST, SHARED * size)
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as table:  # a text that rows share is there once
+        for number in range(table.num_row_groups):  # Arrow cannot put nested texts of two groups together
+            for batch in table.iter_batches(batch_size=ROWS, row_groups=[number]):
+                whole = _size(batch.to_struct_array())
+                left -= whole
+                if left < 0:
+                    raise DataError(f"its rows share texts of more than {max(4 * MOST, SHARED * size):,} bytes in all")
+                # without the shared texts the rows are made ten times as fast
+                yield from batch.cast(plain).to_pylist() if whole <= MOST else _one_by_one(batch)
+
+
+def _one_by_one(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch that takes much memory as a whole."""
+    for number in range(batch.num_rows):
+        row = batch.slice(number, 1)
+        if _size(row.to_struct_array()) > MOST:
+            raise DataError(f"a row of more than {MOST:,} bytes")
+        yield from row.to_pylist()
+
+
+def _size(array: Any) -> int:
+    """Returns the bytes of an array's values, those of shared texts counted for each row."""
+    import pyarrow.compute
+
+    kind = array.type
+    if pyarrow.types.is_dictionary(kind):
+        compute: Any = pyarrow.compute
+        lengths = compute.binary_length(array.dictionary)
+        return int(compute.sum(lengths.take(array.indices)).as_py() or 0)
+    if pyarrow.types.is_struct(kind):
+        return sum(map(_size, array.flatten()))
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return 8 * len(array) + _size(array.flatten())
+    return int(array.get_total_buffer_size() if pyarrow.types.is_map(kind) else array.nbytes)
+
+
+def _check_group(file: BinaryIO, group: Any, columns: list[Any]) -> None:
+    """Refuses a group of rows whose pages would take more memory than they may."""
+    packed = unpacked = 0
+    for number, column in enumerate(columns):
+        chunk = group.column(number)
+        packed += chunk.total_compressed_size
+        unpacked += _pages(file, chunk)
+        if column.max_repetition_level:  # a row may hold any number of them
+            unpacked += 8 * chunk.num_values
+        if unpacked > max(MOST, RATIO * packed):
+            raise DataError(
+                f"column {column.path!r:.80} unpacks to more than {max(MOST, RATIO * packed):,} bytes: a row group of "
+                f"{packed:,} bytes in the file may not"
+            )
+
+
+def _pages(file: BinaryIO, chunk: Any) -> int:
+    """Returns the bytes of a column's pages when they are unpacked, as their own headers say."""
+    at = chunk.data_page_offset
+    if chunk.dictionary_page_offset:
+        at = min(at, chunk.dictionary_page_offset)
+    end, total = at + chunk.total_compressed_size, 0
+    while at < end:
+        file.seek(at)
+        header = _Header(file.read(_HEADER))
+        unpacked, packed = header.sizes()
+        if unpacked < 0 or packed < 0:
+            raise DataError("a page of a negative size")
+        total += unpacked
+        at += header.at + packed
+    return total
+
+
+class _Header:
+    """Header of a page, in Thrift's compact form (thrift-compact-protocol.md of https://github.com/apache/thrift)."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+        """Position behind what is read."""
+
+    def sizes(self) -> tuple[int, int]:
+        """Returns the bytes of the page when it is unpacked and in the file; reads the whole header.
+
+        Raises:
+            DataError: It is no header.
+        """
+        found = {2: -1, 3: -1}
+        try:
+            for number, kind in self._fields():
+                if number in found and kind == 5:
+                    found[number] = self._number()
+                else:
+                    self._skip(kind, 0)
+        except IndexError:
+            raise DataError(f"a page whose header is damaged or longer than {_HEADER:,} bytes") from None
+        return found[2], found[3]
+
+    def _fields(self) -> Iterator[tuple[int, int]]:
+        """Yields number and type of each field, whose value must then be read."""
+        number = 0
+        while head := self._byte():
+            if head >> 4:
+                number += head >> 4
+            else:
+                number = self._number()
+            yield number, head & 15
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128 or shift > 63:
+                return value
+
+    def _number(self) -> int:
+        """Returns a number with a sign."""
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _skip(self, kind: int, depth: int) -> None:
+        """Passes over a value."""
+        if depth > 8:
+            raise IndexError
+        if kind in (3, 4, 5, 6):
+            _ = self._byte() if kind == 3 else self._varint()
+        elif kind == 7:
+            self.at += 8
+        elif kind == 8:
+            length = self._varint()  # which moves the position
+            self.at += length
+        elif kind in (9, 10):
+            head = self._byte()
+            for _ in range(head >> 4 if head >> 4 < 15 else min(self._varint(), _HEADER)):
+                self._skip(head & 15, depth + 1)
+        elif kind == 12:
+            for _, inner in self._fields():
+                self._skip(inner, depth + 1)
+        elif kind not in (1, 2):  # truth values, which are in their type
+            raise IndexError
