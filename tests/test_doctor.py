@@ -91,6 +91,7 @@ def core(install):
         "PyStemmer": "3.0",
         "pyyaml": "6.0",
         "regex": "2026.1.1",
+        "markdown-it-py": "3.0",
         "rich": "13.7",
         "typer": "0.16",
         "urllib3": "2.2",
