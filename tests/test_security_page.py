@@ -239,6 +239,10 @@ HELD: dict[str, tuple[Callable[[Path], None] | None, list[str]]] = {
         [
             f"{AWKWARD}::test_the_limit_of_a_line_is_exact_and_names_the_line",
             f"{AWKWARD}::test_the_limit_of_a_document_is_exact",
+            "corpora/test_documents.py::test_a_document_has_a_limit_of_bytes",
+            "corpora/test_documents.py::test_links_that_lead_out_of_the_folder_are_left_out_and_said",
+            "corpora/test_parquet.py::test_a_small_file_that_stands_for_much_memory",
+            "corpora/test_office.py::test_a_hostile_document_is_one_error_in_bounded_time",
         ],
     ),
     "cards and recipes": (cards, ["test_yaml_reader.py::test_awkward_yaml_is_one_error_that_names_the_file"]),
