@@ -26,7 +26,7 @@ from searchgym.train.run import draw
 from searchgym.train.run.assembly import Assembly
 from searchgym.train.selfcheck import run as module
 from searchgym.train.selfcheck.findings import Check, Findings
-from searchgym.train.selfcheck.rewards import WRITTEN
+from searchgym.train.selfcheck.formulas.rewards import WRITTEN
 from searchgym.train.selfcheck.run import selfcheck
 from searchgym.train.selfcheck.stages import check_rewards
 from searchgym.train.selfcheck.updates import KeyCheck

@@ -17,7 +17,8 @@ from searchgym.train.run.rollout import SamplerHooks
 from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck.bandit import QUESTIONS, BanditRollout, bandit_model, bandit_recipe
 from searchgym.train.selfcheck.findings import Check, Findings
-from searchgym.train.selfcheck.steps import check_steps, small_recipe
+from searchgym.train.selfcheck.small import small_recipe
+from searchgym.train.selfcheck.steps import check_steps
 
 BANDIT_STEPS: Final = 60
 

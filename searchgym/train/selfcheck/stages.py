@@ -13,8 +13,8 @@ from searchgym.records import Episode
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas import gae_advantages, group_advantages
-from searchgym.train.selfcheck.rewards import WRITTEN, Score, call_rewards, continued
+from searchgym.train.selfcheck.formulas.advantages import gae_advantages, group_advantages
+from searchgym.train.selfcheck.formulas.rewards import WRITTEN, Score, call_rewards, continued
 from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"

@@ -20,17 +20,9 @@ from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import allowed_difference
 from searchgym.train.run.samplers import computed_in
 from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas import Floats
-from searchgym.train.selfcheck.shadow import (
-    AdapterShadow,
-    Seen,
-    Shadow,
-    Updated,
-    likelihood_loss,
-    policy_loss,
-    trained_tokens,
-    value_loss,
-)
+from searchgym.train.selfcheck.formulas.advantages import Floats
+from searchgym.train.selfcheck.formulas.losses import likelihood_loss, policy_loss, trained_tokens, value_loss
+from searchgym.train.selfcheck.shadow import AdapterShadow, Seen, Shadow, Updated
 
 AGREE: Final = "log-probs of sampler and trainer agree"
 ARRIVE: Final = "new weights reach the sampler"

@@ -1,4 +1,4 @@
-"""The formulas of a training step a second time, written from their definitions.
+"""The advantages of a training step a second time, written from their definitions.
 
 Nothing here is shared with `searchgym.train.algorithms`: a fault there must not repeat itself in what it is compared
 with. Slow and plain on purpose.
@@ -16,11 +16,9 @@ import numpy.typing as npt
 
 from searchgym.scoring import normalise_answer
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.recipe.options import AdvantageOptions, LossOptions
+from searchgym.train.recipe.options import AdvantageOptions
 
 Floats = npt.NDArray[np.float64]
-
-# -- advantages ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -301,22 +299,3 @@ def _k1(sample: Sample) -> Floats:
     assert sample.old_logp is not None
     assert sample.ref_logp is not None
     return (sample.old_logp.astype(np.float64) - sample.ref_logp.astype(np.float64))[sample.mask]
-
-
-# -- weights of tokens in the loss ---------------------------------------------------------------------------------
-
-
-def shares(samples: Sequence[Sample], counts: Sequence[int], options: LossOptions) -> list[float]:
-    """Returns the share of the loss that each token of a sample has, one number per sample with `counts` tokens."""
-    total = sum(counts)
-    if options.reduction == "token-mean":
-        return [1 / total for _ in samples]
-    if options.reduction == "sequence-mean":
-        return [1 / (n * len(samples)) for n in counts]
-    if options.reduction == "episode-mean":
-        of_episode: dict[str, int] = defaultdict(int)
-        for sample, n in zip(samples, counts, strict=True):
-            of_episode[sample.episode_id] += n
-        return [1 / (of_episode[sample.episode_id] * len(of_episode)) for sample in samples]
-    assert options.constant_length is not None
-    return [1 / (len(samples) * options.constant_length) for _ in samples]
