@@ -16,12 +16,14 @@ EPS: Final = 1e-5
 RATE: Final = {"model": 1e-3, "adapter": 1e-2, "critic": 3e-3}
 """Learning rates at which every update moves the log-probs visibly; a key's own rate is twice as high."""
 STEPS: Final = 3
+VALIDATED: Final = 3
+"""Validation questions that are asked before the first step and after the last."""
 KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
 """Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
 
 
 def small_recipe(recipe: Recipe) -> Recipe:
-    """Returns the recipe with a few small steps of two updates each, at rates that move the weights."""
+    """Returns the recipe with a few small steps of two epochs each, at rates that move the weights."""
     rollout, least = recipe.rollout, recipe.advantage.min_group
     questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
     rate, supervised = RATE["adapter" if recipe.lora.rank else "model"], recipe.method == "supervised"
@@ -39,7 +41,7 @@ def small_recipe(recipe: Recipe) -> Recipe:
             questions=questions,
             attempts=attempts,
             temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
-            resample=0,
+            resample=min(rollout.resample, 2),
             staleness=0,
             probe=0,
         ),
@@ -56,9 +58,13 @@ def small_recipe(recipe: Recipe) -> Recipe:
             warmup_steps=min(recipe.critic.warmup_steps, 1),
             optimizer=_moving(recipe.critic.optimizer, RATE["critic"], epochs),
         ),
-        validation=replace(recipe.validation, every=0),
+        validation=replace(
+            recipe.validation,
+            every=recipe.validation.every and STEPS,
+            questions=min(recipe.validation.questions, VALIDATED),
+        ),
         checkpoint=replace(recipe.checkpoint, every=0),
-        guard=type(recipe.guard)(),
+        guard=replace(type(recipe.guard)(), max_sampler_difference=None),  # a check of its own says how far
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
     )
 
@@ -69,7 +75,7 @@ def _own_rates(options: KeyOptions, rate: float) -> KeyOptions:
 
 
 def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOptions:
-    """Returns options of a few updates per step, each on all samples."""
+    """Returns options of a few updates per step; two minibatches where the recipe has several and epochs repeat."""
     return replace(
         options,
         lr=rate,
@@ -78,8 +84,23 @@ def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOpt
         warmup_steps=1,
         schedule="cosine",
         min_lr_ratio=0.1,
-        minibatches=1,
+        minibatches=2 if epochs > 1 and (options.minibatch_samples or options.minibatches > 1) else 1,
         minibatch_samples=None,
         epochs=epochs,
         micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
+    )
+
+
+def key_recipe(recipe: Recipe, key: str) -> Recipe:
+    """Returns a run's recipe with the model and rates that its section about a key asks for."""
+    if key not in recipe.models:
+        return recipe
+    asked, critic = recipe.models[key], recipe.critic
+    rate = recipe.optimizer.lr if asked.lr is None else asked.lr
+    critic_rate = critic.optimizer.lr if asked.critic_lr is None else asked.critic_lr
+    return replace(
+        recipe,
+        model=asked.model or recipe.model,
+        optimizer=replace(recipe.optimizer, lr=rate),
+        critic=replace(critic, optimizer=replace(critic.optimizer, lr=critic_rate)),
     )

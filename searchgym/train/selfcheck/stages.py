@@ -9,12 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.records import Episode
+from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas.advantages import gae_advantages, group_advantages
-from searchgym.train.selfcheck.formulas.rewards import WRITTEN, Score, call_rewards, continued
+from searchgym.train.selfcheck.formulas.advantages import group_advantages, with_signal
+from searchgym.train.selfcheck.formulas.gae import gae_advantages
+from searchgym.train.selfcheck.formulas.rewards import WRITTEN, call_rewards, continued
+from searchgym.train.selfcheck.formulas.terms import Case, Score, names_of
 from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"
@@ -24,6 +26,7 @@ GROUPS: Final = "groups are attempts at one question"
 REWARDS: Final = "rewards are on their calls"
 ADVANTAGES: Final = "advantages follow their formula"
 ATTEMPTS: Final = "attempts differ"
+RESAMPLED: Final = "groups without signal are replaced, and counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,12 @@ class Drawn:
     """Samples that the trainer made, before advantages."""
     keys: Mapping[str, str]
     """Model key of each role."""
+    questions: Mapping[str, Question]
+    """The questions that were asked, by id."""
+    listed: Sequence[Question]
+    """All questions of the environment."""
+    rounds: Sequence[Sequence[Question]]
+    """The questions that were asked first, and those of each round of resampling."""
 
     def exchanges_of(self, episode: Episode) -> Sequence[Exchange]:
         """Returns what an episode's models were asked and replied."""
@@ -58,6 +67,9 @@ def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Map
         check_rewards(findings, drawn, recipe, penalties, score)
     with findings.stage(ATTEMPTS):
         check_attempts(findings, drawn)
+    if recipe.method == "policy" and recipe.rollout.resample:
+        with findings.stage(RESAMPLED):
+            check_resampled(findings, drawn, recipe)
 
 
 def check_tokens(findings: Findings, drawn: Drawn) -> None:
@@ -124,10 +136,8 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
             strange += call.prefix != made.prefix
             strange += (call.start, call.end) != (made.start, made.end)
     missing, extra = (wanted - held).total(), (held - wanted).total()
-    said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from"
-    said += (
-        f", {apart} samples that hold others than those that continue each other, {strange} of another role or model"
-    )
+    said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from, {apart} samples"
+    said += f" that hold others than those that continue each other, {strange} of another role or model"
     findings.add(CALLS, not (missing or extra or apart or strange), said)
 
 
@@ -185,12 +195,14 @@ def check_rewards(
     """Checks the reward of each call, on its last token, if all credit terms are among those that are written twice."""
     if others := sorted(set(recipe.credit.terms) - WRITTEN):
         why = "is" if len(others) == 1 else "are"
-        findings.add(REWARDS, True, f"not checked: {', '.join(others)} {why} not written a second time here")
+        findings.skip(REWARDS, f"{', '.join(others)} {why} not written a second time here")
         return
+    names = names_of(drawn.listed) if "waypoint" in recipe.credit.terms else (set[str](), set[str]())
     expected: dict[tuple[str, int], tuple[float, float]] = {}
     for episode in counted(drawn.episodes, recipe):
-        rows = sequences(episode, drawn.exchanges_of(episode))
-        pairs = call_rewards(episode, rows, recipe.credit, penalties, score)
+        rows, question = sequences(episode, drawn.exchanges_of(episode)), drawn.questions[episode.question_id]
+        peers = [e for e in drawn.episodes if e.question_id == question.id and e.stop_reason != "retriever_error"]
+        pairs = call_rewards(Case(episode, rows, question, peers, names, recipe.credit, score), penalties)
         expected |= {(episode.id, i): pair for i, pair in enumerate(pairs)}
     wrong = total = 0
     worst = 0.0
@@ -219,6 +231,24 @@ def check_attempts(findings: Findings, drawn: Drawn) -> None:
         chance += (len(attempts) - 1) * sum(float(reply.logp.sum()) for _, reply in attempts[0])
     said = f"all {copies} further attempts are copies of the first; chance of that: e^{chance:.1f}"
     findings.add(ATTEMPTS, chance > -20, said)
+
+
+def check_resampled(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
+    """Checks that each round asks one new question for each group without signal; their episodes stay in the step."""
+    rounds, asked = [{question.id for question in own} for own in drawn.rounds], set[str]()
+    limit = recipe.rollout.resample
+    wrong, twice, missed = 0, 0, list[int]()
+    for number, own in enumerate(rounds):
+        asked |= own
+        samples = [sample for sample in drawn.samples if sample.question_id in asked]
+        missed.append(len(rounds[0]) - len(with_signal(samples, recipe.advantage)))
+        more = rounds[number + 1] if number + 1 < len(rounds) else set()
+        twice += len(more & asked)
+        due = missed[-1] > 0 and number < limit and len(asked) < len(drawn.listed)
+        wrong += not 0 < len(more) <= missed[-1] if due else len(more)
+    if max(missed) > 0:
+        said = f"{missed[0]} of {len(rounds[0])} without signal, {len(rounds) - 1} rounds, {wrong} of a wrong size"
+        findings.add(RESAMPLED, not (wrong or twice), f"{said}, {twice} questions asked again")
 
 
 def check_advantages(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from searchgym.records import Call, Episode, Question
+from searchgym.records import Call, Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import Learner
@@ -68,24 +70,41 @@ class WatchedRollout:
     Args:
         rollout: Makes the episodes.
         recipe: Gives group sizes and the bar of ``method: rejection``.
-        answers: Returns the gold answer of a question, by its id.
+        validated: Called with the questions and episodes of a validation, which are left as they are.
     """
 
-    def __init__(self, rollout: Rollout, recipe: Recipe, answers: Callable[[str], str]) -> None:
-        self._rollout, self._recipe, self._answers = rollout, recipe, answers
+    def __init__(
+        self, rollout: Rollout, recipe: Recipe, validated: Callable[[Sequence[Question], list[Episode]], None]
+    ) -> None:
+        self._rollout, self._recipe, self._validated = rollout, recipe, validated
+        self.questions: dict[str, Question] = {}
+        """All questions that were asked in training, by id."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a step."""
+        self.rounds: list[list[Question]] = []
+        """Questions of each call of the step."""
         self.sampled: list[Episode] = []
-        """Episodes of the last call, as they were sampled."""
+        """Episodes of the step, as they were sampled."""
         self.episodes: list[Episode] = []
         """The same with made-up rewards."""
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question."""
-        self.sampled = self._rollout(questions, attempts, step, greedy)
-        self.episodes = [
+        sampled = self._rollout(questions, attempts, step, greedy)
+        if greedy:
+            self._validated(questions, sampled)
+            return sampled
+        self.rounds.append(list(questions))
+        self.questions |= {question.id: question for question in questions}
+        made = [
             self._made_up(episode, number // attempts, number % attempts, len(questions), attempts)
-            for number, episode in enumerate(self.sampled)
+            for number, episode in enumerate(sampled)
         ]
-        return self.episodes
+        self.sampled += sampled
+        self.episodes += made
+        return made
 
     def give_up(self) -> None:
         """Does nothing: the steps are checked one after the other."""
@@ -101,13 +120,29 @@ class WatchedRollout:
         elif group == 1 and attempt == 0:
             stop = "context"
         calls = [self._other(call, i + attempt, episode) for i, call in enumerate(episode.calls)]
-        return dataclasses.replace(episode, reward=level, stop_reason=stop, calls=calls)
+        searches = episode.searches or self._searches(episode, attempt)
+        scores = episode.scores | {"em": float((group + attempt) % 2)}
+        changes: dict[str, Any] = {"stop_reason": stop, "calls": calls, "searches": searches, "scores": scores}
+        return dataclasses.replace(episode, reward=level, **changes)
+
+    def _searches(self, episode: Episode, number: int) -> list[Searched]:
+        """Returns up to two searches that find gold pages, by the episode's number: some models never search."""
+        question = self.questions[episode.question_id]
+        told = " ".join(f"{fact.subject}, {fact.object}." for fact in question.evidences or ())
+        pages = [
+            Passage(f"{question.id}/{n}", title, told) for n, title in enumerate(question.gold_titles or ("None",))
+        ]
+        calls = [call for call in episode.calls if not call.prefix][: number % 3]
+        return [
+            Searched(call.turn, page.title, (Hit(page, 1.0),))
+            for call, page in zip(calls, itertools.cycle(pages), strict=False)
+        ]
 
     def _other(self, call: Call, number: int, episode: Episode) -> Call:
         """Returns a copy of a call, legal or not and with the gold answer or a wrong one, by its number."""
         answer = call.answer
         if answer is not None:
-            answer = self._answers(episode.question_id) if number % 2 else "no answer at all"
+            answer = self.questions[episode.question_id].answers[0] if number % 2 else "no answer at all"
         return dataclasses.replace(call, legal=number % 3 > 0, answer=answer)
 
 

@@ -25,7 +25,7 @@ class Model(Protocol):
         """Returns all log-probs (n, V), those of the trained tokens (n,) and entropies (n,)."""
         ...
 
-    def logits(self, sample: Sample, places: Any) -> Tensor:
+    def logits(self, tokens: Any, places: Any) -> Tensor:
         """Returns the outputs that predict the tokens at some positions, (n, V) or, of a critic, (n, 1)."""
         ...
 
@@ -136,7 +136,7 @@ def value_loss(shadow: Model, samples: Sequence[Sample], places: Sequence[Any]) 
         sample, at = samples[i], places[i]
         assert sample.value is not None
         assert sample.returns is not None
-        value = shadow.logits(sample, at)[:, 0]
+        value = shadow.logits(sample.ids, at)[:, 0]
         wanted, before = (torch.from_numpy(row[at].astype(np.float64)) for row in (sample.returns, sample.value))
         error = (value - wanted).square()
         if clip is not None:
