@@ -16,7 +16,7 @@ from searchgym.train.algorithms import advantages, losses
 from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.credit import BUILT_IN
+from searchgym.train.credit.credit import BUILT_IN, JUDGED
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
@@ -25,10 +25,10 @@ from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run import draw
 from searchgym.train.run.assembly import Assembly
 from searchgym.train.selfcheck import run as module
-from searchgym.train.selfcheck.findings import Check, Findings
+from searchgym.train.selfcheck.credit import CreditCheck
+from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.rewards import WRITTEN
 from searchgym.train.selfcheck.run import selfcheck
-from searchgym.train.selfcheck.stages import check_rewards
 from searchgym.train.selfcheck.updates import KeyCheck
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def least(tmp_path_factory):
 def failed(tmp_path, *overrides, recipe="tiny-grpo"):
     """The names of the checks that do not pass."""
     checks = selfcheck(load_recipe(recipe, [*SMALL, *overrides]), tmp_path / "check")
-    return [check.name for check in checks if not check.ok]
+    return [check.name for check in checks if check.state == "failed"]
 
 
 @pytest.mark.slow
@@ -76,14 +76,19 @@ def test_shipped_recipes_pass(recipe, tmp_path, request):
 
 @pytest.mark.parametrize("term", sorted(BUILT_IN))
 def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
-    """It passes by being named, and is not compared with zeros."""
+    """It is named as not checked, which is no pass, and is not compared with zeros."""
     recipe = load_recipe("tiny-grpo")
     recipe = dataclasses.replace(recipe, credit=dataclasses.replace(recipe.credit, terms={"outcome": 1.0, term: 1.0}))
     findings = Findings()
-    drawn = SimpleNamespace(episodes=[], samples=[])
-    check_rewards(findings, drawn, recipe, {}, lambda episode, text: 0.0)
+    drawn = SimpleNamespace(episodes=[], samples=[], listed=[])
+    CreditCheck(recipe, {}, lambda episode, text: 0.0).check_samples(findings, drawn)
     (check,) = findings.checks()
-    assert check.ok and ("not checked" in check.said) == (term not in WRITTEN)
+    assert check.state == ("ok" if term in WRITTEN else "not checked")
+    assert (term in check.said) or term in WRITTEN
+
+
+def test_the_terms_that_ask_no_judge_are_written_twice():
+    assert BUILT_IN.keys() - WRITTEN == JUDGED
 
 
 @pytest.mark.engine
@@ -122,7 +127,7 @@ def test_whitening_over_observations_passes(tmp_path, no_bandit):
 @pytest.fixture
 def no_bandit(monkeypatch):
     """Leaves out what the planted fault does not touch."""
-    monkeypatch.setattr(module, "_bandit_checks", lambda recipe, out: [Check("bandit", True, "")] * 2)
+    monkeypatch.setattr(module, "check_bandit", lambda recipe, out, findings: None)
 
 
 @pytest.fixture
@@ -130,6 +135,7 @@ def no_updates(monkeypatch):
     """Leaves out the trainer beside the learner, which takes most of the time; rewards and advantages need none."""
     for name in ("drawn", "prepared", "before_update", "after_update"):
         monkeypatch.setattr(KeyCheck, name, lambda self, *given: None)
+    monkeypatch.setattr(KeyCheck, "likeliest", lambda self, exchanges: [])
 
 
 def planted(monkeypatch, change):
@@ -421,5 +427,8 @@ def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path,
 @pytest.mark.slow
 def test_a_critic_that_does_not_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(LocalLearner, "load", lambda self, folder: self.policy.updater.load(folder))
-    checks = module._bandit_checks(load_recipe("tiny-ppo"), tmp_path)
-    assert [check.name for check in checks if not check.ok] == ["a resumed run ends at the same bits"]
+    findings = Findings()
+    module.check_bandit(load_recipe("tiny-ppo"), tmp_path, findings)
+    assert [check.name for check in findings.checks() if check.state == "failed"] == [
+        "a resumed run ends at the same bits"
+    ]

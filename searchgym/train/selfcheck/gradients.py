@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 from torch import Tensor
 
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
 from searchgym.train.learner.updater import Updater
-from searchgym.train.selfcheck.shadow import Gradient, State, Updated
+from searchgym.train.selfcheck.formulas.shadow import Gradient, State, Updated
 
 FLOOR: Final = 1e-3
-"""Share of the whole gradient below which a weight's own is compared as if it were that long: attention's key biases
-have a gradient of 0 and show rounding alone."""
+"""Share of all samples' gradients below which a weight's own is compared as if it were that long: attention's key
+biases have a gradient of 0 and show rounding alone."""
 CANCELS: Final = 0.1
 """Share of the length of its samples' gradients below which a gradient is compared as if it were that long."""
 
@@ -64,7 +65,7 @@ def apart(found: Mapping[str, Tensor], right: Gradient) -> tuple[float, str]:
     worst = (0.0, "")
     for name, wanted in right.parts.items():
         off = float((found[name] - wanted).norm()) if name in found else float(wanted.norm())
-        size = max(float(wanted.norm()) * max(1.0, CANCELS * right.excess[name]), FLOOR * CANCELS * _length(right))
+        size = max(float(wanted.norm()) * max(1.0, CANCELS * right.excess[name]), FLOOR * _length(right))
         worst = max(worst, (off / max(size, 1e-30), name))
     extra = [name for name, given in found.items() if name not in right.parts and float(given.norm())]
     return (float("inf"), extra[0]) if extra else worst
@@ -72,7 +73,8 @@ def apart(found: Mapping[str, Tensor], right: Gradient) -> tuple[float, str]:
 
 def _length(gradient: Gradient) -> float:
     """Returns the length of a clipped gradient as if its samples were at right angles."""
-    clipped = sum(float(part.square().sum()) for part in gradient.parts.values()) ** 0.5
+    squares = [float(part.square().sum()) for part in gradient.parts.values()]
+    clipped = float(np.sqrt(sum(squares)))
     return clipped * gradient.gross / max(gradient.norm, 1e-30)
 
 
@@ -90,6 +92,8 @@ def way(names: Sequence[str], before: State, after: State, right: State) -> tupl
     steps = [
         (after[name].double() - before[name].double(), right[name].double() - before[name].double()) for name in names
     ]
-    off = float(sum((made - wanted).square().sum() for made, wanted in steps)) ** 0.5
-    size = float(sum(wanted.square().sum() for _, wanted in steps)) ** 0.5
+    off, size = (
+        float(np.sqrt(sum(float(part.square().sum()) for part in parts)))
+        for parts in ([made - wanted for made, wanted in steps], [wanted for _, wanted in steps])
+    )
     return off / size if size else float(off > 0), size

@@ -15,15 +15,13 @@ from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.advantages import group_advantages, with_signal
 from searchgym.train.selfcheck.formulas.gae import gae_advantages
-from searchgym.train.selfcheck.formulas.rewards import WRITTEN, call_rewards, continued
-from searchgym.train.selfcheck.formulas.terms import Case, Score, names_of
+from searchgym.train.selfcheck.formulas.rewards import sequences
 from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"
 MASKS: Final = "masks cover what was sampled"
 CALLS: Final = "each call is learnt from once, by its own model"
 GROUPS: Final = "groups are attempts at one question"
-REWARDS: Final = "rewards are on their calls"
 ADVANTAGES: Final = "advantages follow their formula"
 ATTEMPTS: Final = "attempts differ"
 RESAMPLED: Final = "groups without signal are replaced, and counted"
@@ -47,13 +45,15 @@ class Drawn:
     """All questions of the environment."""
     rounds: Sequence[Sequence[Question]]
     """The questions that were asked first, and those of each round of resampling."""
+    imagined: Sequence[tuple[Episode, Episode]] = ()
+    """Episodes that no model made, each with the episode whose tokens it has."""
 
     def exchanges_of(self, episode: Episode) -> Sequence[Exchange]:
         """Returns what an episode's models were asked and replied."""
         return self.exchanges.get(f"{episode.question_id}#{episode.attempt}", ())
 
 
-def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score) -> None:
+def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks the samples of a step against the samplers' replies and the episodes."""
     with findings.stage(TOKENS):
         check_tokens(findings, drawn)
@@ -63,8 +63,6 @@ def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Map
         check_calls(findings, drawn, recipe)
     with findings.stage(GROUPS):
         check_groups(findings, drawn, recipe)
-    with findings.stage(REWARDS):
-        check_rewards(findings, drawn, recipe, penalties, score)
     with findings.stage(ATTEMPTS):
         check_attempts(findings, drawn)
     if recipe.method == "policy" and recipe.rollout.resample:
@@ -155,20 +153,6 @@ def counted(episodes: Sequence[Episode], recipe: Recipe) -> list[Episode]:
     return kept
 
 
-def sequences(episode: Episode, exchanges: Sequence[Exchange]) -> list[list[int]]:
-    """Returns the calls that continue each other, by what the models of an episode were asked and replied."""
-    starts: dict[int, bytes] = {}
-    ends: dict[int, bytes] = {}
-    left = [(request.ids.tobytes(), reply.ids.tobytes()) for request, reply in exchanges]
-    for i, call in enumerate(episode.calls):
-        if call.end > call.start:
-            ids = np.concatenate([span.ids for span in episode.tokens(call.context)])
-            pair = (ids[: call.start].tobytes(), ids[call.start : call.end].tobytes())
-            left.remove(pair)
-            starts[i], ends[i] = pair[0], pair[0] + pair[1]
-    return continued(episode.calls, ends, starts)
-
-
 def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks that a group holds the attempts at one question, all of them, and no failed episode."""
     by_id = {episode.id: episode for episode in drawn.episodes}
@@ -187,34 +171,6 @@ def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     mixed = sum(len({by_id[e].question_id for e in group}) > 1 for group in members.values())
     said = f"{len(members)} groups of {', '.join(map(str, sizes))} episodes, {mixed} of several questions"
     findings.add(GROUPS, found == right and not wrong and None not in members, said)
-
-
-def check_rewards(
-    findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score
-) -> None:
-    """Checks the reward of each call, on its last token, if all credit terms are among those that are written twice."""
-    if others := sorted(set(recipe.credit.terms) - WRITTEN):
-        why = "is" if len(others) == 1 else "are"
-        findings.skip(REWARDS, f"{', '.join(others)} {why} not written a second time here")
-        return
-    names = names_of(drawn.listed) if "waypoint" in recipe.credit.terms else (set[str](), set[str]())
-    expected: dict[tuple[str, int], tuple[float, float]] = {}
-    for episode in counted(drawn.episodes, recipe):
-        rows, question = sequences(episode, drawn.exchanges_of(episode)), drawn.questions[episode.question_id]
-        peers = [e for e in drawn.episodes if e.question_id == question.id and e.stop_reason != "retriever_error"]
-        pairs = call_rewards(Case(episode, rows, question, peers, names, recipe.credit, score), penalties)
-        expected |= {(episode.id, i): pair for i, pair in enumerate(pairs)}
-    wrong = total = 0
-    worst = 0.0
-    for sample in drawn.samples:
-        want = np.zeros((2, len(sample.ids)))
-        for call in sample.calls:
-            want[:, call.end - 1] = expected.get((sample.episode_id, call.index), (np.inf, np.inf))
-        kept = np.zeros(len(sample.ids), np.float32) if sample.kept is None else sample.kept
-        off = float(max(np.abs(sample.reward - want[0]).max(), np.abs(kept - want[1]).max()))
-        wrong, total, worst = wrong + (off > 1e-5), total + 1, max(worst, off)
-    said = f"{total} samples by {' + '.join(recipe.credit.terms)}, {wrong} off, by {worst:.2g} at most"
-    findings.add(REWARDS, not wrong, said)
 
 
 def check_attempts(findings: Findings, drawn: Drawn) -> None:

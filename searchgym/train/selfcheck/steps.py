@@ -23,6 +23,7 @@ from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import Assembly, assemble, trainer_of
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
 from searchgym.train.run.trainer import Trainer, TrainResult
+from searchgym.train.selfcheck.credit import CREDIT, REWARDS, CreditCheck
 from searchgym.train.selfcheck.environments import (
     FOUND,
     GREEDY,
@@ -42,7 +43,6 @@ from searchgym.train.selfcheck.stages import (
     GROUPS,
     MASKS,
     RESAMPLED,
-    REWARDS,
     TOKENS,
     Drawn,
     check_advantages,
@@ -63,6 +63,8 @@ from searchgym.train.selfcheck.updates import (
 )
 from searchgym.train.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
 
+IMAGINED: Final = 40
+"""Questions to which attempts are imagined, so that every credit term has its say."""
 COUNTED: Final = "every generated token is counted"
 FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
@@ -101,7 +103,7 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
         DRAWN: "top_p is below 1",
         ARRIVE: "the updates moved the log-probs too little to tell",
         UPDATE: "the samples' gradients cancel: rounding is left",
-    } | dict.fromkeys((TOKENS, MASKS, CALLS, GROUPS, REWARDS, AGREE, LOSS, GRADIENT, ELEMENTS), "")
+    } | dict.fromkeys((TOKENS, MASKS, CALLS, GROUPS, REWARDS, CREDIT, AGREE, LOSS, GRADIENT, ELEMENTS), "")
     reasons |= {ADVANTAGES: ""} if policy else {}
     reasons |= {VALUES: "", CRITIC: ""} if recipe.has_critic else {}
     reasons |= {RESAMPLED: "no group was without signal"} if policy and recipe.rollout.resample else {}
@@ -110,6 +112,8 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
         reasons |= {FOUND: "no search of a retriever that has one corpus"}
     for name, why in reasons.items():
         findings.skip(name, why or "nothing to check" if ended else "the steps ended before it")
+    if recipe.curriculum.stages or recipe.proposer.kind != "none":
+        findings.skip("where the questions go on after a resume", "the run that is resumed has a plain list of them")
     if recipe.rollout.staleness:
         findings.skip("steps that are sampled ahead", "rollout.staleness is 0 in the steps and in the bandit")
     options = [recipe.optimizer, *([recipe.critic.optimizer] if recipe.has_critic else [])]
@@ -129,7 +133,8 @@ class _Steps:
 
     def __init__(self, recipe: Recipe, parts: Assembly, findings: Findings) -> None:
         self._recipe, self._parts, self._findings = recipe, parts, findings
-        self._penalties = {name: role.penalty for name, role in parts.rollout.agent.roles.items()}
+        penalties = {name: role.penalty for name, role in parts.rollout.agent.roles.items()}
+        self._credit = CreditCheck(recipe, penalties, self.score)
         self._rollout = WatchedRollout(parts.rollout, recipe, self._validated)
         self._learner = WatchedLearner(parts.learner, self._learnt)
         self._seeds: Counter[int] = Counter()
@@ -142,8 +147,8 @@ class _Steps:
         """Returns the run's trainer, whose parts are watched."""
         watched = replace(self._parts, rollout=self._rollout, learner=self._learner)  # type: ignore[arg-type]
         trainer = trainer_of(self._recipe, watched, out)
-        questions = self._parts.task.questions if self._parts.source is None else self._parts.source
-        data = TrainingData(questions, trained=self._parts.trained, credit=self._parts.credit)
+        self._source = trainer.drawer.source
+        data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
         trainer.drawer = _WatchedDrawer(self, self._recipe, self._learner, self._rollout, data)
         return trainer
 
@@ -179,7 +184,15 @@ class _Steps:
         rollout, task = self._rollout, self._parts.task
         asked = (rollout.questions, task.questions, rollout.rounds)
         drawn = Drawn(by_episode(exchanges), rollout.episodes, data.samples, keys, *asked)
-        check_drawn(self._findings, drawn, self._recipe, self._penalties, self.score)
+        check_drawn(self._findings, drawn, self._recipe)
+        with self._findings.stage(REWARDS):
+            self._credit.check_samples(self._findings, drawn)
+        with self._findings.stage(CREDIT):
+            made = (
+                rollout.imagined(task.questions[:: max(1, len(task.questions) // IMAGINED)]) if not self._asked else []
+            )
+            if made:
+                self._credit.check_imagined(self._findings, drawn, made, self._parts.credit)
         self._fresh(exchanges)
         tokens = sum(len(reply.ids) for _, reply in exchanges)
         self._tokens += tokens
@@ -200,12 +213,14 @@ class _Steps:
         self._findings.add(FRESH, not twice, said)
         self._asked.append({question.id for question in self._rollout.rounds[0]})
         known, here = len(self._parts.task.questions), self._recipe.rollout.questions
-        epoch = self._asked[: known // here] if self._parts.source is None else []
+        proposed, staged = self._recipe.proposer.kind != "none", bool(self._recipe.curriculum.stages)
+        by = "proposer" if proposed else "curriculum" if staged else "questions"
+        epoch = self._asked[: known // here] if by == "questions" else []
         repeated = sum(map(len, epoch)) - len(set().union(*epoch))
         short = sum(len(asked) != here for asked in self._asked)
         said = f"{len(self._asked)} steps of {known} questions, {repeated} repeated within an epoch"
-        said += "" if self._parts.source is None else f"; by the recipe's {self._parts.source.name}"
-        self._findings.add(QUESTIONS, not repeated and not short, said)
+        said += f", by {self._source.name} where the recipe asks for {by}" * (self._source.name != by)
+        self._findings.add(QUESTIONS, not (repeated or short) and self._source.name == by, said)
 
     def prepared(self, data: StepData, made: StepData) -> StepData:
         """Checks what was added to the samples, and their advantages; returns what is learnt from."""
@@ -218,8 +233,8 @@ class _Steps:
                 check.prepared(self.of_key(given, name))
         with self._findings.stage(ADVANTAGES):
             check_advantages(self._findings, given, made.samples, self._recipe, frozen)
-        cap = self._recipe.loss.importance_cap
-        return made if cap is None else replace(made, samples=[_off_policy(sample, cap) for sample in made.samples])
+        cap, count = self._recipe.loss.importance_cap, len(made.samples)
+        return replace(made, samples=[_apart(s, 1 + i / count, cap) for i, s in enumerate(made.samples)])
 
     def finished(self, result: TrainResult) -> None:
         """Checks the counters and the validations of the whole run."""
@@ -270,10 +285,12 @@ class _WatchedDrawer(Drawer):
         return self._steps.prepared(data, made)
 
 
-def _off_policy(sample: Sample, cap: float) -> Sample:
-    """Returns a sample as if another engine had drawn it, so that importance weights are above their cap, 1, and below.
+def _apart(sample: Sample, factor: float, cap: float | None) -> Sample:
+    """Returns a sample with a larger advantage, and drawn as if by another engine where importance is weighed.
 
-    Where sampler and trainer agree, every weight is 1, whatever the recipe does with it.
+    Attempts that are alike would cancel in the gradient, and leave rounding to compare. Where sampler and trainer
+    agree, every importance weight is 1, whatever the recipe does with it: here they are above the cap, 1, and below.
     """
-    shift = np.array([-np.log(cap) - 0.5, 0.0, 0.5], np.float32)[np.arange(len(sample.ids)) % 3]
-    return replace(sample, sampler_logp=np.where(sample.mask, sample.sampler_logp + shift, sample.sampler_logp))
+    shift = 0.0 if cap is None else np.array([-np.log(cap) - 0.5, 0.0, 0.5])[np.arange(len(sample.ids)) % 3]
+    logp = np.where(sample.mask, sample.sampler_logp + shift, 0.0).astype(np.float32)
+    return replace(sample, advantage=(sample.advantage * factor).astype(np.float32), sampler_logp=logp)

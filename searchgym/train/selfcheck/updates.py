@@ -22,9 +22,9 @@ from searchgym.train.run.samplers import computed_in
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.advantages import Floats
 from searchgym.train.selfcheck.formulas.losses import likelihood_loss, policy_loss, trained_tokens, value_loss
-from searchgym.train.selfcheck.formulas.sampling import Seen, departures, mean_gap
+from searchgym.train.selfcheck.formulas.sampling import Seen, departures, mean_gap, shortfalls
+from searchgym.train.selfcheck.formulas.shadow import AdapterShadow, RowLoss, Shadow, Updated
 from searchgym.train.selfcheck.gradients import GradientWatch, compare, watch, way
-from searchgym.train.selfcheck.shadow import AdapterShadow, RowLoss, Shadow, Updated
 from searchgym.train.selfcheck.small import key_recipe
 from searchgym.train.selfcheck.watched import Exchange
 
@@ -44,6 +44,8 @@ ASTRAY: Final = {"float32": 0.02, "bfloat16": 0.6}
 """Distance of an update from the expected one, in lengths of that one: AdamW enlarges small gradients' rounding."""
 CANCELLED: Final = 0.01
 """Share of its samples' gradients below which an update is not judged: attempts were alike, and rounding remains."""
+ALIKE: Final = {"float32": 1e-3, "bfloat16": 0.25}
+"""Distance of a step's first gradient from the right one, weight by weight, in lengths of that one."""
 STALE: Final = 0.3
 """Share of what an update moved by which the sampler's log-probs may be off."""
 
@@ -54,7 +56,7 @@ class KeyCheck:
     Args:
         key: The key.
         recipe: Recipe of the run, from which the key's own rates are read anew.
-        learner: The learner under test, which is asked for weights only.
+        learner: The learner under test, which is asked for weights and whose gradients are watched.
         findings: Takes the results.
     """
 
@@ -96,19 +98,16 @@ class KeyCheck:
                 weight.copy_(weight.to(getattr(torch, recipe.learner.dtype)))
         return AdapterShadow(model, recipe, recipe.optimizer)
 
-    def likeliest(self, exchanges: Sequence[Exchange]) -> list[float]:
-        """Returns how far below the likeliest token each token of the key's replies is, in nats."""
+    def likeliest(self, exchanges: Sequence[Exchange]) -> list[tuple[float, float, float]]:
+        """Returns what the learner's weights say of the tokens of the key's replies; see `shortfalls`."""
         self._shadow.load(self._present())
-        short = []
+        rows: list[tuple[float, float, float]] = []
         for request, reply in exchanges:
-            places = np.arange(len(request.ids), len(request.ids) + len(reply.ids))
-            if not len(places):
-                continue
+            places, ids = len(request.ids) + np.arange(len(reply.ids)), torch.from_numpy(reply.ids.astype(np.int64))
             with torch.no_grad():
                 logits = self._shadow.logits(np.concatenate([request.ids, reply.ids]), places)
-            chosen = logits[torch.arange(len(places)), torch.from_numpy(reply.ids.astype(np.int64))]
-            short += (logits.max(-1).values - chosen).tolist()
-        return short
+            rows += shortfalls(logits, ids, torch.from_numpy(reply.logp), self.recipe.rollout.temperature)
+        return rows
 
     @staticmethod
     def _clone(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -211,8 +210,8 @@ class KeyCheck:
             return
         if recipe.method == "policy":
             scale = float(np.mean(np.abs(np.concatenate([s.advantage[s.mask] for s in samples]))))
-            found = self._metric(metrics, "sampler_difference")
-            own = mean_gap(self._old, [s.sampler_logp[s.mask] for s in samples])
+            found, drawn = self._metric(metrics, "sampler_difference"), [s.sampler_logp[s.mask] for s in samples]
+            own = mean_gap(self._old, drawn)
             said = f"the trainer reports {found:.2g} nats, {own:.2g} is right"
             self._findings.add(AGREE, abs(found - own) <= allowed_difference(recipe), said)
         else:
@@ -238,11 +237,10 @@ class KeyCheck:
         """Compares the first and the last gradient of a step with the learner's."""
         if watched is None:
             self._findings.skip(ELEMENTS, "the learner runs in other processes: gradients are compared by norm")
-            return
-        for number, (off, where) in enumerate(compare(watched.take(), updated)):
+        for number, (off, where) in enumerate(compare(watched.take(), updated) if watched else ()):
             # rounding of earlier updates is in the last one; values of two critics drift apart
-            exact = name == ELEMENTS and not number and self._limit == "float32"
-            allowed = (OFF if exact else ASTRAY)[self._limit]
+            exact = name == ELEMENTS and not number
+            allowed = (ALIKE if exact else ASTRAY)[self._limit]
             said = f"off by {off:.2g} of its length at most, at {where}; {allowed:g} is allowed"
             self._findings.add(name, off <= allowed, said)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -19,6 +18,16 @@ from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import Rollout
 
+WAYS: Final = (
+    (),
+    ((0, 0),),
+    ((0, 0), (1, 1)),
+    ((0, 0), (0, 1)),
+    ((0, 0), (1, 0)),
+    ((0, 0), (1, 1), (2, 2), (3, 1)),
+    ((0, 1), (1, 0), (2, 0)),
+)
+"""Made-up searches: the place of the turn and the number of the gold page that is found, of each search."""
 Exchange = tuple[SampleRequest, Sampled]
 """What a sampler was asked, and what it replied."""
 
@@ -125,17 +134,32 @@ class WatchedRollout:
         changes: dict[str, Any] = {"stop_reason": stop, "calls": calls, "searches": searches, "scores": scores}
         return dataclasses.replace(episode, reward=level, **changes)
 
+    def imagined(self, questions: Sequence[Question]) -> list[tuple[Episode, Episode]]:
+        """Returns attempts at questions that nobody was asked, each with the episode whose tokens it has."""
+        made, attempts = [], self._recipe.rollout.attempts
+        self.questions |= {question.id: question for question in questions}
+        for number in range(len(questions) * attempts):
+            base = self.sampled[number % len(self.sampled)]
+            group, attempt = divmod(number, attempts)
+            name = questions[group].id
+            like = dataclasses.replace(
+                base, id=f"{name}#{attempt}@imagined", question_id=name, attempt=attempt, group_uid=f"imagined/{name}"
+            )
+            other = self._made_up(like, group % 3, attempt, 4, attempts)
+            made.append((dataclasses.replace(other, searches=self._searches(like, number)), base))
+        return made
+
     def _searches(self, episode: Episode, number: int) -> list[Searched]:
-        """Returns up to two searches that find gold pages, by the episode's number: some models never search."""
+        """Returns searches that find gold pages, or none, in one of a few ways."""
         question = self.questions[episode.question_id]
-        told = " ".join(f"{fact.subject}, {fact.object}." for fact in question.evidences or ())
-        pages = [
-            Passage(f"{question.id}/{n}", title, told) for n, title in enumerate(question.gold_titles or ("None",))
-        ]
-        calls = [call for call in episode.calls if not call.prefix][: number % 3]
+        facts = [f"{fact.subject} {fact.relation} {fact.object}" for fact in question.evidences or ()] or [""]
+        titles = question.gold_titles or ("None",)
+        pages = [Passage(f"{question.id}/{n}", t, facts[n % len(facts)]) for n, t in enumerate(titles)]
+        turns = [call.turn for call in episode.calls if not call.prefix] or [1]
+        turns += [turns[-1] + more for more in (1, 2, 3)]
         return [
-            Searched(call.turn, page.title, (Hit(page, 1.0),))
-            for call, page in zip(calls, itertools.cycle(pages), strict=False)
+            Searched(turns[place], pages[page % len(pages)].title, (Hit(pages[page % len(pages)], 1.0),))
+            for place, page in WAYS[number % len(WAYS)]
         ]
 
     def _other(self, call: Call, number: int, episode: Episode) -> Call:

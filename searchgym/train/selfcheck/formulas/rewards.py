@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from searchgym.records import Call, Episode
+from searchgym.rollout.sampler import Sampled, SampleRequest
 from searchgym.train.recipe.options import CreditOptions
 from searchgym.train.selfcheck.formulas.terms import TERMS, Case, Floats, Score
 
@@ -109,3 +110,17 @@ def continued(calls: Sequence[Call], ends: Mapping[int, bytes], starts: Mapping[
         taken.add(parent)
         next(row for row in sequences if parent in row).append(i)
     return sequences
+
+
+def sequences(episode: Episode, exchanges: Sequence[tuple[SampleRequest, Sampled]]) -> list[list[int]]:
+    """Returns the calls that continue each other, by what the models of an episode were asked and replied."""
+    starts: dict[int, bytes] = {}
+    ends: dict[int, bytes] = {}
+    left = [(request.ids.tobytes(), reply.ids.tobytes()) for request, reply in exchanges]
+    for i, call in enumerate(episode.calls):
+        if call.end > call.start:
+            ids = np.concatenate([span.ids for span in episode.tokens(call.context)])
+            pair = (ids[: call.start].tobytes(), ids[call.start : call.end].tobytes())
+            left.remove(pair)
+            starts[i], ends[i] = pair[0], pair[0] + pair[1]
+    return continued(episode.calls, ends, starts)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from searchgym.train.selfcheck.formulas.advantages import Floats
 
@@ -41,6 +43,23 @@ def departures(seen: Seen) -> list[tuple[float, str]]:
         off = float(pairs.sum()) / max(float(np.sqrt(np.square(pairs).sum())), 1e-9)
         found.append((off, f"neighbouring tokens depend on each other by {off:+.1f} standard deviations"))
     return found
+
+
+def shortfalls(logits: Tensor, ids: Tensor, told: Tensor, temperature: float) -> list[tuple[float, float, float]]:
+    """Returns how far each token is below the likeliest one, and how far the log-prob that was told of it is off.
+
+    Args:
+        logits: (n, V) float64 logits.
+        ids: (n,) tokens.
+        told: (n,) log-probs by the sampler.
+        temperature: Temperature of the recipe.
+
+    Returns:
+        (short of the likeliest, off at temperature 1, off at the recipe's) in nats.
+    """
+    chosen = logits.gather(1, ids[:, None])[:, 0]
+    off = [(torch.log_softmax(logits / heat, -1).gather(1, ids[:, None])[:, 0] - told) for heat in (1.0, temperature)]
+    return list(zip((logits.max(-1).values - chosen).tolist(), *(part.abs().tolist() for part in off), strict=True))
 
 
 def mean_gap(one: Sequence[Floats], other: Sequence[Any]) -> float:
