@@ -96,7 +96,8 @@ def _check_curriculum(findings: Findings, recipe: Recipe, task: Task) -> None:
             other.restore(json.loads(json.dumps(source.state())))
         drawn = source.draw(step, batch)
         if step >= len(rates) // 2:
-            resumed = resumed and [q.id for q in other.draw(step, batch)] == [q.id for q in drawn]
+            again = other.draw(step, batch)
+            resumed = resumed and again == drawn
             other.learn(step, drawn, _attempts(drawn, rate))
         mix.drawn(drawn, stage)
         row = source.learn(step, drawn, _attempts(drawn, rate))
@@ -134,6 +135,7 @@ class _Mix:
         self._value = {question.id: value_of(question, recipe.curriculum.by) for question in task.questions}
         self._sizes = Counter(self._value.values())
         self._asked: dict[str, list[str]] = {value: [] for value in self._sizes}
+        self._first: dict[str, list[str]] = {value: [] for value in self._sizes}
         self._exact, self._odd = dict.fromkeys(self._sizes, 0.0), 0
         self._steps = 0
 
@@ -148,13 +150,15 @@ class _Mix:
             self._odd += abs(len(own) - exact) >= 1 + 1e-9 or (not exact and bool(own))
             self._exact[value] += exact
             ids += own
+            if len(ids) <= self._sizes[value]:  # whole steps of the first epoch
+                self._first[value] += own
 
     def check(self, findings: Findings) -> None:
         """Compares the counts with the stages' mixes; within a value, questions come by epochs."""
         off = max(abs(len(ids) - self._exact[value]) for value, ids in self._asked.items())
-        first = [(ids[: self._sizes[value]], ids, self._sizes[value]) for value, ids in self._asked.items()]
-        twice = sum(len(epoch) - len(set(epoch)) for epoch, _, _ in first)
-        never = sum(size - len(set(ids)) for _, ids, size in first if len(ids) >= 2 * size)
+        twice = sum(len(epoch) - len(set(epoch)) for epoch in self._first.values())
+        twofold = {value: ids for value, ids in self._asked.items() if len(ids) >= 2 * self._sizes[value]}
+        never = sum(self._sizes[value] - len(set(ids)) for value, ids in twofold.items())
         said = f"{self._steps} steps, {self._odd} shares more than one question off, {off:.3g} off in total at most; "
         said += f"{twice} asked again within an epoch, {never} never asked in two"
         steady = off <= 1 + 3 * math.sqrt(self._steps)  # each step's rounding is drawn anew
