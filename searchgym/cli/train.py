@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from searchgym.cli.output import Json, emit, say, table
+from searchgym.cli.output import Json, emit, say, table, tell
 from searchgym.cli.training.own import is_pipeline, train_pipeline
 from searchgym.cli.training.plan import Machine, print_plan, sized_by
 from searchgym.cli.training.steps import training_steps
@@ -22,6 +22,7 @@ from searchgym.named import code_refused
 if TYPE_CHECKING:
     from searchgym.train.recipe.recipe import Recipe
     from searchgym.train.run.trainer import TrainResult
+    from searchgym.train.selfcheck.findings import Findings
 
 
 SHORT: Final = ("steps=10", "rollout.questions=8")
@@ -201,21 +202,37 @@ def selfcheck(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Values to override.")] = None,
     json: Json = False,
 ) -> None:
-    """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume; status 1 if one fails."""
+    """Check a recipe before a long run: tokens, masks, groups, log-probs, a bandit, a resume.
+
+    The status is 1 if a check fails, else 0; what is not checked does not change it, and is counted in the last line.
+    """
     loaded = recipe_of(recipe, overrides)
     check_recipe(loaded)
-    with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
-        from searchgym.train.selfcheck.run import selfcheck as run
+    from searchgym.train.selfcheck.findings import Findings
 
-        with tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
-            checks = run(loaded, Path(folder), say)
-    rows = [dataclasses.asdict(check) for check in checks]
-    if json:
-        emit({"recipe": recipe, "checks": rows}, True)
-    else:
-        table(("check", "", "seen"), [(row["name"], "ok" if row["ok"] else "FAILED", row["said"]) for row in rows])
-    if not all(check.ok for check in checks):
+    findings = Findings()
+    try:
+        with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="searchgym-") as folder:
+            from searchgym.train.selfcheck.run import selfcheck as run  # libraries print when they are imported
+
+            run(loaded, Path(folder), say, findings)
+    finally:  # what was found before an error or an interrupt is not lost
+        if findings.checks():
+            _print_checks(recipe, findings, json)
+    if findings.counts()["failed"]:
         raise typer.Exit(1)
+
+
+def _print_checks(recipe: str, findings: Findings, as_json: bool) -> None:
+    """Prints the results of a self-check, and how many there are of each kind."""
+    checks, counts = findings.checks(), findings.counts()
+    if as_json:
+        emit({"recipe": recipe, "checks": [dataclasses.asdict(check) for check in checks], "counts": counts}, True)
+        return
+    words = {"failed": "FAILED"}
+    rows = [(check.name, words.get(check.state, check.state), check.said) for check in checks]
+    table(("check", "", "seen"), rows)
+    tell(", ".join(f"{count} {words.get(state, state)}" for state, count in counts.items()))
 
 
 def demo(

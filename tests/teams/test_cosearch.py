@@ -31,7 +31,7 @@ from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.teams import play_team
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
-from searchgym.train.selfcheck import formulas
+from searchgym.train.selfcheck.formulas import advantages as formulas
 
 ANSWER = "<answer>Ulm</answer>"
 

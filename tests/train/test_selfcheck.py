@@ -10,27 +10,33 @@ import pytest
 import torch
 from made_models import tiny_qwen2, tiny_tokenizer
 
+from searchgym.records import title_key
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms import advantages, losses
 from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.credit import BUILT_IN
+from searchgym.train.credit import terms
+from searchgym.train.credit.credit import BUILT_IN, JUDGED
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
+from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import LossOptions
-from searchgym.train.run import draw
+from searchgym.train.run import assembly, draw, trainer
 from searchgym.train.run.assembly import Assembly
+from searchgym.train.run.rollout import EngineRollout
+from searchgym.train.run.trainer import Trainer
 from searchgym.train.selfcheck import run as module
-from searchgym.train.selfcheck import shadow
-from searchgym.train.selfcheck.findings import Check, Findings
-from searchgym.train.selfcheck.rewards import WRITTEN
+from searchgym.train.selfcheck import steps
+from searchgym.train.selfcheck.credit import CREDIT, CreditCheck
+from searchgym.train.selfcheck.findings import Findings
+from searchgym.train.selfcheck.formulas import losses as formulas
+from searchgym.train.selfcheck.formulas.rewards import WRITTEN
 from searchgym.train.selfcheck.run import selfcheck
-from searchgym.train.selfcheck.stages import check_rewards
 from searchgym.train.selfcheck.updates import KeyCheck
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +69,7 @@ def least(tmp_path_factory):
 def failed(tmp_path, *overrides, recipe="tiny-grpo"):
     """The names of the checks that do not pass."""
     checks = selfcheck(load_recipe(recipe, [*SMALL, *overrides]), tmp_path / "check")
-    return [check.name for check in checks if not check.ok]
+    return [check.name for check in checks if check.state == "failed"]
 
 
 @pytest.mark.slow
@@ -78,14 +84,19 @@ def test_shipped_recipes_pass(recipe, tmp_path, request):
 
 @pytest.mark.parametrize("term", sorted(BUILT_IN))
 def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
-    """It passes by being named, and is not compared with zeros."""
+    """It is named as not checked, which is no pass, and is not compared with zeros."""
     recipe = load_recipe("tiny-grpo")
     recipe = dataclasses.replace(recipe, credit=dataclasses.replace(recipe.credit, terms={"outcome": 1.0, term: 1.0}))
     findings = Findings()
-    drawn = SimpleNamespace(episodes=[], samples=[])
-    check_rewards(findings, drawn, recipe, {}, lambda episode, text: 0.0)
+    drawn = SimpleNamespace(episodes=[], samples=[], listed=[])
+    CreditCheck(recipe, {}, lambda episode, text: 0.0).check_samples(findings, drawn)
     (check,) = findings.checks()
-    assert check.ok and ("not checked" in check.said) == (term not in WRITTEN)
+    assert check.state == ("ok" if term in WRITTEN else "not checked")
+    assert (term in check.said) or term in WRITTEN
+
+
+def test_the_terms_that_ask_no_judge_are_written_twice():
+    assert BUILT_IN.keys() - WRITTEN == JUDGED
 
 
 @pytest.mark.engine
@@ -124,7 +135,7 @@ def test_whitening_over_observations_passes(tmp_path, no_bandit):
 @pytest.fixture
 def no_bandit(monkeypatch):
     """Leaves out what the planted fault does not touch."""
-    monkeypatch.setattr(module, "_bandit_checks", lambda recipe, out: [Check("bandit", True, "")] * 2)
+    monkeypatch.setattr(module, "check_bandit", lambda recipe, out, findings: None)
 
 
 @pytest.fixture
@@ -132,6 +143,7 @@ def no_updates(monkeypatch):
     """Leaves out the trainer beside the learner, which takes most of the time; rewards and advantages need none."""
     for name in ("drawn", "prepared", "before_update", "after_update"):
         monkeypatch.setattr(KeyCheck, name, lambda self, *given: None)
+    monkeypatch.setattr(KeyCheck, "likeliest", lambda self, exchanges: [])
 
 
 def planted(monkeypatch, change):
@@ -338,7 +350,7 @@ def test_the_losses_formulas_agree_far_from_the_sampler_and_the_reference(option
     for value in (-1.0, 0.0, 1.0):
         advantage = torch.full_like(far, value)
         mine, theirs = (far.clone().requires_grad_() for _ in range(2))
-        one = torch.cat([shadow.clipped(mine, advantage, options), shadow.kl(mine, options)])
+        one = torch.cat([formulas.clipped(mine, advantage, options), formulas.kl(mine, options)])
         clipped = losses.clipped_ratio_loss(theirs, advantage, 0.2, 0.2, options.dual_clip)
         other = torch.cat([clipped, losses.kl_k3(theirs, torch.zeros_like(far), options.kl_cap)])
         torch.testing.assert_close(one, other)
@@ -440,5 +452,212 @@ def test_a_method_that_learns_nothing_and_does_not_resume(monkeypatch, tmp_path,
 @pytest.mark.slow
 def test_a_critic_that_does_not_resume(monkeypatch, tmp_path):
     monkeypatch.setattr(LocalLearner, "load", lambda self, folder: self.policy.updater.load(folder))
-    checks = module._bandit_checks(load_recipe("tiny-ppo"), tmp_path)
-    assert [check.name for check in checks if not check.ok] == ["a resumed run ends at the same bits"]
+    findings = Findings()
+    module.check_bandit(load_recipe("tiny-ppo"), tmp_path, findings)
+    assert [check.name for check in findings.checks() if check.state == "failed"] == [
+        "a resumed run ends at the same bits"
+    ]
+
+
+# -- faults around the update ---------------------------------------------------------------------------------------
+
+
+def _sampled_validation(monkeypatch):
+    right = EngineRollout._engine
+
+    def warm(self, step, greedy):
+        engine = right(self, step, greedy)
+        engine.temperature = self.recipe.rollout.temperature
+        return engine
+
+    monkeypatch.setattr(EngineRollout, "_engine", warm)
+
+
+def _validation_in_the_training_environment(monkeypatch):
+    right = EngineRollout._engine
+
+    def elsewhere(self, step, greedy):
+        self.validation = self.task
+        return right(self, step, greedy)
+
+    monkeypatch.setattr(EngineRollout, "_engine", elsewhere)
+
+
+def _validation_without_its_options(monkeypatch):
+    right = assembly.load_tasks
+    monkeypatch.setattr(assembly, "load_tasks", lambda recipe: right(recipe)[:1] * 2)
+
+
+def _scores_of_half_the_episodes(monkeypatch):
+    mean = trainer.validation_metrics
+    monkeypatch.setattr(
+        trainer, "validation_metrics", lambda episodes, asked: mean(episodes[:1], asked[:1]) | {"em": 0.25}
+    )
+
+
+def _budget_of_legal_calls(monkeypatch):
+    def legal(episodes):
+        return sum(call.end - call.start for episode in episodes for call in episode.calls if call.legal)
+
+    monkeypatch.setattr(draw, "generated_tokens", legal)
+
+
+def _replaced_groups_dropped(monkeypatch):
+    right = draw.Drawer._resample
+
+    def dropped(self, drawn, step):
+        asked = len(drawn.questions)
+        row = right(self, drawn, step)
+        if len(drawn.questions) > asked:
+            count = self.recipe.rollout.attempts
+            for own in (drawn.episodes, drawn.samples, drawn.rewards):
+                del own[(asked - 1) * count : asked * count]
+            del drawn.questions[asked - 1]
+        return row
+
+    monkeypatch.setattr(draw.Drawer, "_resample", dropped)
+
+
+def _never_replaced(monkeypatch):
+    monkeypatch.setattr(draw, "groups_with_signal", lambda samples, options: {s.group_uid for s in samples})
+
+
+def _without_the_curriculum(monkeypatch):
+    right = steps.trainer_of
+    monkeypatch.setattr(
+        steps, "trainer_of", lambda recipe, parts, out: right(recipe, dataclasses.replace(parts, source=None), out)
+    )
+
+
+def _without_a_cap(monkeypatch):
+    monkeypatch.setattr(losses, "importance_weight", lambda old, sampler, cap: torch.exp(old - sampler).detach())
+
+
+def _first_minibatch_again(monkeypatch):
+    right = TrainedModel._minibatches
+
+    def again(self, count, step):
+        every = list(right(self, count, step))
+        each = len(every) // self.options.epochs
+        yield from (every[number // each * each] for number in range(len(every)))
+
+    monkeypatch.setattr(TrainedModel, "_minibatches", again)
+
+
+def _ratios_to_the_latest_weights(monkeypatch):
+    right = Policy.policy_loss
+
+    def latest(self, batch):
+        batch.values.pop("old_logp")
+        return right(self, batch)
+
+    monkeypatch.setattr(Policy, "policy_loss", latest)
+
+
+def _a_turned_gradient(monkeypatch):
+    """The gradient of one bias in another order: its norm is right."""
+    right = Updater.apply
+
+    def turned(self, step):
+        bias = dict(self.model.named_parameters())["model.layers.0.self_attn.v_proj.bias"]
+        bias.grad.copy_(bias.grad.roll(1))
+        return right(self, step)
+
+    monkeypatch.setattr(Updater, "apply", turned)
+
+
+def _waypoints_all_or_nothing(monkeypatch):
+    right = terms.coverage
+    monkeypatch.setattr(terms, "coverage", lambda *given: float(right(*given) == 1))
+
+
+def _gold_pages_paid_again(monkeypatch):
+    def again(episode, question):
+        gold = {title_key(title) for title in question.gold_titles or ()}
+        return {s.turn: len(gold & {title_key(hit.passage.title) for hit in s.hits}) for s in episode.searches}
+
+    monkeypatch.setattr(terms, "new_pages", again)
+
+
+WORLDS = "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
+AROUND = [
+    (_sampled_validation, [], "validation takes the likeliest tokens"),
+    (_validation_without_its_options, [], "validation has its own questions and scores"),
+    (_scores_of_half_the_episodes, [], "validation reports its episodes' scores"),
+    (_budget_of_legal_calls, [], "every generated token is counted"),
+    (_replaced_groups_dropped, ["rollout.resample=1"], "every generated token is counted"),
+    (_never_replaced, ["rollout.resample=1"], "groups without signal are replaced, and counted"),
+    (_without_the_curriculum, ["curriculum.stages=[{}]"], "questions are drawn by epochs"),
+    (_without_a_cap, ["loss.importance_cap=2"], LOSS),
+    (_first_minibatch_again, ["optimizer.minibatches=4"], LOSS),
+    (_ratios_to_the_latest_weights, ["optimizer.minibatches=4"], LOSS),
+    (_a_turned_gradient, [], "gradients are right element by element"),
+    (_waypoints_all_or_nothing, ["credit.terms=[outcome,waypoint]", "advantage.std=none", WORLDS], CREDIT),
+    (_gold_pages_paid_again, [*METHODS["turn by turn"], WORLDS], CREDIT),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "more", "check"), AROUND, ids=[fault.__name__.strip("_") for fault, _, _ in AROUND])
+def test_faults_around_the_update(fault, more, check, monkeypatch, tmp_path, no_bandit, least):
+    fault(monkeypatch)
+    found = failed(tmp_path, *least, *more)
+    assert check in found
+    assert "steps run to their end" not in found  # it is seen, and not run into
+
+
+@pytest.mark.slow
+def test_a_validation_that_searches_the_training_corpus(monkeypatch, tmp_path, no_bandit, no_updates):
+    _validation_in_the_training_environment(monkeypatch)
+    assert failed(tmp_path) == ["validation searches its own corpus"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["loss.importance_cap=2", "optimizer.minibatches=4"],
+        ["rollout.resample=2"],
+        ["learner.frozen_layers=1"],
+        ["lora.rank=4", "optimizer.minibatch_samples=32"],
+        ["curriculum.stages=[{mix: {1: 1}}, {mix: {1: 1, 2: 1}}]"],
+        ["credit.terms=[outcome,waypoint]", "advantage.std=none"],
+    ],
+    ids=" ".join,
+)
+def test_what_surrounds_the_update_passes(more, tmp_path, no_bandit, least):
+    checks = selfcheck(load_recipe("tiny-grpo", [*SMALL, *least, *more]), tmp_path / "check")
+    assert [check for check in checks if check.state == "failed"] == []
+    assert CREDIT in {check.name for check in checks if check.state == "ok"}
+
+
+def _best_by_reward(monkeypatch):
+    right = Trainer._validate
+
+    def by_reward(self):
+        progress, before = self.progress, (self.progress.best_step, self.progress.best_score)
+        row, _ = right(self)
+        better = before[1] is None or row["validation/reward"] > before[1]
+        progress.best_step, progress.best_score = (progress.step, row["validation/reward"]) if better else before
+        return row, better
+
+    monkeypatch.setattr(Trainer, "_validate", by_reward)
+
+
+def _best_forgotten(monkeypatch):
+    right = Trainer._restore
+
+    def forgetful(self):
+        right(self)
+        self.progress.best_score = None
+
+    monkeypatch.setattr(Trainer, "_restore", forgetful)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [_best_by_reward, _best_forgotten])
+def test_another_checkpoint_as_the_best(fault, monkeypatch, tmp_path):
+    fault(monkeypatch)
+    findings = Findings()
+    module.check_bandit(load_recipe("tiny-grpo"), tmp_path, findings)
+    assert [check.name for check in findings.checks() if check.state != "ok"] == [module.BEST]

@@ -118,6 +118,29 @@ def test_right_earns_one_and_wrong_lambda_times_coverage():
     assert rows == [[0, 1.0], [0, 0.3], [0, 0.0], [0, 0.5 + 0.3 * 0.5]]
 
 
+TWO = Question(
+    "q",
+    "In which town was the mother of the director of the film Zor born?",
+    ("Rox",),
+    supporting_facts=tuple(SupportingFact(title) for title in PAGES),
+    evidences=(*(QUESTION.evidences or ()), Triple("Ada Bel", "born in", "Rox")),
+)
+
+
+def test_some_of_the_waypoints_earn_their_share():
+    """Two waypoints, Ulo Bel and Ada Bel: one of them is half of lambda, whichever it is."""
+    last = searched(3, "birth of Ada Bel", "Ada Bel")
+    attempts = {0.0: FOLLOWED[:1], 0.5: FOLLOWED, 1.0: (*FOLLOWED, last)}
+    made = CreditOptions(terms=["waypoint"])
+    of_two = Credit(made, CreditContext(made, question=lambda episode: TWO, names=lambda: NAMES))
+    rows = of_two.allocate([attempt(n, 0.0, searches) for n, searches in enumerate(attempts.values())])
+    assert rows == [[0, pytest.approx(0.3 * share)] for share in attempts]
+    skipped = (FOLLOWED[0], searched(2, "her mother", "Ulo Bel (painter)"), last)  # the query names no waypoint
+    assert coverage(waypoints_of(TWO), skipped, NAMES, WAYPOINT_RULES, 2) == 0.5
+    (row,) = of_two.allocate([attempt(0, 0.5, FOLLOWED)])
+    assert row == [0, pytest.approx(0.3 * 0.5 * 0.5)]  # half a reward is missing
+
+
 def test_an_episode_that_never_answers_can_be_left_without():
     group = [attempt(0, 0.0, FOLLOWED, stop="turns")]
     assert credit("waypoint").allocate(group) == [[0, 0.3]]

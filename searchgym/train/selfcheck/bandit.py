@@ -85,7 +85,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         learner=type(recipe.learner)(),
         validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),
         checkpoint=replace(recipe.checkpoint, every=0),
-        guard=type(recipe.guard)(),
+        guard=replace(type(recipe.guard)(), max_sampler_difference=None),  # a check of its own says how far
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None),
     )
 
@@ -98,9 +98,17 @@ class BanditRollout:
     Args:
         model: Language model, sampled with its current weights.
         reward: Function of a question and an arm; by default 1 for the right arm, else 0.
+        grades: A validation metric with its made-up value at each step, against which all other scores run. Default:
+            validation has the scores of its episodes.
     """
 
-    def __init__(self, model: Any, reward: Callable[[Question, int], float] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        reward: Callable[[Question, int], float] | None = None,
+        grades: tuple[str, Sequence[float]] | None = None,
+    ) -> None:
+        self._grades = grades
         self.model, self.reward = model, reward or (lambda question, arm: float(str(arm) == question.answers[0]))
         self.version = 0
 
@@ -120,6 +128,11 @@ class BanditRollout:
                 likely = np.exp(logp[row].astype(np.float64))
                 arm = int(likely.argmax() if greedy else rng.choice(VOCABULARY, p=likely / likely.sum()))
                 episodes.append(self.episode(question, attempt, step, arm, float(logp[row, arm])))
+        if greedy and self._grades is not None:
+            metric, grade = self._grades[0], self._grades[1][step]
+            for episode in episodes:
+                episode.reward = grade if metric == "reward" else 1 - grade
+                episode.scores = {"em": 1 - grade, "f1": 1 - grade, metric: grade}
         return episodes
 
     def episode(self, question: Question, attempt: int, step: int, arm: int, logp: float) -> Episode:

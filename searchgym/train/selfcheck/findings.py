@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final, Literal
+
+State = Literal["ok", "failed", "not checked"]
+STATES: Final[tuple[State, ...]] = ("ok", "failed", "not checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +18,10 @@ class Check:
 
     name: str
     """The promise that was checked."""
-    ok: bool
+    state: State
+    """Whether it holds; ``not checked`` is neither."""
     said: str
-    """Description of what the check measured."""
+    """What the check measured, or why nothing was."""
 
 
 class Findings:
@@ -26,8 +32,12 @@ class Findings:
 
     def add(self, name: str, ok: bool, said: str) -> None:
         """Records what one run of a check measured."""
-        if name not in self._checks or self._checks[name].ok:
-            self._checks[name] = Check(name, bool(ok), said)
+        if name not in self._checks or self._checks[name].state != "failed":
+            self._checks[name] = Check(name, "ok" if ok else "failed", said)
+
+    def skip(self, name: str, why: str) -> None:
+        """Records that a promise was not checked, unless it has a result."""
+        self._checks.setdefault(name, Check(name, "not checked", why))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -47,6 +57,11 @@ class Findings:
     def checks(self) -> list[Check]:
         """Returns all results."""
         return list(self._checks.values())
+
+    def counts(self) -> dict[State, int]:
+        """Returns the number of results of each state."""
+        found = Counter(check.state for check in self._checks.values())
+        return {state: found[state] for state in STATES}
 
 
 class Broken(Exception):  # no error of the package: it ends the steps and is never shown

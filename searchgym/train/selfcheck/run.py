@@ -3,61 +3,131 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from searchgym.envs.rewards import REWARDS
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
-from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.recipe.recipe import Recipe, recipe_values
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
 from searchgym.train.run.rollout import SamplerHooks
-from searchgym.train.run.trainer import Trainer
+from searchgym.train.run.trainer import Trainer, TrainResult
 from searchgym.train.selfcheck.bandit import QUESTIONS, BanditRollout, bandit_model, bandit_recipe
-from searchgym.train.selfcheck.findings import Check, Findings
-from searchgym.train.selfcheck.steps import check_steps, small_recipe
+from searchgym.train.selfcheck.findings import Broken, Check, Findings
+from searchgym.train.selfcheck.small import small_recipe
+from searchgym.train.selfcheck.steps import check_steps
 
 BANDIT_STEPS: Final = 60
+AGREED: Final = 0.02
+"""Mean difference of log-probs, in nats, that is allowed between the bandit's sampler and its trainer."""
+GRADES: Final = (0.2, 0.6, 0.4, 0.8, 0.8, 0.5, 0.3)
+"""Made-up validation scores of steps 0 to 6: the best is not the last, comes twice, and stands before the resume."""
+LEARNT: Final = "a bandit is learnt"
+RESUMED: Final = "a resumed run ends at the same bits"
+BEST: Final = "the best checkpoint is that of the best score"
 
 
-def selfcheck(recipe: Recipe, out: Path, say: Callable[[str], None] = lambda text: None) -> list[Check]:
+def selfcheck(
+    recipe: Recipe, out: Path, say: Callable[[str], None] = lambda text: None, findings: Findings | None = None
+) -> list[Check]:
     """Runs all checks on a recipe: a few steps recomputed by other formulas, a bandit, a resume.
 
     Args:
         recipe: Recipe to check; its models are loaded.
         out: Folder for files that the checks write; must be empty or absent.
         say: Called with a line of text at each stage.
+        findings: Takes each result as soon as it is there. Default: none but the returned ones.
 
     Raises:
         SearchGymError: The recipe's parts cannot be loaded.
     """
-    small = small_recipe(recipe).rollout
-    say(f"steps of {small.questions} x {small.attempts} episodes at temperature {small.temperature:g} ...")
-    findings = Findings()
+    findings = Findings() if findings is None else findings
+    small = small_recipe(recipe)
+    rollout = small.rollout
+    say(f"steps of {rollout.questions} x {rollout.attempts} episodes at temperature {rollout.temperature:g} ...")
     check_steps(recipe, out, findings)
     say("a bandit ...")
-    return [*findings.checks(), *_bandit_checks(recipe, out)]
+    check_bandit(recipe, out, findings)
+    findings.skip("the recipe's values that the steps change", changed(recipe, small))
+    if recipe.method != "supervised":
+        apart = "environment, agent, sampler and model are the bandit's, in one process; "
+        findings.skip("the recipe's values that the bandit changes", apart + changed(recipe, short_recipe(recipe)))
+    return findings.checks()
 
 
-def _bandit_checks(recipe: Recipe, out: Path) -> Iterator[Check]:
-    """Yields whether the recipe's method learns a bandit, and resumes to the same bits."""
+def changed(recipe: Recipe, other: Recipe) -> str:
+    """Describes the values that differ between a recipe and what is run in its place."""
+    values, instead = recipe_values(recipe), recipe_values(other)
+    without = ("name", "summary") if recipe.has_critic else ("name", "summary", "critic.")
+    differ = [name for name in values if values[name] != instead[name] and not name.startswith(without)]
+    return ", ".join(f"{name} {_shown(values[name])} -> {_shown(instead[name])}" for name in differ)
+
+
+def _shown(value: Any) -> str:
+    """Formats a value of a recipe in a few characters."""
+    return f"{value:g}" if isinstance(value, float) else f"{value!s:.40}"
+
+
+def short_recipe(recipe: Recipe) -> Recipe:
+    """Returns the bandit's recipe for runs that are stopped and resumed: with the recipe's KL and its choice of best.
+
+    A resumed run must compare with the model of step 0, and must know the best score so far.
+    """
+    made = bandit_recipe(recipe, len(GRADES) - 1)
+    metric = recipe.validation.metric if _is_score(recipe.validation.metric) else "em"
+    validation = replace(made.validation, every=1, metric=metric)
+    return replace(made, checkpoint=replace(made.checkpoint, every=1), loss=recipe.loss, validation=validation)
+
+
+def _is_score(metric: str) -> bool:
+    """Tells whether a validation metric is one that scores of episodes can be made up for."""
+    return metric == "reward" or metric in REWARDS
+
+
+def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
+    """Checks that the recipe's method learns a bandit, resumes to the same bits, and keeps the best checkpoint."""
     if recipe.method == "supervised":
-        yield Check("a bandit is learnt", True, "method supervised learns from demonstrations only")
+        for name in (LEARNT, RESUMED, BEST):
+            findings.skip(name, "method supervised learns from demonstrations only")
         return
-    rows = _bandit(bandit_recipe(recipe, BANDIT_STEPS), out / "bandit").run().rows
-    first, last = rows[0]["validation/em"], rows[-1]["validation/em"]
-    yield Check("a bandit is learnt", last == 1, f"greedy score {first:g} before, {last:g} after {BANDIT_STEPS} steps")
-    short = bandit_recipe(recipe, 6)
-    # with the recipe's KL: a resumed run must compare with the model of step 0
-    short = replace(short, checkpoint=replace(short.checkpoint, every=1), loss=recipe.loss)
-    whole = _bandit(short, out / "whole").run()
-    with contextlib.suppress(KeyboardInterrupt):
-        _bandit(short, out / "parts", report=_stop_at(3)).run()
-    parts = _bandit(short, out / "parts", resume=True).run()
-    same = _weights_in(whole.checkpoint) == _weights_in(parts.checkpoint)
-    yield Check("a resumed run ends at the same bits", same, "stopped after 3 of 6 steps and resumed")
+    with contextlib.suppress(Broken), findings.stage(LEARNT):
+        rows = _bandit(bandit_recipe(recipe, BANDIT_STEPS), out / "bandit").run().rows
+        first, last = rows[0]["validation/em"], rows[-1]["validation/em"]
+        apart = max((row.get("learner/sampler_difference", 0.0) for row in rows), default=0.0)
+        said = f"greedy score {first:g} before, {last:g} after {BANDIT_STEPS} steps"
+        if apart > AGREED:
+            said += f"; log-probs of sampler and trainer were up to {apart:.2g} nats apart, {AGREED:g} is allowed"
+        findings.add(LEARNT, last == 1 and apart <= AGREED, said)
+    with contextlib.suppress(Broken), findings.stage(RESUMED):
+        short = short_recipe(recipe)
+        whole = _bandit(short, out / "whole", graded=True).run()
+        with contextlib.suppress(KeyboardInterrupt):
+            _bandit(short, out / "parts", graded=True, report=_stop_at(3)).run()
+        parts = _bandit(short, out / "parts", graded=True, resume=True).run()
+        same = _weights_in(whole.checkpoint) == _weights_in(parts.checkpoint)
+        findings.add(RESUMED, same, f"stopped after 3 of {short.steps} steps and resumed")
+        with findings.stage(BEST):
+            _check_best(recipe, whole, parts, findings)
+    findings.skip(BEST, "the run whose best checkpoint is looked at did not end")
+
+
+def _check_best(recipe: Recipe, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
+    """Checks which checkpoint is the best one, that it is kept, and that a resumed run has the same."""
+    metric = recipe.validation.metric
+    if not recipe.validation.every or not _is_score(metric):
+        why = f"validation.metric {metric} is no score of an episode" if recipe.validation.every else "no validation"
+        findings.skip(BEST, why)
+        return
+    right = f"step-{max(range(len(GRADES)), key=lambda step: (GRADES[step], -step)):06d}"
+    names = ["none" if run.best is None else run.best.name for run in (whole, parts)]
+    links = [(run.checkpoint.parent / "best").resolve() for run in (whole, parts)]
+    kept = all(link.name == right and any(link.glob("**/*.safetensors")) for link in links)
+    said = f"by {metric}: {names[0]}, after a resume {names[1]}; {right} is right"
+    findings.add(BEST, names == [right] * 2 and kept, said if kept else f"{said}, which is not kept as best")
 
 
 def _weights_in(folder: Path) -> dict[str, bytes]:
@@ -67,10 +137,10 @@ def _weights_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _bandit(recipe: Recipe, out: Path, **options: Any) -> Trainer:
-    """Returns a training of the bandit."""
+def _bandit(recipe: Recipe, out: Path, graded: bool = False, **options: Any) -> Trainer:
+    """Returns a training of the bandit, whose validation scores are made up if it is graded."""
     model = bandit_model()
-    rollout = BanditRollout(model)
+    rollout = BanditRollout(model, grades=(recipe.validation.metric, GRADES) if graded else None)
     return Trainer(
         recipe,
         out,

@@ -9,21 +9,22 @@ from typing import Final
 
 import numpy as np
 
-from searchgym.records import Episode
+from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas import gae_advantages, group_advantages
-from searchgym.train.selfcheck.rewards import WRITTEN, Score, call_rewards, continued
+from searchgym.train.selfcheck.formulas.advantages import group_advantages, with_signal
+from searchgym.train.selfcheck.formulas.gae import gae_advantages
+from searchgym.train.selfcheck.formulas.rewards import sequences
 from searchgym.train.selfcheck.watched import Exchange
 
 TOKENS: Final = "tokens are those sampled"
 MASKS: Final = "masks cover what was sampled"
 CALLS: Final = "each call is learnt from once, by its own model"
 GROUPS: Final = "groups are attempts at one question"
-REWARDS: Final = "rewards are on their calls"
 ADVANTAGES: Final = "advantages follow their formula"
 ATTEMPTS: Final = "attempts differ"
+RESAMPLED: Final = "groups without signal are replaced, and counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,21 @@ class Drawn:
     """Samples that the trainer made, before advantages."""
     keys: Mapping[str, str]
     """Model key of each role."""
+    questions: Mapping[str, Question]
+    """The questions that were asked, by id."""
+    listed: Sequence[Question]
+    """All questions of the environment."""
+    rounds: Sequence[Sequence[Question]]
+    """The questions that were asked first, and those of each round of resampling."""
+    imagined: Sequence[tuple[Episode, Episode]] = ()
+    """Episodes that no model made, each with the episode whose tokens it has."""
 
     def exchanges_of(self, episode: Episode) -> Sequence[Exchange]:
         """Returns what an episode's models were asked and replied."""
         return self.exchanges.get(f"{episode.question_id}#{episode.attempt}", ())
 
 
-def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score) -> None:
+def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks the samples of a step against the samplers' replies and the episodes."""
     with findings.stage(TOKENS):
         check_tokens(findings, drawn)
@@ -54,10 +63,11 @@ def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Map
         check_calls(findings, drawn, recipe)
     with findings.stage(GROUPS):
         check_groups(findings, drawn, recipe)
-    with findings.stage(REWARDS):
-        check_rewards(findings, drawn, recipe, penalties, score)
     with findings.stage(ATTEMPTS):
         check_attempts(findings, drawn)
+    if recipe.method == "policy" and recipe.rollout.resample:
+        with findings.stage(RESAMPLED):
+            check_resampled(findings, drawn, recipe)
 
 
 def check_tokens(findings: Findings, drawn: Drawn) -> None:
@@ -124,10 +134,8 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
             strange += call.prefix != made.prefix
             strange += (call.start, call.end) != (made.start, made.end)
     missing, extra = (wanted - held).total(), (held - wanted).total()
-    said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from"
-    said += (
-        f", {apart} samples that hold others than those that continue each other, {strange} of another role or model"
-    )
+    said = f"{held.total()} calls, {missing} missing, {extra} more than once or not to be learnt from, {apart} samples"
+    said += f" that hold others than those that continue each other, {strange} of another role or model"
     findings.add(CALLS, not (missing or extra or apart or strange), said)
 
 
@@ -143,20 +151,6 @@ def counted(episodes: Sequence[Episode], recipe: Recipe) -> list[Episode]:
     if recipe.method == "rejection":
         kept = [episode for episode in kept if episode.reward >= recipe.supervised.min_reward - 1e-6]
     return kept
-
-
-def sequences(episode: Episode, exchanges: Sequence[Exchange]) -> list[list[int]]:
-    """Returns the calls that continue each other, by what the models of an episode were asked and replied."""
-    starts: dict[int, bytes] = {}
-    ends: dict[int, bytes] = {}
-    left = [(request.ids.tobytes(), reply.ids.tobytes()) for request, reply in exchanges]
-    for i, call in enumerate(episode.calls):
-        if call.end > call.start:
-            ids = np.concatenate([span.ids for span in episode.tokens(call.context)])
-            pair = (ids[: call.start].tobytes(), ids[call.start : call.end].tobytes())
-            left.remove(pair)
-            starts[i], ends[i] = pair[0], pair[0] + pair[1]
-    return continued(episode.calls, ends, starts)
 
 
 def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
@@ -179,32 +173,6 @@ def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     findings.add(GROUPS, found == right and not wrong and None not in members, said)
 
 
-def check_rewards(
-    findings: Findings, drawn: Drawn, recipe: Recipe, penalties: Mapping[str, float], score: Score
-) -> None:
-    """Checks the reward of each call, on its last token, if all credit terms are among those that are written twice."""
-    if others := sorted(set(recipe.credit.terms) - WRITTEN):
-        why = "is" if len(others) == 1 else "are"
-        findings.add(REWARDS, True, f"not checked: {', '.join(others)} {why} not written a second time here")
-        return
-    expected: dict[tuple[str, int], tuple[float, float]] = {}
-    for episode in counted(drawn.episodes, recipe):
-        rows = sequences(episode, drawn.exchanges_of(episode))
-        pairs = call_rewards(episode, rows, recipe.credit, penalties, score)
-        expected |= {(episode.id, i): pair for i, pair in enumerate(pairs)}
-    wrong = total = 0
-    worst = 0.0
-    for sample in drawn.samples:
-        want = np.zeros((2, len(sample.ids)))
-        for call in sample.calls:
-            want[:, call.end - 1] = expected.get((sample.episode_id, call.index), (np.inf, np.inf))
-        kept = np.zeros(len(sample.ids), np.float32) if sample.kept is None else sample.kept
-        off = float(max(np.abs(sample.reward - want[0]).max(), np.abs(kept - want[1]).max()))
-        wrong, total, worst = wrong + (off > 1e-5), total + 1, max(worst, off)
-    said = f"{total} samples by {' + '.join(recipe.credit.terms)}, {wrong} off, by {worst:.2g} at most"
-    findings.add(REWARDS, not wrong, said)
-
-
 def check_attempts(findings: Findings, drawn: Drawn) -> None:
     """Checks that attempts at a question are not copies, unless the model is so sure that chance makes them equal."""
     chance, copies = 0.0, 0
@@ -219,6 +187,24 @@ def check_attempts(findings: Findings, drawn: Drawn) -> None:
         chance += (len(attempts) - 1) * sum(float(reply.logp.sum()) for _, reply in attempts[0])
     said = f"all {copies} further attempts are copies of the first; chance of that: e^{chance:.1f}"
     findings.add(ATTEMPTS, chance > -20, said)
+
+
+def check_resampled(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
+    """Checks that each round asks one new question for each group without signal; their episodes stay in the step."""
+    rounds, asked = [{question.id for question in own} for own in drawn.rounds], set[str]()
+    limit = recipe.rollout.resample
+    wrong, twice, missed = 0, 0, list[int]()
+    for number, own in enumerate(rounds):
+        asked |= own
+        samples = [sample for sample in drawn.samples if sample.question_id in asked]
+        missed.append(len(rounds[0]) - len(with_signal(samples, recipe.advantage)))
+        more = rounds[number + 1] if number + 1 < len(rounds) else set()
+        twice += len(more & asked)
+        due = missed[-1] > 0 and number < limit and len(asked) < len(drawn.listed)
+        wrong += not 0 < len(more) <= missed[-1] if due else len(more)
+    if max(missed) > 0:
+        said = f"{missed[0]} of {len(rounds[0])} without signal, {len(rounds) - 1} rounds, {wrong} of a wrong size"
+        findings.add(RESAMPLED, not (wrong or twice), f"{said}, {twice} questions asked again")
 
 
 def check_advantages(

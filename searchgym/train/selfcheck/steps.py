@@ -7,38 +7,65 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from searchgym.corpora.retrieval.retriever import Retriever
+import numpy as np
+
 from searchgym.envs.core import State
-from searchgym.envs.rewards import checked_reward, reward_name
-from searchgym.records import Answer, Episode
+from searchgym.envs.rewards import checked_reward
+from searchgym.records import Answer, Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.trained_model import Metrics
-from searchgym.train.recipe.options import KeyOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import Assembly, assemble, trainer_of
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
-from searchgym.train.run.samplers import computed_in
-from searchgym.train.run.trainer import Trainer
+from searchgym.train.run.trainer import Trainer, TrainResult
+from searchgym.train.selfcheck.credit import CREDIT, REWARDS, CreditCheck
+from searchgym.train.selfcheck.environments import (
+    FOUND,
+    GREEDY,
+    HITS,
+    OWN,
+    REPORTED,
+    ValidationCheck,
+    check_hits,
+    check_scores,
+)
 from searchgym.train.selfcheck.findings import Broken, Findings
-from searchgym.train.selfcheck.stages import ADVANTAGES, Drawn, check_advantages, check_drawn
-from searchgym.train.selfcheck.updates import AGREE, LOSS, PREPARED, UPDATE, KeyCheck
+from searchgym.train.selfcheck.small import STEPS, small_recipe
+from searchgym.train.selfcheck.sources import check_sources
+from searchgym.train.selfcheck.stages import (
+    ADVANTAGES,
+    CALLS,
+    GROUPS,
+    MASKS,
+    RESAMPLED,
+    TOKENS,
+    Drawn,
+    check_advantages,
+    check_drawn,
+)
+from searchgym.train.selfcheck.updates import (
+    AGREE,
+    ARRIVE,
+    CRITIC,
+    DRAWN,
+    ELEMENTS,
+    GRADIENT,
+    LOSS,
+    PREPARED,
+    UPDATE,
+    VALUES,
+    KeyCheck,
+)
 from searchgym.train.selfcheck.watched import Exchange, WatchedLearner, WatchedRollout, WatchedSampler, by_episode
 
-TEMPERATURE: Final = 1.3
-"""Sampling temperature of the checks if the recipe's is 1, at which a trainer that ignores it would go unnoticed."""
-EPS: Final = 1e-5
-"""Least constant in AdamW's denominator: with 1e-8, rounding in gradients that cancel would grow to whole steps."""
-RATE: Final = {"model": 1e-3, "adapter": 1e-2, "critic": 3e-3}
-"""Learning rates at which every update moves the log-probs visibly; a key's own rate is twice as high."""
-STEPS: Final = 3
-KL, ENTROPY, DECAY = 0.5, 0.1, 0.5
-"""Least coefficients, where the recipe's are above 0: at 0.001, a wrong term would drown in rounding."""
-SCORES: Final = "gold answers score above wrong ones"
-HITS: Final = "hits are the retriever's"
+IMAGINED: Final = 40
+"""Questions to which attempts are imagined, so that every credit term has its say."""
+COUNTED: Final = "every generated token is counted"
 FRESH: Final = "random numbers are fresh"
 QUESTIONS: Final = "questions are drawn by epochs"
 LOOP: Final = "steps run to their end"
@@ -57,79 +84,42 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
     """
     small = small_recipe(recipe)
     parts = assemble(small, out, WatchedSampler)
-    try:
-        with findings.stage(LOOP):
-            _Steps(small, parts, findings).trainer(out / "steps").run()
-        findings.add(LOOP, True, f"{STEPS} steps of {small.rollout.questions} x {small.rollout.attempts} episodes")
-    except Broken:
-        pass
-    finally:
-        parts.close()
+    with closing(parts):
+        with suppress(Broken):
+            check_sources(findings, recipe, parts.task, parts.learner, parts.rollout)
+        with suppress(Broken), findings.stage(LOOP):
+            steps = _Steps(small, parts, findings)
+            steps.finished(steps.trainer(out / "steps").run())
+            findings.add(LOOP, True, f"{STEPS} steps of {small.rollout.questions} x {small.rollout.attempts} episodes")
+    _name_the_rest(findings, recipe, small)
 
 
-def small_recipe(recipe: Recipe) -> Recipe:
-    """Returns the recipe with a few small steps of two updates each, at rates that move the weights."""
-    rollout, least = recipe.rollout, recipe.advantage.min_group
-    questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
-    rate, supervised = RATE["adapter" if recipe.lora.rank else "model"], recipe.method == "supervised"
-    # in a second update ratios leave 1 and clips act; in half precision the two trainers would part there
-    epochs = 2 if computed_in(recipe) == "float32" else 1
-    if supervised:  # the same update, on episodes that the model samples instead of a file's
-        recipe = replace(recipe, method="rejection", supervised=replace(recipe.supervised, min_reward=-1.0))
-    return replace(
-        recipe,
-        steps=STEPS,
-        max_generated_tokens=None,
-        max_read_tokens=None,
-        rollout=replace(
-            rollout,
-            questions=questions,
-            attempts=attempts,
-            temperature=TEMPERATURE if rollout.temperature == 1 else rollout.temperature,
-            resample=0,
-            staleness=0,
-            probe=0,
-        ),
-        advantage=replace(recipe.advantage, min_group=min(least, questions * attempts)),  # where the batch is the group
-        loss=replace(
-            recipe.loss,
-            kl_coef=recipe.loss.kl_coef and max(recipe.loss.kl_coef, KL),
-            entropy_coef=recipe.loss.entropy_coef and max(recipe.loss.entropy_coef, ENTROPY),
-        ),
-        models={name: _own_rates(own, rate) for name, own in recipe.models.items()},
-        optimizer=_moving(recipe.optimizer, rate, epochs),
-        critic=replace(
-            recipe.critic,
-            warmup_steps=min(recipe.critic.warmup_steps, 1),
-            optimizer=_moving(recipe.critic.optimizer, RATE["critic"], epochs),
-        ),
-        validation=replace(recipe.validation, every=0),
-        checkpoint=replace(recipe.checkpoint, every=0),
-        guard=type(recipe.guard)(),
-        log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
-    )
-
-
-def _own_rates(options: KeyOptions, rate: float) -> KeyOptions:
-    """Returns a key's options with other rates than the recipe's, where it has rates of its own."""
-    return replace(options, lr=options.lr and 2 * rate, critic_lr=options.critic_lr and 2 * RATE["critic"])
-
-
-def _moving(options: OptimizerOptions, rate: float, epochs: int) -> OptimizerOptions:
-    """Returns options of a few updates per step, each on all samples."""
-    return replace(
-        options,
-        lr=rate,
-        weight_decay=options.weight_decay and max(options.weight_decay, DECAY),
-        eps=max(options.eps, EPS),
-        warmup_steps=1,
-        schedule="cosine",
-        min_lr_ratio=0.1,
-        minibatches=1,
-        minibatch_samples=None,
-        epochs=epochs,
-        micro_batch_tokens=min(options.micro_batch_tokens, 2048),  # several, whose denominators must agree
-    )
+def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
+    """Records what had no result: why it was not checked, where it belongs to the recipe."""
+    ended = any(check.name == LOOP and check.state == "ok" for check in findings.checks())
+    policy, validates = recipe.method == "policy", bool(recipe.validation.every)
+    reasons = {
+        HITS: "no search of a retriever that has one corpus",
+        DRAWN: "top_p is below 1",
+        ARRIVE: "the updates moved the log-probs too little to tell",
+        UPDATE: "the samples' gradients cancel: rounding is left",
+    } | dict.fromkeys((TOKENS, MASKS, CALLS, GROUPS, REWARDS, CREDIT, AGREE, LOSS, GRADIENT, ELEMENTS), "")
+    reasons |= {ADVANTAGES: ""} if policy else {}
+    reasons |= {VALUES: "", CRITIC: ""} if recipe.has_critic else {}
+    reasons |= {RESAMPLED: "no group was without signal"} if policy and recipe.rollout.resample else {}
+    if validates:
+        reasons |= {GREEDY: "no token of a trained model", OWN: "", REPORTED: ""}
+        reasons |= {FOUND: "no search of a retriever that has one corpus"}
+    for name, why in reasons.items():
+        findings.skip(name, why or "nothing to check" if ended else "the steps ended before it")
+    if recipe.curriculum.stages or recipe.proposer.kind != "none":
+        findings.skip("where the questions go on after a resume", "the run that is resumed has a plain list of them")
+    if recipe.rollout.staleness:
+        findings.skip("steps that are sampled ahead", "rollout.staleness is 0 in the steps and in the bandit")
+    options = [recipe.optimizer, *([recipe.critic.optimizer] if recipe.has_critic else [])]
+    if small.optimizer.epochs == 1 and any(own.minibatch_samples or own.minibatches > 1 for own in options):
+        why = "in half precision two trainers part: check with learner.dtype=float32 optimizer.autocast=null too"
+        findings.skip("minibatches after the first", why)
 
 
 class _Steps:
@@ -143,73 +133,77 @@ class _Steps:
 
     def __init__(self, recipe: Recipe, parts: Assembly, findings: Findings) -> None:
         self._recipe, self._parts, self._findings = recipe, parts, findings
-        self._penalties = {name: role.penalty for name, role in parts.rollout.agent.roles.items()}
-        self._rollout = WatchedRollout(parts.rollout, recipe, lambda name: parts.task.find(name).answers[0])
+        penalties = {name: role.penalty for name, role in parts.rollout.agent.roles.items()}
+        self._credit = CreditCheck(recipe, penalties, self.score)
+        self._rollout = WatchedRollout(parts.rollout, recipe, self._validated)
         self._learner = WatchedLearner(parts.learner, self._learnt)
         self._seeds: Counter[int] = Counter()
         self._asked: list[set[str]] = []
+        self._tokens = 0
         self._keys = {key.name: KeyCheck(key, recipe, parts.learner, findings) for key in parts.keys if not key.frozen}
+        self._validation = ValidationCheck(recipe, self._keys, findings)
 
     def trainer(self, out: Path) -> Trainer:
         """Returns the run's trainer, whose parts are watched."""
         watched = replace(self._parts, rollout=self._rollout, learner=self._learner)  # type: ignore[arg-type]
         trainer = trainer_of(self._recipe, watched, out)
-        data = TrainingData(self._parts.task.questions, trained=self._parts.trained, credit=self._parts.credit)
+        self._source = trainer.drawer.source
+        data = TrainingData(self._source, trained=self._parts.trained, credit=self._parts.credit)
         trainer.drawer = _WatchedDrawer(self, self._recipe, self._learner, self._rollout, data)
         return trainer
 
     def score(self, episode: Episode, text: str) -> float:
         """Returns the environment's reward for an answer."""
-        state = State(self._parts.task.find(episode.question_id), answer=Answer(text), stop_reason="answer")
+        state = State(self._rollout.questions[episode.question_id], answer=Answer(text), stop_reason="answer")
         return checked_reward(self._parts.task.reward, state)
 
     def of_key(self, samples: Sequence[Sample], key: str) -> list[Sample]:
         """Returns the samples of a model key."""
         return [sample for sample in samples if sample.model_key == key]
 
+    def _exchanges(self) -> dict[str, list[Exchange]]:
+        """Returns, for each model key, what its sampler was asked and replied since the last call."""
+        taken = {}
+        for name, model in self._parts.models.items():
+            assert isinstance(model.sampler, WatchedSampler)
+            taken[name], model.sampler.exchanges = model.sampler.exchanges, []
+        return taken
+
+    def _validated(self, questions: Sequence[Question], episodes: list[Episode]) -> None:
+        """Checks a validation."""
+        self._validation.validated(questions, episodes, self._exchanges())
+
+    def begin(self) -> None:
+        """Begins to draw a step."""
+        self._rollout.begin()
+
     def drawn(self, data: StepData) -> None:
         """Checks the samples that were made of the step's episodes."""
-        exchanges = []
-        for model in self._parts.models.values():
-            assert isinstance(model.sampler, WatchedSampler)
-            exchanges += model.sampler.exchanges
-            model.sampler.exchanges = []
+        exchanges = [exchange for of_key in self._exchanges().values() for exchange in of_key]
         keys = {role: key.name for key in self._parts.keys for role in key.roles}
-        drawn = Drawn(by_episode(exchanges), self._rollout.episodes, data.samples, keys)
-        check_drawn(self._findings, drawn, self._recipe, self._penalties, self.score)
+        rollout, task = self._rollout, self._parts.task
+        asked = (rollout.questions, task.questions, rollout.rounds)
+        drawn = Drawn(by_episode(exchanges), rollout.episodes, data.samples, keys, *asked)
+        check_drawn(self._findings, drawn, self._recipe)
+        with self._findings.stage(REWARDS):
+            self._credit.check_samples(self._findings, drawn)
+        with self._findings.stage(CREDIT):
+            made = (
+                rollout.imagined(task.questions[:: max(1, len(task.questions) // IMAGINED)]) if not self._asked else []
+            )
+            if made:
+                self._credit.check_imagined(self._findings, drawn, made, self._parts.credit)
         self._fresh(exchanges)
-        self.environment()
+        tokens = sum(len(reply.ids) for _, reply in exchanges)
+        self._tokens += tokens
+        self._findings.add(COUNTED, data.tokens == tokens, f"{data.tokens} tokens of a step, {tokens} were sampled")
+        check_scores(self._findings, task, [rollout.questions[episode.question_id] for episode in rollout.sampled])
+        check_hits(self._findings, HITS, task, rollout.sampled)
         self._learner.prepared = None
         with self._findings.stage(AGREE):
             for name, check in self._keys.items():
                 if own := self.of_key(data.samples, name):
                     check.drawn(own)
-
-    def environment(self) -> None:
-        """Checks that the environment scores gold answers above wrong ones, and hands on the retriever's hits."""
-        task = self._parts.task
-        with self._findings.stage(SCORES):
-            asked = [task.find(episode.question_id) for episode in self._rollout.sampled]
-            wrong = 0
-            own = reward_name(task.reward) not in ("reward_em", "reward_f1")  # whose values are up to its author
-            for question in [] if own else asked:
-                texts = (question.answers[0], "no answer at all", question.answers[0])
-                states = [State(question, answer=Answer(text), stop_reason="answer") for text in texts]
-                gold, other, again = (task.score(state)[0] for state in states)
-                wrong += gold <= other or gold != again
-            said = "not checked: the reward is not the package's own" if own else f"{len(asked)} gold answers"
-            self._findings.add(SCORES, not wrong, f"{said}, {wrong} not above a wrong one")
-        searched = [search for episode in self._rollout.sampled for search in episode.searches][:16]
-        if not isinstance(task.retriever, Retriever) or not searched:
-            return
-        with self._findings.stage(HITS):
-            queries = [search.query for search in searched]
-            once, twice = (task.retriever.search(queries, task.rules.top_k) for _ in range(2))
-            pairs = zip(searched, once, strict=True)
-            differ = sum([hit.passage.id for hit in s.hits] != [hit.passage.id for hit in own] for s, own in pairs)
-            said = f"{len(searched)} searches, {differ} with other hits than the retriever's"
-            steady = once == twice
-            self._findings.add(HITS, not (differ and steady), said if steady else f"{said}, which vary")
 
     def _fresh(self, exchanges: Sequence[Exchange]) -> None:
         """Checks that every response has random numbers of its own, and that an epoch repeats no question."""
@@ -217,18 +211,21 @@ class _Steps:
         twice = sum(count > 1 for count in self._seeds.values())
         said = f"{self._seeds.total()} responses, {twice} seeds were used twice"
         self._findings.add(FRESH, not twice, said)
-        self._asked.append({episode.question_id for episode in self._rollout.episodes})
+        self._asked.append({question.id for question in self._rollout.rounds[0]})
         known, here = len(self._parts.task.questions), self._recipe.rollout.questions
-        epoch = self._asked[: known // here]
+        proposed, staged = self._recipe.proposer.kind != "none", bool(self._recipe.curriculum.stages)
+        by = "proposer" if proposed else "curriculum" if staged else "questions"
+        epoch = self._asked[: known // here] if by == "questions" else []
         repeated = sum(map(len, epoch)) - len(set().union(*epoch))
         short = sum(len(asked) != here for asked in self._asked)
         said = f"{len(self._asked)} steps of {known} questions, {repeated} repeated within an epoch"
-        self._findings.add(QUESTIONS, not repeated and not short, said)
+        said += f", by {self._source.name} where the recipe asks for {by}" * (self._source.name != by)
+        self._findings.add(QUESTIONS, not (repeated or short) and self._source.name == by, said)
 
-    def prepared(self, data: StepData, made: StepData) -> None:
-        """Checks what was added to the samples, and their advantages."""
+    def prepared(self, data: StepData, made: StepData) -> StepData:
+        """Checks what was added to the samples, and their advantages; returns what is learnt from."""
         if self._recipe.method != "policy":
-            return
+            return made
         given = data.samples if self._learner.prepared is None else self._learner.prepared
         frozen = [sample for sample in data.samples if sample.model_key not in self._keys]
         with self._findings.stage(PREPARED):
@@ -236,6 +233,15 @@ class _Steps:
                 check.prepared(self.of_key(given, name))
         with self._findings.stage(ADVANTAGES):
             check_advantages(self._findings, given, made.samples, self._recipe, frozen)
+        cap, count = self._recipe.loss.importance_cap, len(made.samples)
+        return replace(made, samples=[_apart(s, 1 + i / count, cap) for i, s in enumerate(made.samples)])
+
+    def finished(self, result: TrainResult) -> None:
+        """Checks the counters and the validations of the whole run."""
+        spent = result.progress.generated_tokens
+        self._findings.add(COUNTED, spent == self._tokens, f"{spent} tokens of the run, {self._tokens} were sampled")
+        with self._findings.stage(REPORTED):
+            self._validation.reported(result)
 
     def _learnt(self, samples: Sequence[Sample], step: int, update: Callable[[], Metrics]) -> Metrics:
         """Lets the learner make its updates, and checks them."""
@@ -266,6 +272,7 @@ class _WatchedDrawer(Drawer):
 
     def draw(self, step: int) -> StepData:
         """Returns the data of a step, checked; see `Drawer.draw`."""
+        self._steps.begin()
         with self._steps.findings.stage("episodes become samples"):
             data = super().draw(step)
         self._steps.drawn(data)
@@ -275,5 +282,15 @@ class _WatchedDrawer(Drawer):
         """Returns the data of the step with advantages, checked; see `Drawer.prepared`."""
         with self._steps.findings.stage(ADVANTAGES):
             made = super().prepared(data)
-        self._steps.prepared(data, made)
-        return made
+        return self._steps.prepared(data, made)
+
+
+def _apart(sample: Sample, factor: float, cap: float | None) -> Sample:
+    """Returns a sample with a larger advantage, and drawn as if by another engine where importance is weighed.
+
+    Attempts that are alike would cancel in the gradient, and leave rounding to compare. Where sampler and trainer
+    agree, every importance weight is 1, whatever the recipe does with it: here they are above the cap, 1, and below.
+    """
+    shift = 0.0 if cap is None else np.array([-np.log(cap) - 0.5, 0.0, 0.5])[np.arange(len(sample.ids)) % 3]
+    logp = np.where(sample.mask, sample.sampler_logp + shift, 0.0).astype(np.float32)
+    return replace(sample, advantage=(sample.advantage * factor).astype(np.float32), sampler_logp=logp)

@@ -20,17 +20,13 @@ from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import allowed_difference
 from searchgym.train.run.samplers import computed_in
 from searchgym.train.selfcheck.findings import Findings
-from searchgym.train.selfcheck.formulas import Floats
-from searchgym.train.selfcheck.shadow import (
-    AdapterShadow,
-    Seen,
-    Shadow,
-    Updated,
-    likelihood_loss,
-    policy_loss,
-    trained_tokens,
-    value_loss,
-)
+from searchgym.train.selfcheck.formulas.advantages import Floats
+from searchgym.train.selfcheck.formulas.losses import likelihood_loss, policy_loss, trained_tokens, value_loss
+from searchgym.train.selfcheck.formulas.sampling import Seen, departures, mean_gap, shortfalls
+from searchgym.train.selfcheck.formulas.shadow import AdapterShadow, RowLoss, Shadow, Updated
+from searchgym.train.selfcheck.gradients import GradientWatch, compare, watch, way
+from searchgym.train.selfcheck.small import key_recipe
+from searchgym.train.selfcheck.watched import Exchange
 
 AGREE: Final = "log-probs of sampler and trainer agree"
 ARRIVE: Final = "new weights reach the sampler"
@@ -38,6 +34,7 @@ DRAWN: Final = "tokens are drawn from the model's distribution"
 PREPARED: Final = "log-probs of policy and reference"
 LOSS: Final = "the loss is the recipe's"
 GRADIENT: Final = "the gradient is the loss's"
+ELEMENTS: Final = "gradients are right element by element"
 UPDATE: Final = "the update is AdamW's"
 VALUES: Final = "values are the critic's"
 CRITIC: Final = "the critic learns its returns"
@@ -47,23 +44,10 @@ ASTRAY: Final = {"float32": 0.02, "bfloat16": 0.6}
 """Distance of an update from the expected one, in lengths of that one: AdamW enlarges small gradients' rounding."""
 CANCELLED: Final = 0.01
 """Share of its samples' gradients below which an update is not judged: attempts were alike, and rounding remains."""
+ALIKE: Final = {"float32": 1e-3, "bfloat16": 0.25}
+"""Distance of a step's first gradient from the right one, weight by weight, in lengths of that one."""
 STALE: Final = 0.3
 """Share of what an update moved by which the sampler's log-probs may be off."""
-
-
-def _own(recipe: Recipe, key: str) -> Recipe:
-    """Returns a run's recipe with the model and rates that its section about a key asks for."""
-    if key not in recipe.models:
-        return recipe
-    asked, critic = recipe.models[key], recipe.critic
-    rate = recipe.optimizer.lr if asked.lr is None else asked.lr
-    critic_rate = critic.optimizer.lr if asked.critic_lr is None else asked.critic_lr
-    return replace(
-        recipe,
-        model=asked.model or recipe.model,
-        optimizer=replace(recipe.optimizer, lr=rate),
-        critic=replace(critic, optimizer=replace(critic.optimizer, lr=critic_rate)),
-    )
 
 
 class KeyCheck:
@@ -72,12 +56,12 @@ class KeyCheck:
     Args:
         key: The key.
         recipe: Recipe of the run, from which the key's own rates are read anew.
-        learner: The learner under test, which is asked for weights only.
+        learner: The learner under test, which is asked for weights and whose gradients are watched.
         findings: Takes the results.
     """
 
     def __init__(self, key: Key, recipe: Recipe, learner: Learner, findings: Findings) -> None:
-        recipe = _own(recipe, key.name)
+        recipe = key_recipe(recipe, key.name)
         self.key, self._learner, self._findings, self.recipe = key, learner, findings, recipe
         self._adapter = recipe.lora.rank > 0
         self._shadow = self._policy()
@@ -87,6 +71,7 @@ class KeyCheck:
             path = recipe.critic.model
             body: Any = load_critic(path, recipe.learner.dtype) if path else make_critic(self._shadow.model)
             self._critic = Shadow(body, recipe, recipe.critic.optimizer)
+        self._watched, self._watched_critic = watch(learner, key.name)
         self._before: dict[str, Tensor] = {}
         self._rounded = recipe.learner.dtype == "bfloat16" and not self._adapter
         """True if the learner hands out rounded weights: then only the whole way from step 0 is compared."""
@@ -104,12 +89,25 @@ class KeyCheck:
         """Returns the trainer of the policy; an adapter's starts from the base in float32, rounded as the learner's."""
         recipe = self.recipe
         if not self._adapter:
-            return Shadow(load_model(recipe.model, recipe.learner.dtype)[0], recipe, recipe.optimizer)
+            shadow = Shadow(load_model(recipe.model, recipe.learner.dtype)[0], recipe, recipe.optimizer)
+            shadow.freeze(recipe.learner.frozen_layers)
+            return shadow
         model = load_model(recipe.model, "float32")[0]
         with torch.no_grad():
             for weight in model.parameters():
                 weight.copy_(weight.to(getattr(torch, recipe.learner.dtype)))
         return AdapterShadow(model, recipe, recipe.optimizer)
+
+    def likeliest(self, exchanges: Sequence[Exchange]) -> list[tuple[float, float, float]]:
+        """Returns what the learner's weights say of the tokens of the key's replies; see `shortfalls`."""
+        self._shadow.load(self._present())
+        rows: list[tuple[float, float, float]] = []
+        for request, reply in exchanges:
+            places, ids = len(request.ids) + np.arange(len(reply.ids)), torch.from_numpy(reply.ids.astype(np.int64))
+            with torch.no_grad():
+                logits = self._shadow.logits(np.concatenate([request.ids, reply.ids]), places)
+            rows += shortfalls(logits, ids, torch.from_numpy(reply.logp), self.recipe.rollout.temperature)
+        return rows
 
     @staticmethod
     def _clone(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -133,31 +131,19 @@ class KeyCheck:
         present = self._present()
         now = self._look(present, samples)
         sampled = [s.sampler_logp[s.mask].astype(np.float64) for s in samples]
-        allowed, off = allowed_difference(self.recipe), _mean_gap(now.logp, sampled)
+        allowed, off = allowed_difference(self.recipe), mean_gap(now.logp, sampled)
         self._findings.add(AGREE, off <= allowed, f"{off:.2g} nats apart on average; {allowed:g} is allowed")
         if self.recipe.rollout.top_p == 1:
-            self._follow_the_distribution(now)
+            for deviations, said in departures(now):
+                self._findings.add(DRAWN, abs(deviations) <= 6, f"{said}; 6 are allowed")
         if not self._previous:
             self._noise = off
         else:
-            moved = _mean_gap(now.logp, self._look(self._previous, samples).logp)
+            moved = mean_gap(now.logp, self._look(self._previous, samples).logp)
             if STALE * moved > 2 * self._noise:
                 said = f"{off:.2g} nats off, where the update moved {moved:.2g}; {STALE:g} of that is allowed"
                 self._findings.add(ARRIVE, off <= STALE * moved, said)
         self._previous = present
-
-    def _follow_the_distribution(self, now: Seen) -> None:
-        """Checks that sampled tokens are as unlikely, on average, as their distributions make them."""
-        surprise = -np.concatenate(now.logp) - np.concatenate(now.entropy)
-        deviation = float(np.sqrt(np.concatenate(now.variance).clip(0).sum()))
-        off = float(surprise.sum()) / max(deviation, 1e-9)
-        said = f"{len(surprise)} tokens, {off:+.1f} standard deviations less likely than expected; 6 are allowed"
-        self._findings.add(DRAWN, abs(off) <= 6, said)
-        for rows in (now.quantile, now.ranked):
-            pairs = np.concatenate([row[1:] * row[:-1] for row in rows])
-            off = float(pairs.sum()) / max(float(np.sqrt(np.square(pairs).sum())), 1e-9)
-            said = f"neighbouring tokens depend on each other by {off:+.1f} standard deviations; 6 are allowed"
-            self._findings.add(DRAWN, abs(off) <= 6, said)
 
     # -- what advantages need --------------------------------------------------------------------------------------
 
@@ -171,7 +157,7 @@ class KeyCheck:
             if any(row is not None for row in rows):
                 own, pairs = self._look(state, samples).logp, zip(samples, rows, strict=True)
                 found = [np.full(int(s.mask.sum()), np.inf) if r is None else r[s.mask] for s, r in pairs]
-                off, allowed = _mean_gap(own, found), allowed_difference(self.recipe)
+                off, allowed = mean_gap(own, found), allowed_difference(self.recipe)
                 self._findings.add(PREPARED, off <= allowed, f"{off:.2g} nats off; {allowed:g} is allowed")
         if self._critic is not None:
             self._values(samples, self._critic)
@@ -182,7 +168,7 @@ class KeyCheck:
         for sample in samples:
             places = self._places(sample)
             with torch.no_grad():
-                own = critic.logits(sample, places)[:, 0].numpy()
+                own = critic.logits(sample.ids, places)[:, 0].numpy()
             value = np.full(len(sample.ids), np.inf) if sample.value is None else sample.value
             gap.append(np.abs(np.delete(value, places)).max(initial=0))
             gap.append(np.abs(value[places] - own).max(initial=0))
@@ -202,6 +188,9 @@ class KeyCheck:
         """Notes what the loss compares with, before the learner changes its weights."""
         present = self._present()
         self._reference = None
+        for watched in (self._watched, self._watched_critic):
+            if watched is not None:
+                watched.take()
         if self.recipe.method == "policy":
             if self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "loss":
                 self._reference = self._look(self._start, samples).logp
@@ -220,27 +209,52 @@ class KeyCheck:
             self._value_update(samples, step, metrics)
             return
         if recipe.method == "policy":
-            loss = policy_loss(shadow, samples, self._old, self._reference)
             scale = float(np.mean(np.abs(np.concatenate([s.advantage[s.mask] for s in samples]))))
-            found = self._metric(metrics, "sampler_difference")
-            own = _mean_gap(self._old, [s.sampler_logp[s.mask] for s in samples])
+            found, drawn = self._metric(metrics, "sampler_difference"), [s.sampler_logp[s.mask] for s in samples]
+            own = mean_gap(self._old, drawn)
             said = f"the trainer reports {found:.2g} nats, {own:.2g} is right"
             self._findings.add(AGREE, abs(found - own) <= allowed_difference(recipe), said)
         else:
             if recipe.supervised.targets == "all":
                 samples = [replace(s, mask=np.arange(len(s.ids)) > 0) for s in samples]
-            loss, scale = likelihood_loss(shadow, samples), 0.0
-        updated = shadow.update(samples, loss, step, None if self._rounded else self._before)
+            scale = 0.0
+        before = None if self._rounded else self._before
+        updated = shadow.update(len(samples), lambda rows: self._loss(samples, rows), step, before)
         self._compare(LOSS, GRADIENT, updated, metrics, "", scale)
+        self._elements(ELEMENTS, self._watched, updated)
         self._weights(updated)
         self._value_update(samples, step, metrics)
 
+    def _loss(self, samples: Sequence[Sample], rows: Sequence[int]) -> RowLoss:
+        """Returns the loss of each of an update's samples, by their numbers."""
+        own = [samples[i] for i in rows]
+        if self.recipe.method != "policy":
+            return likelihood_loss(self._shadow, own)
+        reference = None if self._reference is None else [self._reference[i] for i in rows]
+        return policy_loss(self._shadow, own, [self._old[i] for i in rows], reference)
+
+    def _elements(self, name: str, watched: GradientWatch | None, updated: Updated) -> None:
+        """Compares the first and the last gradient of a step with the learner's."""
+        if watched is None:
+            self._findings.skip(ELEMENTS, "the learner runs in other processes: gradients are compared by norm")
+        for number, (off, where) in enumerate(compare(watched.take(), updated) if watched else ()):
+            # rounding of earlier updates is in the last one; values of two critics drift apart
+            exact = name == ELEMENTS and not number
+            allowed = (ALIKE if exact else ASTRAY)[self._limit]
+            said = f"off by {off:.2g} of its length at most, at {where}; {allowed:g} is allowed"
+            self._findings.add(name, off <= allowed, said)
+
     def _value_update(self, samples: Sequence[Sample], step: int, metrics: Metrics) -> None:
         """Makes the critic's update, if there is a critic, and compares losses and gradients."""
-        if self._critic is not None:
+        if (critic := self._critic) is not None:
             places = [self._places(sample) for sample in samples]
-            of_critic = self._critic.update(samples, value_loss(self._critic, samples, places), step)
+
+            def loss(rows: Sequence[int]) -> RowLoss:
+                return value_loss(critic, [samples[i] for i in rows], [places[i] for i in rows])
+
+            of_critic = critic.update(len(samples), loss, step)
             self._compare(CRITIC, CRITIC, of_critic, metrics, "critic/", 0.0)
+            self._elements(CRITIC, self._watched_critic, of_critic)
 
     def _compare(self, loss: str, gradient: str, updated: Updated, metrics: Metrics, prefix: str, scale: float) -> None:
         """Compares losses, on the scale of one advantage because these cancel, and gradients."""
@@ -271,27 +285,13 @@ class KeyCheck:
             own = shadow.adapter
             merged = shadow.merged(after)
             handed = self._learner.weights_of(self.key.name)
-            worst = max(
-                float((handed[n].cpu().float() - w.float()).abs().max()) for n, w in merged.items() if n in handed
-            )
+            gaps = [(handed[n].cpu().float() - w.float()).abs().max() for n, w in merged.items() if n in handed]
+            worst = float(max(gaps))
             self._findings.add(UPDATE, worst <= (1e-4 if self._limit == "float32" else 0.05), f"merged {worst:.2g} off")
         if updated.norm <= CANCELLED * updated.gross:
             return
-        for matrices in (
-            (True,) if self._rounded else (True, False)
-        ):  # apart from each other: there are few norms and biases, and no decay on them
-            apart = size = 0.0
-            for name, before in self._before.items():
-                if (before.ndim > 1) == matrices:
-                    step, wanted = (state[name].double() - before.double() for state in (after, own))
-                    apart, size = apart + float((step - wanted).square().sum()), size + float(wanted.square().sum())
-            off = (apart / size) ** 0.5 if size else float(apart > 0)
-            said = f"{'matrices' if matrices else 'norms and biases'} moved {size**0.5:.3g}, off by {off:.2g} of that"
+        for matrices in (True,) if self._rounded else (True, False):  # few norms and biases, without decay
+            names = [name for name, weight in self._before.items() if (weight.ndim > 1) == matrices]
+            off, size = way(names, self._before, after, own)
+            said = f"{'matrices' if matrices else 'norms and biases'} moved {size:.3g}, off by {off:.2g} of that"
             self._findings.add(UPDATE, off <= ASTRAY[self._limit], f"{said}; {ASTRAY[self._limit]:g} is allowed")
-
-
-def _mean_gap(one: Sequence[Floats], other: Sequence[Any]) -> float:
-    """Returns the mean absolute difference over all tokens of all samples."""
-    gaps = [np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)) for a, b in zip(one, other, strict=True)]
-    every = np.concatenate([np.zeros(0), *gaps])
-    return float(every.mean()) if len(every) else 0.0

@@ -6,10 +6,11 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 from torch import Tensor
 
-from searchgym.records import Call, Episode, Question
+from searchgym.records import Call, Episode, Hit, Passage, Question, Searched
 from searchgym.rollout.sampler import Sampled, Sampler, SampleRequest
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import Learner
@@ -17,6 +18,16 @@ from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import Rollout
 
+WAYS: Final = (
+    (),
+    ((0, 0),),
+    ((0, 0), (1, 1)),
+    ((0, 0), (0, 1)),
+    ((0, 0), (1, 0)),
+    ((0, 0), (1, 1), (2, 2), (3, 1)),
+    ((0, 1), (1, 0), (2, 0)),
+)
+"""Made-up searches: the place of the turn and the number of the gold page that is found, of each search."""
 Exchange = tuple[SampleRequest, Sampled]
 """What a sampler was asked, and what it replied."""
 
@@ -68,24 +79,41 @@ class WatchedRollout:
     Args:
         rollout: Makes the episodes.
         recipe: Gives group sizes and the bar of ``method: rejection``.
-        answers: Returns the gold answer of a question, by its id.
+        validated: Called with the questions and episodes of a validation, which are left as they are.
     """
 
-    def __init__(self, rollout: Rollout, recipe: Recipe, answers: Callable[[str], str]) -> None:
-        self._rollout, self._recipe, self._answers = rollout, recipe, answers
+    def __init__(
+        self, rollout: Rollout, recipe: Recipe, validated: Callable[[Sequence[Question], list[Episode]], None]
+    ) -> None:
+        self._rollout, self._recipe, self._validated = rollout, recipe, validated
+        self.questions: dict[str, Question] = {}
+        """All questions that were asked in training, by id."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a step."""
+        self.rounds: list[list[Question]] = []
+        """Questions of each call of the step."""
         self.sampled: list[Episode] = []
-        """Episodes of the last call, as they were sampled."""
+        """Episodes of the step, as they were sampled."""
         self.episodes: list[Episode] = []
         """The same with made-up rewards."""
 
     def __call__(self, questions: Sequence[Question], attempts: int, step: int, greedy: bool) -> list[Episode]:
         """Returns `attempts` episodes per question."""
-        self.sampled = self._rollout(questions, attempts, step, greedy)
-        self.episodes = [
+        sampled = self._rollout(questions, attempts, step, greedy)
+        if greedy:
+            self._validated(questions, sampled)
+            return sampled
+        self.rounds.append(list(questions))
+        self.questions |= {question.id: question for question in questions}
+        made = [
             self._made_up(episode, number // attempts, number % attempts, len(questions), attempts)
-            for number, episode in enumerate(self.sampled)
+            for number, episode in enumerate(sampled)
         ]
-        return self.episodes
+        self.sampled += sampled
+        self.episodes += made
+        return made
 
     def give_up(self) -> None:
         """Does nothing: the steps are checked one after the other."""
@@ -101,13 +129,44 @@ class WatchedRollout:
         elif group == 1 and attempt == 0:
             stop = "context"
         calls = [self._other(call, i + attempt, episode) for i, call in enumerate(episode.calls)]
-        return dataclasses.replace(episode, reward=level, stop_reason=stop, calls=calls)
+        searches = episode.searches or self._searches(episode, attempt)
+        scores = episode.scores | {"em": float((group + attempt) % 2)}
+        changes: dict[str, Any] = {"stop_reason": stop, "calls": calls, "searches": searches, "scores": scores}
+        return dataclasses.replace(episode, reward=level, **changes)
+
+    def imagined(self, questions: Sequence[Question]) -> list[tuple[Episode, Episode]]:
+        """Returns attempts at questions that nobody was asked, each with the episode whose tokens it has."""
+        made, attempts = [], self._recipe.rollout.attempts
+        self.questions |= {question.id: question for question in questions}
+        for number in range(len(questions) * attempts):
+            base = self.sampled[number % len(self.sampled)]
+            group, attempt = divmod(number, attempts)
+            name = questions[group].id
+            like = dataclasses.replace(
+                base, id=f"{name}#{attempt}@imagined", question_id=name, attempt=attempt, group_uid=f"imagined/{name}"
+            )
+            other = self._made_up(like, group % 3, attempt, 4, attempts)
+            made.append((dataclasses.replace(other, searches=self._searches(like, number)), base))
+        return made
+
+    def _searches(self, episode: Episode, number: int) -> list[Searched]:
+        """Returns searches that find gold pages, or none, in one of a few ways."""
+        question = self.questions[episode.question_id]
+        facts = [f"{fact.subject} {fact.relation} {fact.object}" for fact in question.evidences or ()] or [""]
+        titles = question.gold_titles or ("None",)
+        pages = [Passage(f"{question.id}/{n}", t, facts[n % len(facts)]) for n, t in enumerate(titles)]
+        turns = [call.turn for call in episode.calls if not call.prefix] or [1]
+        turns += [turns[-1] + more for more in (1, 2, 3)]
+        return [
+            Searched(turns[place], pages[page % len(pages)].title, (Hit(pages[page % len(pages)], 1.0),))
+            for place, page in WAYS[number % len(WAYS)]
+        ]
 
     def _other(self, call: Call, number: int, episode: Episode) -> Call:
         """Returns a copy of a call, legal or not and with the gold answer or a wrong one, by its number."""
         answer = call.answer
         if answer is not None:
-            answer = self._answers(episode.question_id) if number % 2 else "no answer at all"
+            answer = self.questions[episode.question_id].answers[0] if number % 2 else "no answer at all"
         return dataclasses.replace(call, legal=number % 3 > 0, answer=answer)
 
 

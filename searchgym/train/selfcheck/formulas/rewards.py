@@ -6,43 +6,31 @@ with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from searchgym.records import Call, Episode
+from searchgym.rollout.sampler import Sampled, SampleRequest
 from searchgym.train.recipe.options import CreditOptions
+from searchgym.train.selfcheck.formulas.terms import TERMS, Case, Floats, Score
 
-Floats = npt.NDArray[np.float64]
-Score = Callable[[Episode, str], float]
-"""Function from an episode and an answer text to the environment's reward for that answer."""
-WRITTEN = {"outcome", "format", "overlong", "costs", "difference", "gain", "praise"}
-"""Credit terms that are written a second time here. The others need the question, its evidence or a judge."""
+WRITTEN = {"outcome", "format", "overlong", "costs", "difference", "gain", "praise", *TERMS}
+"""Credit terms that are written a second time here. The others ask a judge, or are a user's own."""
 
 
-def call_rewards(
-    episode: Episode,
-    sequences: Sequence[Sequence[int]],
-    options: CreditOptions,
-    penalties: Mapping[str, float],
-    score: Score,
-) -> list[tuple[float, float]]:
+def call_rewards(case: Case, penalties: Mapping[str, float]) -> list[tuple[float, float]]:
     """Returns (reward, part of it that no earlier call has a share in) of each call of an episode.
 
     The reward is the sum of the terms of `CreditOptions.terms`, all of them in `WRITTEN`, each with its weight and for
     its roles.
 
     Args:
-        episode: A finished episode.
-        sequences: Indices of the calls that continue each other, one list per training sequence.
-        options: Names and coefficients of the terms.
+        case: A finished episode and what its terms look at.
         penalties: Penalty of each role for an illegal output.
-        score: Scores an answer text.
     """
+    episode, options, score, acting, lasts = case.episode, case.options, case.score, case.acting, case.lasts
     calls, terms = episode.calls, options.by_name()
-    acting = [i for i, call in enumerate(calls) if not call.prefix]
-    lasts = [max(own) for sequence in sequences if (own := [i for i in sequence if i in acting])]
     proposing = [i for i in acting if calls[i].answer is not None]
     scores = {}
     if {"difference", "gain"} & set(terms):
@@ -54,8 +42,7 @@ def call_rewards(
     if "format" in made:
         made["format"][:] = [0.0 if call.legal else penalties.get(call.role, 0.0) for call in calls]
     if "overlong" in made:
-        made["overlong"][lasts] = [_too_long(episode, sequence, acting, options) for sequence in sequences
-                                   if set(sequence) & set(acting)]  # fmt: skip
+        made["overlong"][lasts] = [_too_long(episode, own, options) for own in case.sets]
     if "costs" in made:
         rounds = min(max(episode.notes.get("rounds", episode.turns) - 1, 0), 3)
         made["costs"][acting] = -(options.turn_cost * rounds + options.search_cost * min(len(episode.searches), 3)) / 3
@@ -65,6 +52,7 @@ def call_rewards(
         made["gain"][proposing] = np.diff([scores[i] for i in proposing], prepend=0.0)
     if "praise" in made:
         made["praise"] = _praise(episode, acting, options.alpha, score)
+    made |= {name: TERMS[name](case) for name in terms if name in TERMS}
     pairs = []
     for i, call in enumerate(calls):
         parts = {n: t.weight * float(made[n][i]) for n, t in terms.items() if call.role in (t.roles or [call.role])}
@@ -72,11 +60,11 @@ def call_rewards(
     return pairs
 
 
-def _too_long(episode: Episode, sequence: Sequence[int], acting: Sequence[int], options: CreditOptions) -> float:
+def _too_long(episode: Episode, calls: Sequence[int], options: CreditOptions) -> float:
     """Returns DAPO's deduction for the tokens that a model wrote in a sequence."""
     assert options.length_limit is not None
     assert options.length_cache is not None
-    written = sum(episode.calls[i].end - episode.calls[i].start for i in sequence if i in acting)
+    written = sum(episode.calls[i].end - episode.calls[i].start for i in calls)
     beyond = written - (options.length_limit - options.length_cache)
     return 0.0 if beyond <= 0 else -min(beyond / options.length_cache, 1.0)
 
@@ -122,3 +110,17 @@ def continued(calls: Sequence[Call], ends: Mapping[int, bytes], starts: Mapping[
         taken.add(parent)
         next(row for row in sequences if parent in row).append(i)
     return sequences
+
+
+def sequences(episode: Episode, exchanges: Sequence[tuple[SampleRequest, Sampled]]) -> list[list[int]]:
+    """Returns the calls that continue each other, by what the models of an episode were asked and replied."""
+    starts: dict[int, bytes] = {}
+    ends: dict[int, bytes] = {}
+    left = [(request.ids.tobytes(), reply.ids.tobytes()) for request, reply in exchanges]
+    for i, call in enumerate(episode.calls):
+        if call.end > call.start:
+            ids = np.concatenate([span.ids for span in episode.tokens(call.context)])
+            pair = (ids[: call.start].tobytes(), ids[call.start : call.end].tobytes())
+            left.remove(pair)
+            starts[i], ends[i] = pair[0], pair[0] + pair[1]
+    return continued(episode.calls, ends, starts)

@@ -1,4 +1,4 @@
-"""The formulas of a training step a second time, written from their definitions.
+"""The advantages of a training step a second time, written from their definitions.
 
 Nothing here is shared with `searchgym.train.algorithms`: a fault there must not repeat itself in what it is compared
 with. Slow and plain on purpose.
@@ -16,11 +16,9 @@ import numpy.typing as npt
 
 from searchgym.scoring import normalise_answer
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.recipe.options import AdvantageOptions, LossOptions
+from searchgym.train.recipe.options import AdvantageOptions
 
 Floats = npt.NDArray[np.float64]
-
-# -- advantages ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -39,14 +37,8 @@ class _Unit:
 
 def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_coef: float) -> list[Floats | None]:
     """Returns the advantages of each sample's trained tokens by comparison of rewards; None where it is left out."""
-    k1 = [kl_coef * _k1(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
-    by_token = options.estimator == "reinforce++"
-    units = _units(samples, options, k1)
-    for unit in units:
-        same = [other for other in units if other.group == unit.group]
-        if len(same) < options.min_group and options.normalise == "role-turn":
-            same = [other for other in units if other.wide == unit.wide]
-        _compare(unit, same, options, by_token)
+    k1 = [kl_coef * k1_of(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
+    by_token, units = options.estimator == "reinforce++", _compared(samples, options, k1)
     values = [np.zeros(len(row)) for row in k1]
     for unit in units:
         for i, first, end in unit.places:
@@ -67,6 +59,23 @@ def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_co
     return [
         values[i] if i in stays and not (options.drop_overlong and s.overlong) else None for i, s in enumerate(samples)
     ]
+
+
+def with_signal(samples: Sequence[Sample], options: AdvantageOptions) -> set[str | None]:
+    """Returns the groups in which something is compared that differs."""
+    units = _compared(samples, options, [np.zeros(int(s.mask.sum())) for s in samples])
+    return {samples[place[0]].group_uid for unit in units if unit.fate == "signal" for place in unit.places}
+
+
+def _compared(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Floats]) -> list[_Unit]:
+    """Returns what is compared with each other, each with its advantage."""
+    units = _units(samples, options, k1)
+    for unit in units:
+        same = [other for other in units if other.group == unit.group]
+        if len(same) < options.min_group and options.normalise == "role-turn":
+            same = [other for other in units if other.wide == unit.wide]
+        _compare(unit, same, options, options.estimator == "reinforce++")
+    return units
 
 
 def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Floats]) -> list[_Unit]:
@@ -193,82 +202,6 @@ def deviation(values: Floats, options: AdvantageOptions) -> float:
     return max(spread, options.std_floor) + options.eps
 
 
-def gae_advantages(
-    samples: Sequence[Sample],
-    options: AdvantageOptions,
-    kl_coef: float,
-    through_observations: bool,
-    frozen: Sequence[Sample] = (),
-) -> list[tuple[Floats, Floats] | None]:
-    """Returns (advantages of the trained tokens, returns of all tokens) by GAE; None where a sample is left out."""
-    spread = [np.zeros(len(sample.ids)) for sample in samples]
-    targets = [np.zeros(len(sample.ids)) for sample in samples]
-    valued: list[npt.NDArray[np.int64]] = []
-    for sample in samples:
-        trained = np.flatnonzero(sample.mask)
-        valued.append(np.arange(trained[0], trained[-1] + 1) if through_observations else trained)
-    for chain in _token_chains(samples, valued, options, frozen):
-        reward, value = np.zeros(len(chain)), np.zeros(len(chain))
-        for k, (i, place, after) in enumerate(chain):
-            sample = samples[i]
-            assert sample.value is not None
-            value[k] = sample.value[place]
-            if sample.mask[place]:
-                charge = kl_coef * _k1(sample)[int(sample.mask[:place].sum())] if kl_coef else 0.0
-                reward[k] = sample.reward[place] - charge
-            reward[k] += after
-        delta = reward + options.gamma * np.append(value[1:], 0.0) - value
-        apart = np.arange(len(chain))[None] - np.arange(len(chain))[:, None]
-        advantage = np.where(apart >= 0, (options.gamma * options.lam) ** np.maximum(apart, 0), 0.0) @ delta
-        for (i, place, _), own, estimate in zip(chain, advantage, value, strict=True):
-            spread[i][place], targets[i][place] = own, own + estimate
-    raw = [row[sample.mask] for row, sample in zip(spread, samples, strict=True)]
-    returns = targets
-    if options.whiten and options.whiten_over == "valued":
-        every = np.concatenate([row[places] for row, places in zip(spread, valued, strict=True)])
-        raw = [(row - every.mean()) / deviation(every, options) for row in raw]
-    elif options.whiten:
-        white = whitened(samples, raw, options, set(range(len(samples))))
-        raw = [white[i] for i in range(len(samples))]
-    dropped = [options.drop_overlong and sample.overlong for sample in samples]
-    return [None if out else (a, r) for out, a, r in zip(dropped, raw, returns, strict=True)]
-
-
-def _token_chains(
-    samples: Sequence[Sample],
-    valued: Sequence[npt.NDArray[np.int64]],
-    options: AdvantageOptions,
-    frozen: Sequence[Sample],
-) -> list[list[tuple[int, int, float]]]:
-    """Returns the tokens that follow each other: (sample, position, what frozen calls earn right after it) of each."""
-    if options.chain == "call":
-        return [[(i, int(place), 0.0) for place in places] for i, places in enumerate(valued)]
-    of_call: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for i, sample in enumerate(samples):
-        for place in valued[i]:
-            of_call[i, next(call.index for call in sample.calls if place < call.end)].append(int(place))
-    apart = [(i, c.index) for i, sample in enumerate(samples) for c in sample.calls if c.prefix]
-    chains = [[(i, place, 0.0) for place in of_call[i, index]] for i, index in apart]
-    for name in dict.fromkeys((sample.group_uid, sample.episode_id) for sample in samples):
-        same = [i for i, sample in enumerate(samples) if (sample.group_uid, sample.episode_id) == name]
-        acts = [(c.index, i) for i in same for c in samples[i].calls if not c.prefix]
-        rest = [(c.index, s) for s in frozen if (s.group_uid, s.episode_id) == name for c in s.calls if not c.prefix]
-        chain: list[tuple[int, int, float]] = []
-        for index, i in sorted(acts):
-            chain += [(i, place, 0.0) for place in of_call[i, index]]
-            following = min((other for other, _ in acts if other > index), default=math.inf)
-            earned = [_earned(s, own) for own, s in rest if index < own < following]
-            last = chain.pop()
-            chain.append((*last[:2], sum(earned)))
-        chains.append(chain)
-    return chains
-
-
-def _earned(sample: Sample, index: int) -> float:
-    """Returns the reward of one call of a sample."""
-    return next(float(sample.reward[call.end - 1]) for call in sample.calls if call.index == index)
-
-
 def whitened(
     samples: Sequence[Sample], values: Sequence[Floats], options: AdvantageOptions, taking_part: set[int]
 ) -> dict[int, Floats]:
@@ -298,27 +231,8 @@ def whitened(
     return made
 
 
-def _k1(sample: Sample) -> Floats:
+def k1_of(sample: Sample) -> Floats:
     """Returns ``log pi - log pi_ref`` of the trained tokens."""
     assert sample.old_logp is not None
     assert sample.ref_logp is not None
     return (sample.old_logp.astype(np.float64) - sample.ref_logp.astype(np.float64))[sample.mask]
-
-
-# -- weights of tokens in the loss ---------------------------------------------------------------------------------
-
-
-def shares(samples: Sequence[Sample], counts: Sequence[int], options: LossOptions) -> list[float]:
-    """Returns the share of the loss that each token of a sample has, one number per sample with `counts` tokens."""
-    total = sum(counts)
-    if options.reduction == "token-mean":
-        return [1 / total for _ in samples]
-    if options.reduction == "sequence-mean":
-        return [1 / (n * len(samples)) for n in counts]
-    if options.reduction == "episode-mean":
-        of_episode: dict[str, int] = defaultdict(int)
-        for sample, n in zip(samples, counts, strict=True):
-            of_episode[sample.episode_id] += n
-        return [1 / (of_episode[sample.episode_id] * len(of_episode)) for sample in samples]
-    assert options.constant_length is not None
-    return [1 / (len(samples) * options.constant_length) for _ in samples]

@@ -1,0 +1,1 @@
+"""What a training computes, a second time from its definitions; nothing here is shared with the trainer."""

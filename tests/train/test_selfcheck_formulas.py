@@ -1,0 +1,241 @@
+"""The self-check's formulas by hand, beside the trainer's own, and on small cases in which one thing is wrong."""
+
+import dataclasses
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from test_credit import team
+
+from searchgym.records import (
+    Answer,
+    Context,
+    Hit,
+    Opened,
+    Passage,
+    Question,
+    Searched,
+    Span,
+    SupportingFact,
+    Triple,
+)
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.credit import BUILT_IN, Credit
+from searchgym.train.credit.waypoints import Names
+from searchgym.train.learner.trained_model import TrainedModel
+from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, OptimizerOptions, StageOptions
+from searchgym.train.selfcheck.formulas.curriculum import never_drawn, stages_by_rates, stages_by_steps
+from searchgym.train.selfcheck.formulas.rewards import call_rewards
+from searchgym.train.selfcheck.formulas.sampling import shortfalls
+from searchgym.train.selfcheck.formulas.shadow import Gradient, Updated, minibatches
+from searchgym.train.selfcheck.formulas.terms import TERMS, Case, names_of
+from searchgym.train.selfcheck.gradients import compare
+
+# -- credit terms -----------------------------------------------------------------------------------------------------
+
+PATH = ["Zor (film)", "Ulo Bel", "Ada Bel", "Rox"]
+FACTS = tuple(Triple(a.split(" (")[0], "r", b) for a, b in itertools.pairwise(PATH))
+QUESTIONS = [
+    Question("q", "Who is the mother of the director of Zor?", ("Rox",), kind=kind,
+             supporting_facts=tuple(SupportingFact(title) for title in PATH[:-1]), evidences=FACTS)
+    for kind in ("bridge", "comparison", None)
+] + [Question("q", "Who is her?", ("Rox", "Ada Bel"), kind="bridge")]  # fmt: skip
+TEXTS = [f"{title} r {title}. {fact.subject} r {fact.object}" for title, fact in zip(PATH, FACTS, strict=False)]
+WRITTEN_BY_MODELS = [
+    "<think>a</think><search>Zor</search>", "<think>b</think><answer>Rox</answer>", "<answer>Rox</answer>",
+    "<think></think>", "Ada Bel", "<think>a<b>c</b></think>", "<search>two\nlines</search>",
+]  # fmt: skip
+OPTIONS = {
+    "waypoint": [{"waypoint_names": 1}, {"waypoint_rules": ["page", "led"]}, {"waypoint_answered": True}],
+    "evidence": [{"evidence_of": "supported", "evidence_where": "all", "evidence_scaled": True},
+                 {"evidence_of": "entities", "evidence_where": "wrong"}],
+    "hiersearch": [{"local_first": True}],
+    "decision": [{"known_share": 0.9}],
+    "ranking": [{"ranking_of": "hits"}, {"ranking_gate": 0.9}],
+}  # fmt: skip
+
+
+def attempt(rng, number):
+    """Returns an episode of random searches, outputs and ends, of one context or of one for each call."""
+    pages = [Passage(title, title, TEXTS[n % len(TEXTS)]) for n, title in enumerate(PATH)]
+    turns, searches = 0, []
+    for _ in range(rng.choice([0, 1, 1, 2, 3, 5])):
+        turns += rng.choice([0, 1, 1]) or not searches
+        found = tuple(Hit(page, 1.0) for page in rng.sample(pages, rng.choice([0, 1, 2])))
+        query = rng.choice(["Zor", "ulo  bel", "Ulo Bel", "Ada Bel and Rox", "the mother of Ada Bel", "x"])
+        searches.append(Searched(turns, query, found, rng.choice(["", "", "web"])))
+    calls = [
+        {"role": rng.choice(["planner", "searcher"]), "legal": rng.random() < 0.8, "cut": rng.random() < 0.2,
+         "text": rng.choice(WRITTEN_BY_MODELS), "answer": rng.choice([None, "0.2", "0.9"]),
+         "prefix": not n or rng.random() < 0.2}
+        for n in range(rng.choice([2, 3, 4]))
+    ]  # fmt: skip
+    made = team(
+        calls, searches=searches, opens=[Opened(1, "x", rng.choice(PATH))] * rng.choice([0, 0, 1]),
+        reward=rng.choice([0.0, 0.0, 0.4, 1.0]), scores={"em": float(rng.random() < 0.5)},
+        stop_reason=rng.choice(["answer", "turns", "context"]), answer=rng.choice([None, Answer(""), Answer("Rox")]),
+        turns=turns + 1, notes={"tools": rng.choice([0.0, 0.5, 1.0])},
+    )  # fmt: skip
+    for n, call in enumerate(made.calls):
+        call.turn = n + 1
+        there = {hit.passage.id for search in searches if search.turn == n for hit in search.hits}
+        if there and rng.random() < 0.7:
+            call.ranked = tuple(rng.sample(range(len(there)), rng.randint(1, len(there))))
+    rows = [[n] for n in range(len(made.calls))]
+    if rng.random() < 0.5:  # one context, whose trial answers branch off
+        own = [n for n, call in enumerate(made.calls) if not call.prefix]
+        if own:
+            made, rows = joined(made, own), [own, *([n] for n in range(len(made.calls)) if n not in own)]
+    return dataclasses.replace(made, id=f"q#{number}", attempt=number), rows
+
+
+def joined(episode, own):
+    """Returns the episode with some of its calls in one context."""
+    logp, place = np.full(3, -1, np.float32), 2
+    spans = [Span("prompt", np.array([1, 2], np.int32))]
+    contexts, calls = [Context(None, 0, spans)], []
+    for n, call in enumerate(episode.calls):
+        if n in own:
+            spans += [Span("model", np.array([3, 4, 5], np.int32), logp), Span("observation", np.array([6], np.int32))]
+            calls.append(dataclasses.replace(call, context=0, start=place, end=place + 3))
+            place += 4
+        else:
+            contexts.append(episode.contexts[call.context])
+            calls.append(dataclasses.replace(call, context=len(contexts) - 1))
+    return dataclasses.replace(episode, contexts=contexts, calls=calls)
+
+
+def number(episode, text):
+    """Scores an answer that is a number."""
+    return float(text or 0)
+
+
+def differences(term):
+    """Compares a term with its formula on random groups; returns how many differ, and the rewards that were seen."""
+    rng, wrong, seen = random.Random(term), 0, set()
+    for options in [{}, *OPTIONS.get(term, [])] * 12:
+        for question in QUESTIONS:
+            made = CreditOptions(terms=[term], **options)
+            group = [attempt(rng, n) for n in range(3)]
+            context = CreditContext(
+                made, {}, number, lambda episode, own=question: own, lambda own=question: Names.of([own])
+            )
+            found = Credit(made, context).allocate([episode for episode, _ in group])
+            for (episode, rows), own in zip(group, found, strict=True):
+                peers = [other for other, _ in group]
+                case = Case(episode, rows, question, peers, names_of([question]), made, number)
+                right = [total for total, _ in call_rewards(case, {})]
+                wrong += right != pytest.approx(own, abs=1e-9)
+                seen |= {round(value, 6) for value in own}
+    return wrong, seen
+
+
+@pytest.mark.parametrize("term", sorted(TERMS))
+def test_a_term_and_its_formula_agree_on_random_episodes(term):
+    wrong, seen = differences(term)
+    assert not wrong
+    assert len(seen) > 1, "the episodes must earn different rewards for this test to say anything"
+
+
+@pytest.mark.parametrize("term", sorted(TERMS))
+def test_a_term_that_is_changed_in_a_few_episodes_is_found(term, monkeypatch):
+    right = BUILT_IN[term]
+
+    def changed(group, context):
+        """The term, but for a tenth less of its largest rewards."""
+        rows = right(group, context)
+        most = max(value for row in rows for value in row)
+        return [[value - 0.1 * (value == most > 0) for value in row] for row in rows]
+
+    monkeypatch.setitem(BUILT_IN, term, changed)
+    assert differences(term)[0] > 0
+
+
+# -- minibatches and gradients ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [OptimizerOptions(epochs=2), OptimizerOptions(minibatches=3, epochs=2), OptimizerOptions(minibatch_samples=4)],
+)
+@pytest.mark.parametrize("count", [1, 2, 7, 12])
+def test_minibatches_by_epochs_are_the_trainers(options, count):
+    own = minibatches(count, options, 5, 3)
+    each = len(own) // options.epochs
+    for epoch in range(options.epochs):
+        parts = own[epoch * each : (epoch + 1) * each]
+        assert sorted(i for part in parts for i in part) == list(range(count))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    stand_in = object.__new__(TrainedModel)
+    stand_in.options, stand_in.seed = options, 5
+    assert own == [part.tolist() for part in stand_in._minibatches(count, 3)]
+
+
+def gradient(**parts):
+    """A gradient whose samples do not cancel."""
+    made = {name: torch.tensor(values) for name, values in parts.items()}
+    norm = float(torch.cat(list(made.values())).norm())
+    return Gradient(0.0, made, norm, dict.fromkeys(made, 1.0), norm)
+
+
+def test_gradients_are_compared_weight_by_weight_and_not_by_their_norm_alone():
+    right, noise = gradient(a=[3.0, 4.0], b=[12.0], zero=[1e-9]), torch.tensor([2e-9])
+    made = Updated()
+    made.add(right)
+    same = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([12.0]), "zero": noise}
+    assert max(off for off, _ in compare([same], made)) < 1e-6  # what is rounding does not count
+    turned = same | {"a": torch.tensor([4.0, 3.0])}  # of the same norm
+    assert compare([turned], made)[0] == (pytest.approx(2**0.5 / 5), "a")
+    assert compare([{name: part for name, part in same.items() if name != "b"}], made)[0] == (1.0, "b")
+    assert compare([same | {"c": torch.tensor([1.0])}], made)[0] == (float("inf"), "c")
+    assert compare([], made)[0][0] == float("inf")
+
+
+def test_the_first_and_the_last_gradient_are_compared():
+    made, sound, other = Updated(), gradient(a=[1.0]), gradient(a=[2.0])
+    for each in (sound, other, gradient(a=[5.0])):
+        made.add(each)
+    kept = [{"a": torch.tensor([1.0])}, {"a": torch.tensor([4.0])}]
+    assert [off for off, _ in compare(kept, made)] == [0.0, pytest.approx(0.2)]
+
+
+def test_tokens_below_the_likeliest():
+    logits = torch.tensor([[0.0, 2.0], [1.0, 0.0]], dtype=torch.float64)
+    told = torch.log_softmax(logits, -1)[torch.arange(2), torch.tensor([1, 1])]
+    (one, two) = shortfalls(logits, torch.tensor([1, 1]), told, 2.0)
+    assert one == (0.0, pytest.approx(0), pytest.approx(abs(np.log1p(np.exp(-2)) - np.log1p(np.exp(-1)))))
+    assert two[:2] == (1.0, pytest.approx(0))
+
+
+# -- sources of questions ----------------------------------------------------------------------------------------------
+
+
+def test_stages_by_steps_by_hand():
+    assert stages_by_steps([1, 1, 1, 1], 8) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert stages_by_steps([1, 2], 10) == [0] * 3 + [1] * 7
+    assert stages_by_steps([1, 1, 1], 2) == [0, 2]  # rounded to 1, 1 and 2 steps: the second has none
+
+
+def test_stages_by_rates_by_hand():
+    options = CurriculumOptions(stages=[StageOptions()] * 3, advance="pass_rate", up=0.6, down=0.2, window=2)
+    rates = [0.6, 0.6, 1.0, 0.0, 0.5, 1.0, 0.9, 0.9, 0.1, 0.1, 0.1]
+    #        0    0    1    1    1    1    2    2    2    2    1: from 2 down after 0.1, 0.1; no higher than 2
+    assert stages_by_rates(rates, options) == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(("count", "batch", "steps"), [(12, 4, 2), (12, 5, 2), (12, 5, 5), (40, 12, 9)])
+def test_the_number_that_is_never_drawn(count, batch, steps):
+    """Against the mean of many seeds."""
+    left = []
+    for seed in range(400):
+        drawn = set()
+        for step in range(steps):
+            epoch, place = divmod(step, count // batch)
+            order = np.random.default_rng([seed, epoch]).permutation(count)
+            drawn |= set(order[place * batch : (place + 1) * batch].tolist())
+        left.append(count - len(drawn))
+    assert never_drawn(count, batch, steps) == pytest.approx(np.mean(left), abs=0.2)
+    assert Counter(left)
