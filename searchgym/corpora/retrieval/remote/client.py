@@ -179,7 +179,8 @@ class HttpRetriever:
         return self
 
     def _get(self, path: str) -> Reply:
-        return self._client.call("GET", path, headers=self._headers, seconds=INFO_SECONDS, most=INFO_BYTES)
+        seconds = min(INFO_SECONDS, self.deadline)
+        return self._client.call("GET", path, headers=self._headers, seconds=seconds, most=INFO_BYTES)
 
     def _attempt(self, body: dict[str, Any], expected: int, k: int, seconds: float) -> list[list[Hit]] | _Fault:
         """Sends one request and returns the hits of the reply, or the fault."""
@@ -194,11 +195,11 @@ class HttpRetriever:
         if reply.status != 200:
             reason = f"status {reply.status}: {_reason(text)}"
             return _Fault(reason, retry_after(reply.headers), final=reply.status not in AGAIN)
-        wrong = f"the reply is not in the schema of /{self.schema}: {shown(text)!r}"
+        wrong = f"the reply is not in the schema of /{self.schema}"
         try:
             rows = self._rows(json.loads(text))
         except (ValueError, LookupError, TypeError, RecursionError):
-            return _Fault(wrong)  # a page of a proxy, say, which passes
+            return _Fault(f"{wrong}: {shown(text)!r}")  # a page of a proxy, say, which passes
         if len(rows) != expected or any(len(own) > k for own in rows):
             got = f"got {len(rows)} lists, up to {max(map(len, rows), default=0)}"
             return _Fault(f"{expected} queries, {k} hits each at most: {got}", final=True)
@@ -207,7 +208,7 @@ class HttpRetriever:
                 [[read_hit(row, rank) for rank, row in enumerate(own, start=1)] for own in rows], expected, k
             )
         except (LookupError, TypeError, AttributeError):
-            return _Fault(wrong, final=True)
+            return _Fault(f"{wrong}: {shown(text)!r}", final=True)
         except RetrieverError as error:
             return _Fault(f"{wrong}: {error}", final=True)
 
