@@ -74,6 +74,26 @@ def test_the_form_of_a_text_does_not_matter(text: str) -> None:
     assert analyse(unicodedata.normalize("NFD", text)) == analyse(unicodedata.normalize("NFC", text)) == analyse(text)
 
 
+@pytest.mark.parametrize(
+    ("page", "query", "found"),
+    [
+        ("東は京", "東京", True),
+        ("ハリーポッター", "ポッター", False),
+        ("ハリー ポッター", "ポッター", True),
+        ("서울은", "서울", False),
+        ("ภาษาไทย", "ไทย", False),
+        ("ภาษา ไทย", "ไทย", True),
+        ("café", "cafe", False),
+        ("ＡＢＣ", "ABC", False),
+        ("ﬁne", "fine", False),
+        ("Beyonce\u0301", "Beyonc\u00e9", True),
+    ],
+)
+def test_what_the_page_says_of_languages(page: str, query: str, found: bool) -> None:
+    """As docs/retrieval.md says: a query finds a page if all its terms are there."""
+    assert (set(analyse(query)) <= set(analyse(page))) == found
+
+
 def test_compatible_characters_stay_different() -> None:
     assert analyse("ＡＢＣ ﬁne ½") == ["ａｂｃ", "ﬁne"]
 
