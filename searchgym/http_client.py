@@ -228,9 +228,7 @@ class HttpClient:
             try:
                 return Reply(reply.status, reply.headers, read_body(reply, most))
             finally:
-                if reply.connection is not None:  # it was not read to its end: what is left must not be the next reply
-                    reply.close()
-                    reply.release_conn()
+                reply.release_conn()
         finally:
             self._free.release()
 
@@ -254,20 +252,24 @@ def _basic(header: str, login: str | None) -> dict[str, str]:
 
 
 def read_body(reply: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """Returns the body of a reply that is read in pieces.
+    """Returns the body of a reply that is read in pieces; a reply that is not read to its end is closed.
 
     Raises:
         ReplyError: The body is longer than `most` bytes, or compressed.
         HTTPError: It did not come whole in time.
     """
-    encoding = reply.headers.get("Content-Encoding", "").strip().lower()
-    if encoding not in ("", "identity"):
-        raise ReplyError(f"the reply is compressed ({shown(encoding)}), though the request asked for none of that")
     body = bytearray()
-    while piece := reply.read(PIECE, decode_content=False):
-        body += piece
-        if len(body) > most:
-            raise ReplyError(f"the reply has over {most:,} bytes")
+    try:
+        encoding = reply.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            raise ReplyError(f"the reply is compressed ({shown(encoding)}), though the request asked for none of that")
+        while piece := reply.read(PIECE, decode_content=False):
+            body += piece
+            if len(body) > most:
+                raise ReplyError(f"the reply has over {most:,} bytes")
+    except BaseException:
+        reply.close()  # what is left of it must not be read as the next one
+        raise
     return bytes(body)
 
 

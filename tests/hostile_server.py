@@ -98,7 +98,9 @@ class Hostile:
         self.heads.append(head.decode("latin-1"))
         lengths = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
         while len(body) < int(lengths[0] if lengths else 0):
-            body += connection.recv(65536)
+            if not (more := connection.recv(65536)):
+                return False
+            body += more
         return True
 
     def repeat(self, connection, piece):
