@@ -57,7 +57,7 @@ class Bm25Builder:
         return {
             "analyser": analysis.NAME,
             "analyser_version": analysis.VERSION,
-            "terms_since": model.terms_since,
+            "terms_since": model.scores["terms_since"],
             "stop_words": sorted(analysis.STOP_WORDS),
         }
 

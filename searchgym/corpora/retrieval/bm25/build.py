@@ -166,19 +166,19 @@ def as_model(
 ) -> bm25s.BM25:
     """Returns an index as a `bm25s.BM25` object, whose `save` and `get_scores` work.
 
-    Its `terms_since` is the version of the analyser since which the corpus has these terms.
+    Its ``scores["terms_since"]`` is the version of the analyser since which the corpus has these terms.
     """
     model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
     model.scores = {"data": data, "indices": indices, "indptr": starts, "maxima": maxima, "num_docs": passages}
+    model.scores["terms_since"] = since
     model.vocab_dict = vocabulary
-    model.terms_since = since
     model.nonoccurrence_array = None
     model.unique_token_ids_set = set()
     return model
 
 
 def load_model(folder: Path, since: int = 1) -> bm25s.BM25:
-    """Returns the memory-mapped index that `merge` and `save_rest` wrote; `since` becomes its `terms_since`.
+    """Returns the memory-mapped index that `merge` and `save_rest` wrote; `since` is that of `as_model`.
 
     The `load` of bm25s is not used because it keeps the vocabulary in memory twice.
 
