@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union
 
-from searchgym.errors import CardError, UnknownNameError, did_you_mean
+from searchgym.errors import LOGIN, CardError, UnknownNameError, did_you_mean
 from searchgym.yaml_reader import read_yaml
 
 T = TypeVar("T")
@@ -476,6 +477,7 @@ def build(cls: type[T], data: object, where: str) -> T:
     """
     if not isinstance(data, dict):
         raise CardError(f"{where}: expected keys and values, got {type(data).__name__}")
+    refuse_logins(data, where)
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
@@ -485,6 +487,18 @@ def build(cls: type[T], data: object, where: str) -> T:
     if missing := sorted(required - data.keys()):
         raise CardError(f"{where}: missing key {', '.join(missing)}")
     return cls(**{key: _convert(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+
+
+def refuse_logins(value: Any, where: str) -> None:
+    """Raises a CardError for an address with a login: the values of cards and recipes are written into records."""
+    if isinstance(value, (list, dict)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            refuse_logins(inner, f"{where}[{key}]" if isinstance(value, list) else f"{where}: {key}")
+    elif isinstance(value, str) and re.match(rf"https?://{LOGIN.pattern}", value):
+        raise CardError(
+            f"{where}: the address holds a user name or password, which records of runs would keep: leave it out "
+            "(the token of a retrieval server comes from SEARCHGYM_TOKEN)"
+        )
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

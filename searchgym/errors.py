@@ -29,14 +29,21 @@ observation: the episode ends with ``stop_reason="retriever_error"``.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Final
 
+LOGIN: Final = re.compile(r"(?<=://)[^/?#\s]*@")
+"""Pattern of the user name and password in an address."""
 MAX_LISTED = 30
 """Maximum number of known names that an error message lists."""
 
 
 class SearchGymError(Exception):
-    """Base class of every error that SearchGym raises on purpose."""
+    """Base class of every error that SearchGym raises on purpose; its message shows no login of an address."""
+
+    def __str__(self) -> str:
+        return without_login(super().__str__())
 
 
 class UsageError(SearchGymError):
@@ -180,3 +187,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     hint = f"; did you mean {near[0]!r}?" if near else "."
     listed = ", ".join(names[:MAX_LISTED]) + (f", ... ({len(names)} in all)" if len(names) > MAX_LISTED else "")
     return f"{hint} Known: {listed or 'none'}"
+
+
+def without_login(text: str) -> str:
+    """Returns a text without the user names and passwords of its addresses, for messages and records."""
+    return LOGIN.sub("", text)

@@ -20,7 +20,7 @@ from searchgym.cards import CorpusCard, EncoderCard
 from searchgym.corpora.download import get_corpus
 from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
-from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, STARTS
+from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, MAXIMA, STARTS
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.corpora.retrieval.dense.encoders import Encoder
 from searchgym.corpora.retrieval.index.build import build_index
@@ -321,6 +321,13 @@ FORGED = {
     "starts that go back": postings(STARTS, lambda array: np.concatenate([array[:1], array[1:-1][::-1], array[-1:]])),
     "scores of 0": postings(DATA, lambda array: array * 0),
     "scores that are not finite": postings(DATA, at(0, np.nan)),
+    "largest scores of 0": postings(MAXIMA, lambda array: array * 0),
+    "negative largest scores": postings(MAXIMA, lambda array: -array),
+    "one largest score that is too small": postings(MAXIMA, lambda array: np.append(array[:-1], array[-1] / 2)),
+    "one largest score that is too large": postings(MAXIMA, lambda array: np.append(array[0] * 2, array[1:])),
+    "a largest score that is a bit too small": postings(MAXIMA, lambda array: np.nextafter(array, np.float32(0))),
+    "largest scores of other terms": postings(MAXIMA, lambda array: array[::-1]),
+    "largest scores that are not finite": postings(MAXIMA, at(0, np.inf)),
     "another type": postings(INDICES, lambda array: array.astype(np.int16)),
     "a word beyond the vocabulary": vocabulary(lambda words: words.update({next(iter(words)): 10**9})),
     "a word that is no number": vocabulary(lambda words: words.update({next(iter(words)): "1"})),
@@ -341,6 +348,14 @@ def test_verifying_an_index_looks_into_its_postings(folder):
     forge(folder, lambda data: None)
     assert inspect_index(folder)["verified"] is False
     with pytest.raises(IndexMismatchError, match="posting 0"):
+        inspect_index(folder, verify=True)
+
+
+def test_verifying_an_index_recomputes_the_largest_scores(folder):
+    """A search passes over postings by them: with negative ones it lost most of its hits, and said nothing."""
+    FORGED["negative largest scores"](folder)
+    forge(folder, lambda data: None)
+    with pytest.raises(IndexMismatchError, match="the largest score of term 0 is not that of its postings"):
         inspect_index(folder, verify=True)
 
 

@@ -24,7 +24,7 @@ from searchgym import protocol
 from searchgym.agents.roles import Role, load_role
 from searchgym.cards import MAX_CALLS, AgentCard, find_card, load_card
 from searchgym.errors import UnknownNameError, UsageError
-from searchgym.named import load_object
+from searchgym.named import check_call, load_object
 from searchgym.records import Action, Call, Hit, Opened, Question
 
 
@@ -238,6 +238,7 @@ def load_agent(name: str) -> LoadedAgent:
     acts = inspect.isclass(workflow) and inspect.iscoroutinefunction(getattr(workflow, "run", None))
     if not acts:
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
+    check_call(f"agent {card.name}: {card.workflow}.run", workflow.run, "self", "question", "io")
     try:
         agent = cast("Agent", workflow(**card.options))
     except (TypeError, SystemExit) as error:

@@ -78,6 +78,9 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
         path: Path that `find_corpus` returned.
         card: How to search: a retriever card, its name, or a mapping. None: as the index folder says, else BM25.
         progress: Called with progress reports of slow steps.
+
+    Raises:
+        DataMissingError: The corpus is large, and a dense index of it is not here.
     """
     from searchgym.corpora.documents import is_documents, open_corpus
     from searchgym.corpora.files import sha256_file
@@ -99,12 +102,36 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     if folder.exists():
         with contextlib.suppress(IndexMismatchError):
             return load_index(folder, card=retriever, progress=progress)
+    if lacks_index(path, retriever):
+        raise DataMissingError(no_index(retriever), path)
     try:
         build_index(open_corpus(path), folder, retriever, overwrite=folder.exists(), wait=WAIT, progress=progress)
     except RunExistsError:
         if not folder.exists():  # else another process has built the same index meanwhile
             raise
     return load_index(folder, card=retriever, progress=progress)
+
+
+LARGE: Final = 2**30
+"""Size of a corpus file in bytes from which no dense index is built at first use: to encode it takes days."""
+
+
+def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
+    """Returns whether a card searches vectors of a corpus that is large, or missing (None), and no index folder."""
+    from searchgym.corpora.retrieval.cards import DenseCard, parts_of
+
+    large = path is None or (path.is_file() and path.stat().st_size >= LARGE)
+    return large and any(isinstance(part, DenseCard) for part in parts_of(card))
+
+
+def no_index(card: RetrieverCard) -> str:
+    """Returns what to do about an index that is not here."""
+    name = card.name or card.kind
+    return (
+        f"the retriever {name} searches an index folder, which is not here: convert a published one by "
+        f"`searchgym index convert`, or build it by `searchgym index build CORPUS --retriever {name} --out FOLDER` "
+        "(days without a GPU), and pass corpus=FOLDER"
+    )
 
 
 WAIT: Final = 3600.0

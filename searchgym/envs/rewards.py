@@ -14,7 +14,7 @@ from searchgym.errors import RewardError, UsageError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import coverage, rubric_score, wanted_of
 from searchgym.judging.rules import RuleJudge
-from searchgym.named import contained, find_function
+from searchgym.named import check_call, contained, find_function
 from searchgym.records import Question
 
 Reward = Callable[[State], float]
@@ -105,13 +105,14 @@ def get_reward(reward: str | Reward) -> Reward:
     """Returns a reward function from a callable, a known name or ``"module:function"``.
 
     Raises:
-        UsageError: The name is unknown, or the module or function cannot be loaded.
+        UsageError: The name is unknown, the module or function cannot be loaded, or it takes other arguments.
     """
     if callable(reward):
+        check_call(f"reward {reward_name(reward)}", reward, "state")
         return reward
     if not isinstance(reward, str):
         raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
-    function: Reward = find_function("reward", reward, NAMED)
+    function: Reward = find_function("reward", reward, NAMED, "state")
     return function
 
 

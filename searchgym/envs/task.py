@@ -24,13 +24,13 @@ from searchgym.corpora.retrieval.cards import (
     is_card,
     stands_outside,
 )
-from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever
+from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever, check_retriever
 from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, find_corpus, load_corpus
 from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
-from searchgym.named import load_function
+from searchgym.named import check_call, load_function
 from searchgym.packages import install_command
 from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Passage, Question, simulated_share
@@ -425,7 +425,7 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     """Returns the user's retriever, the distractor retriever, or BM25 over the corpus.
 
     Raises:
-        UsageError: `retriever` conflicts with `distractors`, or is not a retriever.
+        UsageError: `retriever` conflicts with `distractors`, is not a retriever, or takes other arguments.
         DataMissingError: The corpus cannot be found.
     """
     given = options.get("retriever")
@@ -436,9 +436,12 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
 
         return DistractorRetriever(questions)
     if _is_retriever(given):
+        check_retriever(given)
         return given
     if isinstance(given, SimulatedCard):
-        opened: AnyRetriever = load_function("engine", "searchgym.simulated.engine:open_engine")(given, questions)
+        opened: AnyRetriever = load_function("engine", "searchgym.simulated.engine:open_engine", "card", "questions")(
+            given, questions
+        )
         return opened
     if is_card(given) and stands_outside(given):
         return open_outside(given)
@@ -447,9 +450,14 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
         return load_corpus(path, given if is_card(given) else None)
     if not callable(given):
         raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
+    check_call("the function retriever=", given, "passages")
     from searchgym.corpora.documents import open_corpus
 
-    return given(open_corpus(path))
+    built = given(open_corpus(path))
+    if not _is_retriever(built):
+        raise UsageError(f"the function retriever= returned {type(built).__name__}, which has no search()")
+    check_retriever(built)
+    return built
 
 
 def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:

@@ -7,15 +7,11 @@ back into messages and sends them. Log-probabilities are unknown and recorded as
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
-import math
 import os
 import random
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -23,8 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from urllib3.exceptions import HTTPError
 
 from searchgym.errors import ModelError, UsageError
+from searchgym.http_client import HttpClient, retry_after, shown
 from searchgym.protocol import Parts, Protocol, close_tag, joined
 from searchgym.rollout.sampler import Deliver, Finish, Key, Pull, Sampled, SampleRequest, sample_all
 from searchgym.rollout.tokens import Text
@@ -35,6 +33,8 @@ ASSISTANT: Final = 0x110001
 """Mark that begins an assistant message."""
 AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """HTTP status codes after which a request is repeated."""
+REPLY_BYTES: Final = 16 * 2**20
+"""Maximum number of bytes of a reply; 100,000 tokens take about half a megabyte."""
 LOOK: Final = 0.05
 """Seconds between checks for new requests."""
 
@@ -44,7 +44,8 @@ class ApiOptions:
     """Address, model, retries and prices of an OpenAI-compatible server."""
 
     url: str
-    """Base URL, to which ``/chat/completions`` is appended: ``https://api.example.com/v1``."""
+    """Base URL, to which ``/chat/completions`` is appended: ``https://api.example.com/v1``. A user name and password
+    in it are sent as basic authentication, unless there is a key, and stand in no message."""
     model: str
     """Name of the model on the server."""
     key_env: str = "OPENAI_API_KEY"
@@ -52,7 +53,7 @@ class ApiOptions:
     at_once: int = 16
     """Maximum number of concurrent requests."""
     timeout: float = 120.0
-    """Seconds after which one attempt is given up."""
+    """Seconds after which one attempt is given up, however much of the reply has come."""
     attempts: int = 6
     """Maximum number of attempts per request."""
     wait: float = 1.0
@@ -130,9 +131,13 @@ class ApiSampler:
 
     Args:
         options: Address, model, retries and prices.
+
+    Raises:
+        UsageError: `options.url` is no address of a server.
     """
 
     def __init__(self, options: ApiOptions) -> None:
+        self._client = HttpClient(options.url, options.at_once, proxies=True)
         self.options, self.usage, self.version = options, Usage(), 0
         self.max_context = options.max_context
         self._lock = threading.Lock()
@@ -172,7 +177,7 @@ class ApiSampler:
 
     def update(self, state: Mapping[str, Any], version: int) -> None:
         """Raises a UsageError: the weights belong to the server and cannot be updated."""
-        raise UsageError(f"{self.options.model} at {self.options.url} cannot be trained: its weights are the server's")
+        raise UsageError(f"{self.options.model} at {self._client.url} cannot be trained: its weights are the server's")
 
     def forget(self) -> None:
         """Does nothing, since the server's cache cannot be reached."""
@@ -199,7 +204,7 @@ class ApiSampler:
         if asked.stop:
             body["stop"] = list(asked.stop)
         said = ""
-        where = f"{self.options.model} at {self.options.url}"
+        where = f"{self.options.model} at {self._client.url}"
         for attempt in range(self.options.attempts):
             if ended.is_set():
                 raise ModelError(f"{where}: closed before it answered")
@@ -224,18 +229,17 @@ class ApiSampler:
         headers = {"Content-Type": "application/json", "User-Agent": "searchgym"}
         if key := os.environ.get(self.options.key_env):
             headers["Authorization"] = f"Bearer {key}"
-        url = self.options.url.rstrip("/") + "/chat/completions"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        path, data = "/chat/completions", json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(request, timeout=self.options.timeout) as reply:
-                return bytes(reply.read())
-        except urllib.error.HTTPError as error:
-            said = f"HTTP {error.code}: {error.read(2000).decode('utf-8', 'replace'):.300}"
-            if error.code in AGAIN:
-                raise _Failed(said, _seconds(error.headers.get("Retry-After"))) from error
-            raise UsageError(f"{self.options.model} at {url}: {said}") from error
-        except (OSError, http.client.HTTPException) as error:  # no connection, a timeout; a cut reply
-            raise _Failed(f"{type(error).__name__}: {error}") from error
+            reply = self._client.call("POST", path, data, headers, seconds=self.options.timeout, most=REPLY_BYTES)
+        except HTTPError as error:  # no connection, no whole reply in time, too long a reply
+            raise _Failed(f"{type(error).__name__}: {shown(str(error))}") from error
+        if 200 <= reply.status < 300:
+            return reply.body
+        said = f"HTTP {reply.status}: {shown(reply.body.decode('utf-8', 'replace'))}"
+        if reply.status in AGAIN:
+            raise _Failed(said, retry_after(reply.headers))
+        raise UsageError(f"{self.options.model} at {self._client.url}{path}: {said}")
 
     def _read(self, reply: bytes, stop: Sequence[str]) -> Sampled:
         """Returns the response in a reply, and counts what it cost."""
@@ -245,14 +249,16 @@ class ApiSampler:
             text, reason = choice["message"]["content"] or "", choice["finish_reason"]
             if not isinstance(text, str):
                 raise TypeError(f"content is {type(text).__name__}")
-        except (ValueError, LookupError, TypeError) as error:
+            usage, options = data.get("usage") or {}, self.options
+            tokens_in, tokens_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+            cost = (tokens_in * options.price_in + tokens_out * options.price_out) / 1e6
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise _Failed(f"not a chat completion ({type(error).__name__}: {error}): {reply[:200]!r}") from error
-        usage, options = data.get("usage") or {}, self.options
         with self._lock:
             self.usage.requests += 1
-            self.usage.prompt_tokens += (tokens_in := int(usage.get("prompt_tokens") or 0))
-            self.usage.completion_tokens += (tokens_out := int(usage.get("completion_tokens") or 0))
-            self.usage.cost += (tokens_in * options.price_in + tokens_out * options.price_out) / 1e6
+            self.usage.prompt_tokens += tokens_in
+            self.usage.completion_tokens += tokens_out
+            self.usage.cost += cost
         finish: Finish = "length" if reason == "length" else "eos"
         if finish == "eos" and (tag := close_tag(text, stop)):
             text, finish = text + tag, "stop"
@@ -271,12 +277,3 @@ class _Failed(Exception):
     def __init__(self, said: str, wait: float | None = None) -> None:
         super().__init__(said)
         self.wait = wait
-
-
-def _seconds(text: str | None) -> float | None:
-    """Returns the seconds in a ``Retry-After`` header, at most 60; None if it is a date or missing."""
-    try:
-        seconds = float(text or "")
-    except ValueError:
-        return None
-    return min(60.0, max(0.0, seconds)) if math.isfinite(seconds) else None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from searchgym.agents.roles import Role
 from searchgym.corpora.files import sha256_file
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import UnknownNameError, UsageError, without_login
 from searchgym.protocol import Protocol
 from searchgym.rollout.batcher import Batcher
 from searchgym.rollout.folders import adapter_base, check_files, is_adapter, model_folder
@@ -225,7 +225,7 @@ def _served(model: str, protocol: Protocol) -> Model:
     url, _, name = model.partition("#")
     options = ApiOptions(url=url, model=name)
     form = MessageFormat(protocol)
-    return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=url)
+    return Model.over(name, ApiSampler(options), form, max_requests=options.at_once, engine=without_login(url))
 
 
 def _loaded(models: Mapping[str, Path], protocol: Protocol, how: Loading) -> dict[str, Model]:

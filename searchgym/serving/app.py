@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import ClientDisconnect
 
 from searchgym.corpora.retrieval.remote.wire import contents, document
-from searchgym.errors import BusyError, RetrieverError
+from searchgym.errors import BusyError, RetrieverError, UsageError
 from searchgym.records import Hit
 from searchgym.serving.access import Access, Gate
 from searchgym.serving.service import Limits, Service
@@ -120,7 +120,7 @@ async def _retrieve(service: Service, body: dict[str, Any]) -> bytes:
     scores = body.get("return_scores", False)
     if not isinstance(scores, bool):
         raise _BadRequestError(f"return_scores is true or false, got {scores!r:.80}")
-    lists = await _hits(service, body, "queries", "topk")
+    lists = await _hits(service, body, "queries", "topk", "return_scores")
 
     def rows(hits: list[Hit]) -> Any:
         if not scores:
@@ -162,7 +162,7 @@ async def _answer(service: Service, request: Request, schema: Schema) -> Respons
         response = _error(error.reason, error.status)
     except BusyError as error:
         response = _error(str(error), 503, error.after)
-    except RetrieverError as error:
+    except (RetrieverError, UsageError) as error:
         response = _error(str(error), 500)
     service.metrics.requests.labels(request.url.path, response.status_code).inc()
     return response
@@ -190,11 +190,19 @@ async def _body(request: Request, limits: Limits) -> dict[str, Any]:
     return body
 
 
-async def _hits(service: Service, body: Mapping[str, Any], texts_field: str, k_field: str) -> list[list[Hit]]:
-    """Returns the hits of the queries in a body, once its fields are checked."""
+async def _hits(
+    service: Service, body: Mapping[str, Any], texts_field: str, k_field: str, *others: str
+) -> list[list[Hit]]:
+    """Returns the hits of the queries in a body, once its fields are checked; `others` are fields checked elsewhere.
+
+    A body with an unknown field is refused: a number of hits under another name would get the default number.
+    """
     limits, texts, k = service.limits, body.get(texts_field), body.get(k_field)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _BadRequestError(f"{texts_field} is a list of strings, got {texts!r:.80}")
+    known = (texts_field, k_field, *others)
+    if unknown := [field for field in body if field not in known]:
+        raise _BadRequestError(f"unknown key {unknown[0]!r:.80}: a request here has {', '.join(known)}")
     if len(texts) > limits.queries:
         raise _BadRequestError(f"{len(texts)} {texts_field}, at most {limits.queries} in one request", 413)
     k = DEFAULT_K if k is None else k

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from searchgym.browsing.look import no_page
 from searchgym.browsing.pages import Pages, part_of, parts_of, snippet
-from searchgym.errors import RetrieverError
+from searchgym.errors import RetrieverError, UsageError
 from searchgym.packages import check
 from searchgym.records import Hit
 from searchgym.serving.service import Service
@@ -99,7 +99,7 @@ class Tools:
                 return _said(await self._search(given))
             if asked.name == "open" and self._pages is not None:
                 return _said(await self._open(given))
-        except (_WrongArgumentError, RetrieverError) as error:
+        except (_WrongArgumentError, RetrieverError, UsageError) as error:
             return types.CallToolResult(content=[types.TextContent(text=_sendable(str(error)))], is_error=True)
         known = "search and open" if self._pages is not None else "search alone"
         raise MCPError(types.INVALID_PARAMS, f"unknown tool {asked.name!r:.80}: there is {known}")

@@ -183,14 +183,21 @@ def test_a_retriever_ends_neither_the_program_nor_the_loop(error):
         retrieve(ToolRetriever(fails), ["q"], ["x"], 3, deadline=0.01)
 
 
-@pytest.mark.parametrize("reply", [None, [], [[], []], [["hit"]], [[1, 2, 3, 4]]])
-def test_a_reply_that_is_not_hits_is_a_fault(reply):
-    class Odd:
-        def search(self, queries, k):
-            return reply
+class Odd:
+    """A retriever that returns what it is given."""
 
+    def __init__(self, reply):
+        self.reply, self.calls = reply, 0
+
+    def search(self, queries, k):
+        self.calls += 1
+        return self.reply
+
+
+@pytest.mark.parametrize("reply", [[], [[], []], [[1, 2, 3, 4]]])
+def test_a_reply_of_the_wrong_length_is_a_fault(reply):
     with pytest.raises(RetrieverError, match=r"expected"):
-        retrieve(Odd(), ["q"], ["x"], 3, deadline=0.01)
+        retrieve(Odd(reply), ["q"], ["x"], 3, deadline=0.01)
 
 
 # -- misuse --------------------------------------------------------------------------------------------------------

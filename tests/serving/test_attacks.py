@@ -362,6 +362,21 @@ def test_a_body_that_is_too_long_gets_its_reply():
             assert status == 413 and "bytes" in reply["detail"]
 
 
+@pytest.mark.parametrize(
+    ("hits", "said"), [([{"id": "1"}], "expected Hit records"), ([Hit(Passage("1", "", ""), None)], "score is None")]
+)
+def test_a_retriever_that_returns_no_hits_is_a_reply_of_one_line(hits, said):
+    class Odd:
+        tries_again = True
+
+        def search(self, queries, k):
+            return [hits for _ in queries]
+
+    with serving(Odd()) as (port, _):
+        status, reply = post(port, {"queries": ["q"]})
+        assert status == 500 and said in reply["detail"] and "\n" not in reply["detail"]
+
+
 # -- UnityMAS-O ----------------------------------------------------------------------------------------------------
 
 

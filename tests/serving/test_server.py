@@ -138,6 +138,13 @@ def test_the_examples_of_the_docs(url, own, capsys):
         ({"queries": ["a"], "topk": 101}, 422, "topk is a number from 1 to 100"),
         ({"queries": ["a"], "topk": True}, 422, "topk is a number"),
         ({"queries": ["a"], "return_scores": 1}, 422, "return_scores is true or false"),
+        ({"queries": ["a"], "top_k": 1}, 422, "unknown key 'top_k': a request here has queries, topk, return_scores"),
+        ({"queries": ["a"], "k": 1}, 422, "unknown key 'k'"),
+        ({"queries": ["a"], "questions": ["b"]}, 422, "unknown key 'questions'"),
+        ({"queries": ["a"], "N": 1}, 422, "unknown key 'N'"),
+        ({"questions": ["a"], "topk": 1}, 422, "unknown key 'topk': a request here has questions, N"),
+        ({"queries": ["a"], "": None}, 422, "unknown key ''"),
+        ({"queries": ["a"], "k" * 500: 1}, 422, "unknown key 'kkk"),
         ({"queries": ["a"] * 2000}, 413, "2000 queries, at most 1024"),
         ({"queries": ["a" * (9 * 2**20)]}, 413, "bytes"),
     ],
@@ -146,6 +153,15 @@ def test_bad_requests_are_told_what_is_wrong(url, body, status, said):
     found, reply, _ = post(f"{url}/retrieve", body)
     assert found == status and said in reply["detail"]
     assert post(f"{url}/retrieve", {"queries": ["a"]})[0] == 200
+
+
+def test_the_request_of_search_r1_is_answered(url):
+    """With and without scores, and without a number of hits: as its client and its copies ask."""
+    for body in ({"queries": ["a"], "topk": 2, "return_scores": True}, {"queries": ["a"], "topk": 2}, {"queries": []}):
+        assert post(f"{url}/retrieve", body)[0] == 200
+    for path in ("retrieve", "search"):
+        assert post(f"{url}/{path}", {"questions": ["a"], "N": 2})[0] == 200
+    assert post(f"{url}/search", {"questions": ["a"], "return_scores": True})[0] == 422
 
 
 def test_odd_queries_get_what_they_get_in_process(url, own):
@@ -315,6 +331,13 @@ def test_what_passes_is_tried_again(strange, bad):
     [
         ((422, {}, b'{"detail": "topk is a number"}'), "status 422: topk is a number"),
         ((404, {}, b"<h1>no</h1>"), "status 404.*no"),
+        ((200, {}, b'{"result": [[{"document": {"id": "1"}, "score": 1}]]}'), "schema of /retrieve: "),
+        (
+            (200, {}, b'{"result": [[{"document": {"contents": "a"}, "score": null}]]}'),
+            "score is None, expected a fini",
+        ),
+        ((200, {}, b'{"result": [[["a", 1.0]]]}'), "schema of /retrieve: "),
+        ((200, {}, b'{"result": [[7]]}'), "schema of /retrieve: "),
         ((200, {}, b'{"result": []}'), "1 queries.*got 0 lists"),
         ((200, {}, json.dumps({"result": [json.loads(GOOD[2])["result"][0] * 2]}).encode()), "up to 2"),
     ],
@@ -324,6 +347,16 @@ def test_what_stays_wrong_is_told_at_once(strange, bad, said):
     client = HttpRetriever(f"http://127.0.0.1:{strange.server_port}", deadline=20)
     with pytest.raises(RetrieverError, match=said):
         client.search(["q"], 1)
+    assert client.tried_again == 0
+
+
+def test_documents_without_scores_get_one_by_their_rank(strange):
+    """What a server sends that does not know ``return_scores``."""
+    rows = [{"id": "7", "contents": '"A"\nb'}, {"id": 8, "title": "C", "text": "d"}]
+    strange.answers = [(200, {}, json.dumps({"result": [rows, rows[:1]]}).encode())]
+    client = HttpRetriever(f"http://127.0.0.1:{strange.server_port}", deadline=20)
+    first, second = Hit(Passage("7", "A", "b"), 1.0), Hit(Passage("8", "C", "d"), 0.5)
+    assert client.search(["q", "r"], 2) == [[first, second], [first]]
     assert client.tried_again == 0
 
 

@@ -140,3 +140,57 @@ def test_a_value_is_changed_by_its_dotted_key():
     changed = with_values(recipe, {"rollout.vllm.replicas": 1, "steps": 7})
     assert (changed.rollout.vllm.replicas, changed.steps) == (1, 7)
     assert with_values(changed, {"rollout.vllm.replicas": 8, "steps": recipe.steps}) == recipe
+
+
+# -- data that are missing -----------------------------------------------------------------------------------------
+
+
+def missing(cli, recipe, *args):
+    """What the plan of a recipe says is missing, as text and as JSON."""
+    arguments = (recipe, "--plan", "--gpus", 8, "--cpu-gib", 4000, *args)
+    _, out, err = cli(*arguments, "--json")
+    lines = [line.removeprefix("missing here: ") for line in cli(*arguments)[2].splitlines() if "missing here" in line]
+    assert json.loads(out)["missing"] == lines and "Traceback" not in err
+    return lines
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_plan_of_a_large_recipe_says_what_data_are_missing(cli, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    lines = missing(cli, name)
+    if "selfplay" in name:
+        assert lines == ["corpus.jsonl: no such corpus file or folder: check its name"]
+        return
+    assert "corpus 'wiki-18'" in lines[0] and "searchgym corpus get wiki-18" in lines[0]
+    dense = load_recipe(name).env_options["retriever"] == "e5-flat"
+    assert dense == ("mask" not in name and "jade" not in name)
+    assert len(lines) == 1 + dense
+    if dense:
+        assert "the retriever e5-flat searches an index folder, which is not here: convert" in lines[1]
+
+
+def test_what_is_here_or_not_searched_is_not_missing(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    assert missing(cli, "tiny-grpo") == []
+    for options in (
+        "{retriever: 'http://127.0.0.1:9'}",
+        "{corpus: demo, retriever: bm25}",
+        "{corpus: demo, retriever: e5-flat}",  # small: it is encoded at first use
+        "{distractors: true}",
+    ):
+        assert missing(cli, "qwen2.5-3b-grpo", f"env_options={options}") == []
+
+
+def test_a_large_corpus_is_not_encoded_at_first_use(tmp_path, monkeypatch):
+    from searchgym.envs.data import bundled_file, load_corpus
+    from searchgym.errors import DataMissingError
+
+    monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
+    monkeypatch.setattr("searchgym.envs.data.LARGE", 100)
+    corpus = bundled_file("demo/corpus.jsonl")
+    for card in ("e5-flat", {"kind": "hybrid", "of": ["bm25", "e5-ivf"]}):
+        with pytest.raises(DataMissingError, match=r"corpus.jsonl: the retriever .* searches an index folder"):
+            load_corpus(corpus, card)
+    assert not list(tmp_path.iterdir())
+    assert len(load_corpus(corpus, "bm25")) == 25

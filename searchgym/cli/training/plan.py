@@ -60,7 +60,9 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
     with contextlib.redirect_stdout(sys.stderr):  # libraries that print when they are imported
         from searchgym.train.inspect import fit
         from searchgym.train.inspect.plan import PHASES, check_plan, plan
+        from searchgym.train.recipe.preflight import missing_data
 
+        missing = missing_data(recipe)
         memory = machine.memory()
         parts: list[Part] = []
         phases = PHASES if recipe.has_critic else PHASES[:2]
@@ -77,6 +79,7 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         content: dict[str, Any] = {"recipe": recipe.name, "memory": memory}
         content |= {"parts": [dataclasses.asdict(part) for part in parts]}
         content |= {"fits": [_as_json(own) for own in fits], "hours": hours}
+        content |= {"missing": missing}
         emit(content | {"suggestions": [dataclasses.asdict(one) for one in found]}, True)
     else:
         if parts:
@@ -85,6 +88,8 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
             for device, gib in memory.items():
                 say(f"{device}: has {gib:.1f} GiB")
         _say(fits, hours, problem, found)
+        for line in missing:
+            say(f"missing here: {line}")
     if problem:
         raise UsageError(f"the training does not fit: {problem}")
 

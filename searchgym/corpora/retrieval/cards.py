@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeGuard, TypeVar
 
-from searchgym.cards import EncoderCard, build, find_card, load_card
+from searchgym.cards import EncoderCard, build, find_card, load_card, refuse_logins
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.yaml_reader import read_yaml
 
@@ -347,6 +347,7 @@ def _read(data: Any, where: str) -> RetrieverCard:
         raise CardError(f"{where}: a retriever card names its kind, one of {', '.join(KINDS)}; got {data!r:.80}")
     if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
         raise UnknownNameError(f"kind of retriever in {where}:", str(data["kind"]), KINDS)
+    refuse_logins(data, where)
     data = dict(data)
     if "of" in data:
         data["of"] = _inner(data["of"], f"{where}: of")

@@ -2,16 +2,26 @@
 
 A retriever is any object with ``search(queries, k)``. It is always called in batches, through `retrieve`, which keeps
 the deadline, retries faults and checks the reply, so that a fault never becomes an observation.
+
+Faults and mistakes differ. What `search` raises, a reply of the wrong length, and a hit with a field that cannot be
+used are *faults*: they happen at work, and end episodes with ``retriever_error``. A `search` that takes other
+arguments, or returns something else than lists of `Hit` records, is a *mistake* in the program, which no repetition
+mends: it raises a UsageError at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import math
+import numbers
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from searchgym import background
 from searchgym.errors import RetrieverError, UsageError
+from searchgym.named import check_call
 from searchgym.records import Hit, Passage
 
 MAX_ATTEMPTS = 4
@@ -104,6 +114,7 @@ def retrieve(
     Raises:
         RetrieverError: No valid reply came within the deadline or `MAX_ATTEMPTS` calls; the message names the last
             fault.
+        UsageError: The retriever returned something else than lists of hits.
     """
 
     def call() -> list[list[Hit]]:
@@ -122,6 +133,8 @@ def retrieve(
     for attempt in range(1, most + 1):
         try:
             return checked(call_safely(), len(queries), k)
+        except UsageError:
+            raise
         except Exception as error:
             if attempt == most or time.monotonic() + pause >= end:
                 raise RetrieverError(
@@ -175,8 +188,21 @@ def check_request(queries: Sequence[str], k: int) -> None:
         raise UsageError(f"k must be at least 1, got {k}")
 
 
+def check_retriever(retriever: AnyRetriever) -> None:
+    """Checks that a user's retriever can be searched as `retrieve` does it.
+
+    Raises:
+        UsageError: Its `search` or `search_for` takes other arguments.
+    """
+    name = type(retriever).__name__
+    if isinstance(retriever, QuestionRetriever):
+        check_call(f"{name}.search_for", retriever.search_for, "question_ids", "queries", "k")
+    else:
+        check_call(f"{name}.search", retriever.search, "queries", "k")
+
+
 def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
-    """Returns a retriever's results after checking that they are one list of at most k hits per query.
+    """Returns a retriever's results after checking them: one list of at most k hits per query, with usable fields.
 
     Args:
         results: Reply of the retriever.
@@ -184,12 +210,62 @@ def checked(results: list[list[Hit]], expected: int, k: int) -> list[list[Hit]]:
         k: Maximum number of hits per query.
 
     Raises:
-        RetrieverError: The results have another form.
+        UsageError: The results are no list of lists of `Hit` records.
+        RetrieverError: They have another number of lists or hits; or a score is no finite number, or the id, title or
+            text of a passage no text.
     """
-    if not isinstance(results, list) or len(results) != expected:
-        got = f"{len(results)} lists" if isinstance(results, list) else type(results).__name__
-        raise RetrieverError(f"expected a list of {expected} lists of hits, got {got}")
-    for hits in results:
-        if len(hits) > k or not all(isinstance(hit, Hit) for hit in hits):
-            raise RetrieverError(f"expected at most {k} Hit records per query, got {hits!r:.200}")
-    return results
+    if not isinstance(results, list):
+        _mistaken(results, f"expected a list of {expected} lists of hits", results)
+    if len(results) != expected:
+        raise RetrieverError(f"expected a list of {expected} lists of hits, got {len(results)} lists")
+    return [_checked_hits(hits, number, k) for number, hits in enumerate(results, start=1)]
+
+
+def _checked_hits(hits: Sequence[Hit], query: int, k: int) -> list[Hit]:
+    """Returns the hits of the n-th query, n from 1, with their scores as plain floats."""
+    if not isinstance(hits, (list, tuple)):
+        _mistaken(hits, f"expected a list of hits for query {query}", hits)
+    if len(hits) > k:
+        raise RetrieverError(f"expected at most {k} Hit records per query, got {len(hits)} for query {query}")
+    checked_hits = list(hits)
+    for place, hit in enumerate(hits):
+        if not isinstance(hit, Hit):
+            _mistaken(hit, f"expected Hit records, hit {place + 1} of query {query}", hits)
+        page, score = hit.passage, hit.score
+        texts = isinstance(page, Passage) and type(page.id) is type(page.title) is type(page.text) is str
+        if texts and type(score) is float and math.isfinite(score):
+            continue
+        checked_hits[place] = _checked_hit(hit, f"hit {place + 1} of query {query}")
+    return checked_hits
+
+
+def _checked_hit(hit: Hit, where: str) -> Hit:
+    """Returns a hit with its score as a plain float.
+
+    Raises:
+        RetrieverError: A field cannot be used; the message names it, its value and `where` it stands.
+    """
+    page: Any = hit.passage
+    score: Any = hit.score
+    if not isinstance(page, Passage):
+        raise RetrieverError(f"{where}: passage is {page!r:.80}, expected a Passage")
+    for name in ("id", "title", "text"):
+        if not isinstance(value := getattr(page, name), str):
+            raise RetrieverError(f"{where}: passage.{name} is {value!r:.80}, expected a text")
+    number = math.nan
+    if not isinstance(score, bool) and isinstance(score, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            number = float(score)
+    if not math.isfinite(number):
+        raise RetrieverError(f"{where}: score is {score!r:.80}, expected a finite number")
+    return Hit(page, number)
+
+
+def _mistaken(got: Any, expected: str, whole: Any) -> NoReturn:
+    """Raises the UsageError of a retriever that returns something of another type."""
+    if inspect.iscoroutine(got):
+        got.close()
+        hint = ": search() is not async; a ToolRetriever calls an async function"
+    else:
+        hint = f" {whole!r:.120}: search(queries, k) returns a list of Hit records for each query"
+    raise UsageError(f"{expected}, got {type(got).__name__}{hint}")

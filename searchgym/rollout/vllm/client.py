@@ -7,11 +7,15 @@ import http.client
 import json
 import socket
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import urllib3
+
 from searchgym.errors import EngineLostError, ModelError, UsageError
+from searchgym.http_client import HttpConnection, HttpsConnection, read_body, shown
 
 STALE: Final = 412
 """Status of a server whose weights are not those that a request names."""
@@ -19,6 +23,10 @@ OTHER_FILE: Final = 422
 """Status of a server that sees other files than the client."""
 CONNECT: Final = 5.0
 """Seconds for a server to accept a connection."""
+FAULTS: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
+"""What a call raises if there is no server, or no whole reply."""
+REPLY_BYTES: Final = 64 * 2**20
+"""Maximum number of bytes of a reply; a response of 100,000 tokens takes about 25 million."""
 START: Final = "start it by `searchgym engine RECIPE --at ADDRESS`"
 """What to do about a server that was started otherwise."""
 
@@ -34,7 +42,7 @@ class Client:
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
         self.address, self._headers = address, {"Content-Type": "application/json", **headers}
         self._lock = threading.Lock()
-        self._open = set[http.client.HTTPConnection]()
+        self._open = set[HttpConnection]()
         self._cut = False
 
     def call(
@@ -45,7 +53,7 @@ class Client:
         Args:
             path: Path on the server.
             body: JSON object to send.
-            timeout: Seconds without a byte after which the server counts as standing still.
+            timeout: Seconds after which a server that has not sent its whole reply counts as standing still.
             headers: Further headers.
 
         Raises:
@@ -56,18 +64,21 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         try:
             with self._connection(timeout) as connection:
-                connection.request("GET" if data is None else "POST", path, data, {**self._headers, **headers})
+                how = {**self._headers, **headers}
+                connection.request("GET" if data is None else "POST", path, data, how, preload_content=False)
                 reply = connection.getresponse()
-                status, text = reply.status, reply.read().decode(errors="replace")
-        except TimeoutError as error:
+                status, text = reply.status, read_body(reply, REPLY_BYTES).decode(errors="replace")
+        except urllib3.exceptions.NewConnectionError as error:  # which counts as a time-out for urllib3
+            raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
+        except (TimeoutError, urllib3.exceptions.TimeoutError) as error:
             raise EngineLostError(f"{self.address} has not answered for {timeout:g} s: it stands still") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise EngineLostError(f"{self.address} does not answer: {error}") from error
+        except FAULTS as error:
+            raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
         if status != 200:
-            self._refused(path, status, text[:500])
+            self._refused(path, status, text)
         try:
             return json.loads(text) if text.startswith(("{", "[")) else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineLostError(f"{self.address}{path} answered {text[:200]!r}") from error
 
     def own_address(self) -> str:
@@ -80,8 +91,8 @@ class Client:
             with self._connection(CONNECT) as connection:
                 address: str = connection.sock.getsockname()[0]
                 return address
-        except OSError as error:
-            raise EngineLostError(f"{self.address} does not answer: {error}") from error
+        except FAULTS as error:
+            raise EngineLostError(f"{self.address} does not answer: {shown(str(error))}") from error
 
     def cut(self) -> None:
         """Ends every call that waits, and refuses later ones, with an EngineLostError."""
@@ -92,10 +103,10 @@ class Client:
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
-    def _connection(self, timeout: float) -> Iterator[http.client.HTTPConnection]:
+    def _connection(self, timeout: float) -> Iterator[HttpConnection]:
         """Connects to the server; the connection is known to `cut` while it is open."""
         parts = urllib.parse.urlsplit(self.address)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind, end = HttpsConnection if parts.scheme == "https" else HttpConnection, time.monotonic() + timeout
         connection = kind(parts.hostname or "", parts.port, timeout=min(timeout, CONNECT))
         with self._lock:
             self._open.add(connection)
@@ -104,7 +115,7 @@ class Client:
             with self._lock:
                 if self._cut:
                     raise ConnectionAbortedError("it was given up")
-            connection.sock.settimeout(timeout)
+            connection.timeout = end - time.monotonic()
             yield connection
         finally:
             with self._lock:
@@ -113,8 +124,9 @@ class Client:
 
     def _refused(self, path: str, status: int, said: str) -> None:
         """Raises the error of a reply that is not status 200."""
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            said = json.loads(said)["detail"]
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            said = str(json.loads(said)["detail"])
+        said = shown(said)
         if status == 404 and "adapter" not in path:
             raise UsageError(f"{self.address} has no {path}: {START}")
         if status in (401, 409):

@@ -265,7 +265,7 @@ def get_term(name: str, known: Mapping[str, Term] = TERMS) -> Term:
 
     Raises:
         UnknownNameError: The name is neither; the nearest one is suggested.
-        UsageError: The module or function cannot be loaded.
+        UsageError: The module or function cannot be loaded, or it takes other arguments.
     """
-    term: Term = find_function("credit term", name, known)
+    term: Term = find_function("credit term", name, known, "episodes", "context")
     return term

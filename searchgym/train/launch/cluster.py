@@ -8,16 +8,17 @@ import secrets
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from urllib3.exceptions import HTTPError
+
 from searchgym.cards import is_path
 from searchgym.errors import EngineLostError, TrainingError, UsageError
+from searchgym.http_client import HttpClient
 from searchgym.packages import install_command
 from searchgym.rollout.vllm.gate import KEY as ENGINE_KEY
 from searchgym.train.distributed.worker import KEY as LEARNER_KEY
@@ -33,6 +34,8 @@ RAY_TOKEN: Final = "RAY_AUTH_TOKEN"
 TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"
 LOOKS: Final = 5.0
 """Seconds to ask the cluster what has ended, after a training has failed."""
+ANSWER_BYTES: Final = 2**20
+"""Maximum number of bytes of a program's reply that it is ready."""
 STORE: Final = 80 * 2**20
 """Bytes of Ray's object store on a cluster that the training starts: no data goes through it."""
 
@@ -243,15 +246,13 @@ class _Cluster:
 
     def _ready(self, one: _Started, url: str, seconds: float) -> None:
         """Waits until a server says that it is ready."""
-        end = time.monotonic() + seconds
+        end, client = time.monotonic() + seconds, HttpClient(url)
         while (said := self._ray.get(one.actor.ended.remote())) is None and time.monotonic() < end:
             try:
-                urllib.request.urlopen(url, timeout=5).close()
-                return
-            except urllib.error.HTTPError as error:
-                if error.code == 401:  # it answers those who have the key
+                status = client.call("GET", "", seconds=5, most=ANSWER_BYTES).status
+                if status < 300 or status == 401:  # it answers those who have the key
                     return
-            except OSError:
+            except HTTPError:
                 pass  # not there yet
             time.sleep(0.2)
         said = f"ended: {said}" if said else f"is not ready after {seconds:g} s (ray.seconds)"

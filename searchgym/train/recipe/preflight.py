@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from searchgym.agents.base import load_agent
-from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.corpora.retrieval.cards import find_retriever, is_card, stands_outside
+from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import get_reward
 from searchgym.envs.task import named_options
+from searchgym.errors import DataMissingError
 from searchgym.rollout.folders import check_files, local_folder, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.recipe import Recipe
@@ -42,3 +44,27 @@ def check_names(recipe: Recipe) -> None:
         folder = model_folder(model, ["config.json"])
         if local_folder(model) is not None:
             check_files(folder)
+
+
+def missing_data(recipe: Recipe) -> list[str]:
+    """Returns what a training would search and not find on this machine, one line each; questions are not looked at.
+
+    Raises:
+        UnknownNameError: An environment, retriever or corpus that does not exist.
+        CardError: The retriever's card has a field that is not valid.
+    """
+    options = {**env_options(recipe.env), **recipe.env_options}
+    card, given = find_env(recipe.env), options.get("retriever")
+    retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
+    known = retriever is None or is_card(retriever)
+    generated = card.world is not None and not options.get("corpus")
+    if not known or generated or options.get("distractors") or (is_card(retriever) and stands_outside(retriever)):
+        return []
+    found, path = list[str](), None
+    try:
+        path = find_corpus(str(options.get("corpus") or card.corpus))
+    except DataMissingError as error:
+        found.append(" ".join(str(error).split()))
+    if is_card(retriever) and lacks_index(path, retriever):
+        found.append(no_index(retriever))
+    return found

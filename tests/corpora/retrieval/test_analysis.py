@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.corpora.retrieval.bm25.analysis import STOP_WORDS, analyse
+from searchgym.corpora.retrieval.bm25 import analysis
+from searchgym.corpora.retrieval.bm25.analysis import STOP_WORDS, analyse, terms_since
 
 LUCENE = [
     (
@@ -26,7 +27,7 @@ LUCENE = [
         "東京都 ひらがな カタカナ 한국어 ไทยภาษา abcไทย 中a文",
         "東 京 都 ひ ら が な カタカナ 한국어 ไทยภาษา abc ไทย 中 文",
     ),
-    ("नमस्ते हिन्दी עברית العربية مَرْحَبًا ١٢٣ e\u0301tude", "नमस्ते हिन्दी עברית العربية مَرْحَبًا ١٢٣ e\u0301tud"),
+    ("नमस्ते हिन्दी עברית العربية مَرْحَبًا ١٢٣ étude", "नमस्ते हिन्दी עברית العربية مَرْحَبًا ١٢٣ étude"),
     ("soft\u00adhyphen zero\u200bwidth zwj\u200djoin nbsp\u00a0z", "soft\u00adhyphen zero width zwj\u200djoin nbsp z"),
     ("™ © ★ 😀 hello😀world B♭ 20°C", "™ © ★ 😀 hello 😀 world b ♭ 20 c"),
     ("A\x00B\x00 c\td\ne\rf", "b c d e f"),
@@ -47,6 +48,61 @@ LUCENE = [
 @pytest.mark.parametrize(("text", "tokens"), LUCENE)
 def test_tokens_are_lucenes(text: str, tokens: str) -> None:
     assert analyse(text) == tokens.split()
+
+
+EQUIVALENT = [
+    ("Beyonce\u0301 e\u0301tude", "beyoncé étude"),
+    ("Beyonc\u00e9 \u00e9tude", "beyoncé étude"),
+    ("\u212bngstro\u0308m \u2126 \u212a", "ångström ω k"),  # the signs of Ångström, Ohm and Kelvin
+    ("\u1112\u1161\u11ab\u1100\u1173\u11af", "한글"),  # its letters one by one
+    ("か\u3099 カ\u3099", "が ガ"),
+    ("I\u0307stanbul \u0130stanbul", "istanbul istanbul"),
+    ("J\u030c \u01f0", "\u01f0 \u01f0"),  # without a capital in one character
+    ("a\u0323\u0302 a\u0302\u0323 \u1ead", "ậ ậ ậ"),
+    ("\uf900", "豈"),
+]
+
+
+@pytest.mark.parametrize(("text", "tokens"), EQUIVALENT)
+def test_equivalent_characters_give_one_term(text: str, tokens: str) -> None:
+    """Unicode's standard annex 15: canonically equivalent texts are the same text; Lucene takes them as they come."""
+    assert analyse(text) == tokens.split()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_the_form_of_a_text_does_not_matter(text: str) -> None:
+    assert analyse(unicodedata.normalize("NFD", text)) == analyse(unicodedata.normalize("NFC", text)) == analyse(text)
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "found"),
+    [
+        ("東は京", "東京", True),
+        ("ハリーポッター", "ポッター", False),
+        ("ハリー ポッター", "ポッター", True),
+        ("서울은", "서울", False),
+        ("ภาษาไทย", "ไทย", False),
+        ("ภาษา ไทย", "ไทย", True),
+        ("café", "cafe", False),
+        ("ＡＢＣ", "ABC", False),
+        ("ﬁne", "fine", False),
+        ("Beyonce\u0301", "Beyonc\u00e9", True),
+    ],
+)
+def test_what_the_page_says_of_languages(page: str, query: str, found: bool) -> None:
+    """As docs/retrieval.md says: a query finds a page if all its terms are there."""
+    assert (set(analyse(query)) <= set(analyse(page))) == found
+
+
+def test_compatible_characters_stay_different() -> None:
+    assert analyse("ＡＢＣ ﬁne ½") == ["ａｂｃ", "ﬁne"]
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_the_version_of_a_texts_terms_is_the_first_that_has_them(text: str) -> None:
+    before = [analysis._term(word) for word in analysis._WORD.findall(analysis._lower(text))]
+    if terms_since(text) == 1 and max(map(len, before), default=0) < 255:
+        assert analyse(text) == [term for term in before if term]
 
 
 def test_there_are_33_stop_words_and_none_is_a_term() -> None:

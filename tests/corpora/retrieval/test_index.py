@@ -178,6 +178,50 @@ def test_another_corpus_of_the_same_size_is_refused(folder: Path, tmp_path: Path
             load_index(other)
 
 
+DECOMPOSED = [Passage("a", "Beyonce\u0301", "A singer."), *BIRDS]
+
+
+def built_before(passages: list[Passage], out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index as version 1 of the analyser made it, which took text as it came."""
+    with monkeypatch.context() as patch:
+        patch.setattr(analysis, "_lower_composed", analysis._lower)
+        patch.setattr(analysis, "VERSION", 1)
+        build_index(passages, out)
+    parts = json.loads((out / "manifest.json").read_text())["parts"]
+    del parts["bm25"]["facts"]["terms_since"]
+    edit(out, parts=parts)
+    return out
+
+
+def test_an_index_of_the_earlier_analyser_is_read_if_its_words_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages = [*BIRDS, Passage("b", "Beyonc\u00e9", "Ünïcode, 東京, Straße.")]
+    old = load_index(built_before(passages, tmp_path / "old", monkeypatch))
+    build_index(passages, tmp_path / "new")
+    new = load_index(tmp_path / "new")
+    queries = ["Beyonce\u0301", "Beyonc\u00e9", "U\u0308NI\u0308CODE 東", "heron"]
+    assert old.search(queries, 5) == new.search(queries, 5) and all(map(len, old.search(queries, 5)))
+    assert old.identity() == new.identity() and old.identity()["analyser"] == f"{analysis.NAME} 1"
+
+
+def test_an_index_of_the_earlier_analyser_is_told_apart_if_its_words_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = built_before(DECOMPOSED, tmp_path / "old", monkeypatch)
+    with pytest.raises(IndexMismatchError, match=rf"version 1 .*'beyonce\u0301', which version 2 .*{REMEDY}"):
+        load_index(old)
+    build_index(DECOMPOSED, tmp_path / "new")
+    for retriever in (load_index(tmp_path / "new"), build_in_memory(DECOMPOSED)):
+        assert [
+            [hit.passage.id for hit in hits] for hits in retriever.search(["Beyonc\u00e9", "BEYONCE\u0301"], 1)
+        ] == [
+            ["a"],
+            ["a"],
+        ]
+        assert retriever.identity()["analyser"] == f"{analysis.NAME} 2"
+
+
 def test_an_expected_corpus_is_checked(folder: Path) -> None:
     assert len(load_index(folder, corpus_sha256(BIRDS))) == 3
     with pytest.raises(IndexMismatchError, match=f"was built from corpus {corpus_sha256(BIRDS)}, expected abc"):
@@ -189,7 +233,7 @@ def test_an_expected_corpus_is_checked(folder: Path) -> None:
     [
         ({"format": 1}, "is of format 1; this version reads 2"),
         ({"parts": {"bm25": part(analyser_version=0)}}, "was analysed by 'lucene-english-porter 0'"),
-        ({"parts": {"bm25": part(analyser="other")}}, "was analysed by 'other 1'"),
+        ({"parts": {"bm25": part(analyser="other")}}, f"was analysed by 'other {analysis.VERSION}'"),
         ({"parts": {"bm25": part() | {"card": {"kind": "bm26"}}}}, "unknown kind of retriever"),
         ({"retriever": {"kind": "bm25", "k2": 1}}, "unknown key 'k2'"),
         ({"passages": 4}, "3 and 4 passages"),

@@ -3,7 +3,8 @@
 The chain is pyserini's default: StandardTokenizer (word boundaries of Unicode's UAX #29), removal of the English
 possessive, lower case, removal of Lucene's 33 English stop words, Porter stemmer. Known differences from Lucene, all
 rare: quotes in Hebrew words separate, an emoji sequence is cut into its emoji, some pictographs are not words, and
-Python and Lucene have different Unicode versions.
+Python and Lucene have different Unicode versions. One difference is wanted: canonically equivalent characters, such as
+é in one character and e with an accent after it, are the same here (Unicode's normal form C, on both sides).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import Stemmer
 
 NAME: Final = "lucene-english-porter"
 """Name of the analyser, written into every index."""
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the analyser, incremented whenever `analyse` changes its result for any text.
 
-An index built with another version is refused.
+An index built with another version is refused, unless all its terms are those of this version (`is_kept`).
 """
 
 _STOP_WORDS: Final = (
@@ -133,6 +134,31 @@ def _term(word: str) -> str:
     return "" if word in STOP_WORDS else _stem(word)
 
 
+def _lower(text: str) -> str:
+    """Returns a text in Java's lower case.
+
+    Java takes each character by itself, without Python's final sigma and its two-character result for "İ".
+    """
+    return text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
+
+
+def _lower_composed(text: str) -> str:
+    """Returns a text in lower case and in normal form C; lower case may take a text out of that form."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFC", _lower(unicodedata.normalize("NFC", text)))
+
+
+def terms_since(text: str) -> int:
+    """Returns the version of the analyser since which a text has the terms that it has now."""
+    return 1 if text.isascii() or _lower_composed(text) == _lower(text) else 2
+
+
+def is_kept(term: str) -> bool:
+    """Returns whether a term of version 1 is surely the one that this version gives, whatever text it was found in."""
+    return term.isascii() or (unicodedata.is_normalized("NFC", term) and "i\u0307" not in term)
+
+
 def analyse(text: str) -> list[str]:
     """Returns the index terms of a text in order, repeats included.
 
@@ -142,8 +168,7 @@ def analyse(text: str) -> list[str]:
     Returns:
         Lower-case stems; empty if the text holds only stop words or no word at all.
     """
-    # Java lower-cases each character by itself, without Python's final sigma and its two-character result for "İ".
-    words = _WORD.findall(text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower())
+    words = _WORD.findall(_lower_composed(text))
     if max(map(len, words), default=0) > _MAX_TOKEN:
         words = [word[i : i + _MAX_TOKEN] for word in words for i in range(0, len(word), _MAX_TOKEN)]
     return [term for word in words if (term := _term(word))]

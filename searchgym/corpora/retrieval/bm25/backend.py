@@ -57,6 +57,7 @@ class Bm25Builder:
         return {
             "analyser": analysis.NAME,
             "analyser_version": analysis.VERSION,
+            "terms_since": model.scores["terms_since"],
             "stop_words": sorted(analysis.STOP_WORDS),
         }
 
@@ -68,13 +69,19 @@ def load(
     card: BM25Card, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> BM25Retriever:
     """Returns a retriever over the BM25 part of an index folder, memory-mapped; see `BackEnd.load`."""
-    if (facts.get("analyser"), facts.get("analyser_version")) != (analysis.NAME, analysis.VERSION):
-        analyser = f"{facts.get('analyser')} {facts.get('analyser_version')}"
+    version, since = facts.get("analyser_version"), facts.get("terms_since", 1)
+    if facts.get("analyser") != analysis.NAME or version not in (1, analysis.VERSION) or since not in (1, 2):
+        analyser = f"{facts.get('analyser')} {version}"
         raise IndexMismatchError(f"was analysed by {analyser!r}, this version has {analysis.NAME!r} {analysis.VERSION}")
     try:
-        model = load_model(folder)
+        model = load_model(folder, since)
     except (OSError, ValueError, TypeError, LookupError, EOFError) as error:
         raise IndexMismatchError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
     if model.scores["num_docs"] != len(passages):
         raise IndexMismatchError(f"{folder.name} counts {model.scores['num_docs']} passages, not {len(passages)}")
+    if version == 1 and (other := next((t for t in model.vocab_dict if not analysis.is_kept(t)), None)) is not None:
+        raise IndexMismatchError(
+            f"was analysed by version 1 of {analysis.NAME!r} and holds {other!r:.80}, which version "
+            f"{analysis.VERSION} writes otherwise"
+        )
     return BM25Retriever(model, passages, sha256, card.threads)

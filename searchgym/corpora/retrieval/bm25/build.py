@@ -20,8 +20,8 @@ import bm25s
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.corpora.retrieval.bm25.analysis import analyse
-from searchgym.corpora.retrieval.bm25.kernels import Floats, Ints, Longs, first_bad_posting, kernel
+from searchgym.corpora.retrieval.bm25.analysis import analyse, terms_since
+from searchgym.corpora.retrieval.bm25.kernels import Floats, Ints, Longs, first_bad_postings, kernel
 from searchgym.corpora.store import load_array
 from searchgym.errors import DataError, UsageError
 
@@ -42,6 +42,9 @@ Make = Callable[[str, int, npt.DTypeLike], npt.NDArray[Any]]
 """Function (name, length, dtype) that returns an empty array, in memory or in a file of this name."""
 
 
+_ARRAYS: Final = ("starts", "passages", "counts", "lengths", "since")
+
+
 class Shard(NamedTuple):
     """P postings of D passages with T different terms; those of term t are at ``starts[t] : starts[t + 1]``."""
 
@@ -55,17 +58,20 @@ class Shard(NamedTuple):
     """(P,) int32 number of occurrences of the term in the passage."""
     lengths: Ints
     """(D,) int32 number of terms in each passage, repeats included."""
+    since: Ints
+    """(D,) int32 version of the analyser since which each passage has these terms."""
 
 
 def make_shard(texts: Iterable[str]) -> Shard:
     """Returns the shard of some passages, given as one text each."""
     known: dict[str, int] = {}
-    terms, lengths = array("i"), array("i")
+    terms, lengths, since = array("i"), array("i"), array("i")
     for text in texts:
         analysed = analyse(text)
         terms.extend([known.setdefault(term, len(known)) for term in analysed])
         lengths.append(len(analysed))
-    sizes = np.frombuffer(lengths, np.int32) if lengths else np.zeros(0, np.int32)
+        since.append(terms_since(text))
+    sizes = np.array(lengths, np.int32)
     keys = np.frombuffer(terms, np.int32).astype(np.int64) if terms else np.zeros(0, np.int64)
     # One number per occurrence, (term, passage) in its two halves: sorting and counting them gives the postings.
     keys = (keys << 32) | np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
@@ -76,21 +82,21 @@ def make_shard(texts: Iterable[str]) -> Shard:
         starts.astype(np.int64),
         (pairs & 0xFFFFFFFF).astype(np.int32),
         counts.astype(np.int32),
-        sizes.copy(),
+        sizes,
+        np.array(since, np.int32),
     )
 
 
 def save_shard(shard: Shard, folder: Path, number: int) -> None:
     """Writes the files of a shard, replacing those of an earlier shard with the same number."""
-    for name in ("starts", "passages", "counts", "lengths"):
+    for name in _ARRAYS:
         np.save(folder / f"{number:05d}.{name}.npy", getattr(shard, name))
     (folder / f"{number:05d}.terms.json").write_text(json.dumps(shard.terms), encoding="ascii")
 
 
 def load_shard(folder: Path, number: int) -> Shard:
     """Returns a shard that `save_shard` wrote, with memory-mapped arrays."""
-    names = ("starts", "passages", "counts", "lengths")
-    arrays = [np.load(folder / f"{number:05d}.{name}.npy", mmap_mode="r") for name in names]
+    arrays = [np.load(folder / f"{number:05d}.{name}.npy", mmap_mode="r") for name in _ARRAYS]
     return Shard(json.loads((folder / f"{number:05d}.terms.json").read_text(encoding="ascii")), *arrays)
 
 
@@ -111,7 +117,7 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
     if not (0 <= k1 < float("inf") and 0 <= b <= 1):
         raise UsageError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}")
     vocabulary: dict[str, int] = {}
-    frequencies, passages, words = np.zeros(0, np.int64), 0, 0
+    frequencies, passages, words, since = np.zeros(0, np.int64), 0, 0, 1
     for number in range(shards):
         shard = load(number)
         ids = _ids(shard.terms, vocabulary)
@@ -119,6 +125,7 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
         frequencies[ids] += np.diff(shard.starts)
         passages += len(shard.lengths)
         words += int(shard.lengths.sum(dtype=np.int64))
+        since = max(since, int(shard.since.max(initial=1)))
     if not vocabulary:
         raise DataError(f"nothing to index: {passages} passages and no word in them")
     starts = make(STARTS, len(vocabulary) + 1, np.int64)
@@ -137,7 +144,7 @@ def merge(shards: int, load: Callable[[int], Shard], k1: float, b: float, make: 
         for values in (data, indices):
             if isinstance(values, np.memmap):
                 values.flush()
-    return as_model(k1, b, vocabulary, passages, data, indices, starts, maxima)
+    return as_model(k1, b, vocabulary, passages, data, indices, starts, maxima, since)
 
 
 def build_model(texts: Iterable[str], k1: float = K1, b: float = B) -> bm25s.BM25:
@@ -155,18 +162,23 @@ def as_model(
     indices: Ints,
     starts: Longs,
     maxima: Floats,
+    since: int = 1,
 ) -> bm25s.BM25:
-    """Returns an index as a `bm25s.BM25` object, whose `save` and `get_scores` work."""
+    """Returns an index as a `bm25s.BM25` object, whose `save` and `get_scores` work.
+
+    Its ``scores["terms_since"]`` is the version of the analyser since which the corpus has these terms.
+    """
     model = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy", csc_backend="numpy")
     model.scores = {"data": data, "indices": indices, "indptr": starts, "maxima": maxima, "num_docs": passages}
+    model.scores["terms_since"] = since
     model.vocab_dict = vocabulary
     model.nonoccurrence_array = None
     model.unique_token_ids_set = set()
     return model
 
 
-def load_model(folder: Path) -> bm25s.BM25:
-    """Returns the memory-mapped index that `merge` and `save_rest` wrote.
+def load_model(folder: Path, since: int = 1) -> bm25s.BM25:
+    """Returns the memory-mapped index that `merge` and `save_rest` wrote; `since` is that of `as_model`.
 
     The `load` of bm25s is not used because it keeps the vocabulary in memory twice.
 
@@ -177,7 +189,7 @@ def load_model(folder: Path) -> bm25s.BM25:
     vocabulary = json.loads((folder / "vocab.index.json").read_bytes())
     data, indices, starts, maxima = (load_array(folder / name) for name in (DATA, INDICES, STARTS, MAXIMA))
     _check_postings(data, indices, starts, maxima, vocabulary, params["num_docs"])
-    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima)
+    return as_model(params["k1"], params["b"], vocabulary, params["num_docs"], data, indices, starts, maxima, since)
 
 
 def _check_postings(
@@ -204,8 +216,11 @@ def _check_postings(
         raise ValueError(f"num_docs is {passages!r}")
     if not np.isfinite(maxima).all():
         raise ValueError("a largest score is not finite")
-    if (bad := first_bad_posting(data, indices, starts, passages)) >= 0:
-        raise ValueError(f"posting {bad} is wrong")
+    posting, term = first_bad_postings(data, indices, starts, maxima, passages)
+    if posting >= 0:
+        raise ValueError(f"posting {posting} is wrong")
+    if term >= 0:  # a search passes over postings by the largest score of their term
+        raise ValueError(f"the largest score of term {term} is not that of its postings")
 
 
 def _ids(terms: Sequence[str], vocabulary: dict[str, int]) -> Longs:

@@ -70,23 +70,28 @@ def kernel(function: F) -> F:
 
 
 @kernel
-def first_bad_posting(scores: Floats, passages: Ints, starts: Longs, count: int) -> int:
-    """Returns the first posting that is out of order, beyond the passages or without a positive score; -1 if none is.
+def first_bad_postings(scores: Floats, passages: Ints, starts: Longs, maxima: Floats, count: int) -> tuple[int, int]:
+    """Returns the first posting that is wrong, and the first term whose largest score is; -1 for what there is not.
+
+    A posting is wrong if it is out of order, beyond the passages or without a positive score.
 
     Args:
         scores: Scores of all postings.
         passages: Passages of all postings, which ascend within a term.
         starts: (T + 1,) first posting of each term, ascending, the last one their number.
+        maxima: (T,) largest score of each term, 0 for a term without postings.
         count: Number of passages.
     """
     for term in range(len(starts) - 1):
-        last = -1
+        last, largest = -1, np.float32(0)
         for at in range(starts[term], starts[term + 1]):
             passage = passages[at]
             if passage <= last or passage >= count or not 0 < scores[at] < np.inf:
-                return at
-            last = passage
-    return -1
+                return at, -1
+            last, largest = passage, max(largest, scores[at])
+        if largest != maxima[term]:
+            return -1, term
+    return -1, -1
 
 
 # -- kernels -------------------------------------------------------------------------------------------------------

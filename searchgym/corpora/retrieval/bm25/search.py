@@ -112,7 +112,8 @@ class BM25Retriever:
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings that the hits depend on, besides the corpus."""
-        analyser = f"{analysis.NAME} {analysis.VERSION}"
+        # Not the version that built it: where the terms are those of an earlier one, so are the hits.
+        analyser = f"{analysis.NAME} {self.model.scores['terms_since']}"
         return {"kind": "bm25", "k1": self.model.k1, "b": self.model.b, "analyser": analyser}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BM25Retriever:

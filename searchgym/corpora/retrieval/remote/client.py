@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-import urllib3
-from urllib3.util import parse_url
+from urllib3.exceptions import HTTPError
 
 from searchgym.corpora.retrieval.cards import TOKEN
-from searchgym.corpora.retrieval.remote.wire import read_contents, scored
-from searchgym.corpora.retrieval.retriever import check_request
-from searchgym.errors import RetrieverError, UsageError
+from searchgym.corpora.retrieval.remote.wire import read_hit
+from searchgym.corpora.retrieval.retriever import check_request, checked
+from searchgym.errors import RetrieverError
+from searchgym.http_client import HttpClient, Reply, ReplyError, retry_after, shown
 from searchgym.records import Hit
 
 Schema = Literal["retrieve", "search"]
@@ -33,8 +33,16 @@ MOST: Final = 512
 """Default number of queries per request; a server of this project accepts 1,024 by default."""
 MOST_HITS: Final = 10_240
 """Maximum number of hits per request, its queries times k, which is also a server's default limit."""
-SHOWN: Final = 300
-"""Maximum number of characters of a server's reply in an error message."""
+REPLY_BYTES: Final = 16 * 2**20
+"""Maximum number of bytes of a reply, to which `HIT_BYTES` are added for each hit that was asked for."""
+HIT_BYTES: Final = 64 * 2**10
+"""Number of bytes by which one hit may lengthen a reply; a passage of 100 words takes about 700."""
+INFO_BYTES: Final = 64 * 2**10
+"""Maximum number of bytes of a server's description of its index."""
+INFO_BRACKETS: Final = 200
+"""Maximum number of lists and objects in it: a description goes into files, which have no room for deeper ones."""
+INFO_SECONDS: Final = 5.0
+"""Seconds for a server to say whether it is ready, or to describe its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,11 @@ class HttpRetriever:
 
     Threads may share it; connections are reused. Copying it returns the same object. After a fault (no connection, a
     late or truncated reply, a status such as 503, no JSON) it retries, with growing random pauses, until the deadline.
+    A reply in another schema, or of more bytes than `REPLY_BYTES` and `HIT_BYTES` allow, is final.
 
     Args:
-        url: ``http://host:port``, or the full URL of the end point.
+        url: ``http://host:port``, or the full URL of the end point. A user name and password in it are sent as basic
+            authentication, unless there is a token, and stand in no message.
         schema: End point to use. Default: the one that `url` ends with, else ``retrieve``.
         connections: Maximum number of simultaneous calls.
         deadline: Seconds for one call of `search`, pauses included.
@@ -83,14 +93,13 @@ class HttpRetriever:
         named: Schema | None = "retrieve" if last == "retrieve" else "search" if last == "search" else None
         self.url = base if named else url.rstrip("/")
         self.schema: Schema = schema or named or "retrieve"
-        if parse_url(self.url).scheme not in ("http", "https"):
-            raise UsageError(f"{url}: the address of a retrieval server begins with http:// or https://")
+        self._client = HttpClient(self.url, connections)
+        self.url = self._client.url
         self.calls_at_once, self.deadline, self.most = connections, deadline, most
         self.tried_again = 0
         """Number of retries so far."""
         token = token or os.environ.get(TOKEN)
-        headers = {"Authorization": f"Bearer {token}"} if token else None
-        self._pool = urllib3.PoolManager(maxsize=connections, block=True, retries=False, headers=headers)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._random = random.Random()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -132,10 +141,9 @@ class HttpRetriever:
     def ready(self) -> bool:
         """Returns whether the server can answer queries; a server without ``/readyz`` is ready if it replies at all."""
         try:
-            reply = self._pool.request("GET", f"{self.url}/readyz", timeout=5.0)
-        except urllib3.exceptions.HTTPError:
+            return self._get("/readyz").status in (200, 404, 405)
+        except HTTPError:
             return False
-        return reply.status in (200, 404, 405)
 
     def wait(self, seconds: float) -> None:
         """Waits until the server is ready, for a number of seconds at most.
@@ -156,66 +164,69 @@ class HttpRetriever:
         return corpus if isinstance(corpus, str) else None
 
     def identity(self) -> dict[str, Any]:
-        """Returns the server's description of its index, from ``/info``; empty if it gives none."""
+        """Returns the server's description of its index, from ``/info``; empty if it gives none that can be kept."""
         try:
-            reply = self._pool.request("GET", f"{self.url}/info", timeout=5.0)
-            info = json.loads(reply.data) if reply.status == 200 else {}
-        except (urllib3.exceptions.HTTPError, ValueError):
+            reply = self._get("/info")
+            if reply.status != 200 or sum(map(reply.body.count, (b"[", b"{"))) > INFO_BRACKETS:
+                return {}
+            info = json.loads(reply.body)
+            json.dumps(info, ensure_ascii=False, allow_nan=False).encode()  # lone surrogates and NaN fit into no file
+        except (HTTPError, ValueError):
             return {}
         return dict(info) if isinstance(info, dict) else {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    def _get(self, path: str) -> Reply:
+        seconds = min(INFO_SECONDS, self.deadline)
+        return self._client.call("GET", path, headers=self._headers, seconds=seconds, most=INFO_BYTES)
+
     def _attempt(self, body: dict[str, Any], expected: int, k: int, seconds: float) -> list[list[Hit]] | _Fault:
         """Sends one request and returns the hits of the reply, or the fault."""
-        timeout = urllib3.Timeout(total=max(seconds, 0.001))
+        headers = self._headers | {"Content-Type": "application/json"}
+        most = REPLY_BYTES + expected * k * HIT_BYTES
         try:
-            reply = self._pool.request(
-                "POST",
-                f"{self.url}/{self.schema}",
-                body=json.dumps(body).encode(),
-                headers={**self._pool.headers, "Content-Type": "application/json"},
-                timeout=timeout,
-                pool_timeout=max(seconds, 0.001),
-            )
-        except urllib3.exceptions.HTTPError as error:
-            return _Fault(f"{type(error).__name__}: {error}")
-        text = reply.data.decode("utf-8", "replace")
+            data = json.dumps(body).encode()
+            reply = self._client.call("POST", f"/{self.schema}", data, headers, seconds=seconds, most=most)
+        except HTTPError as error:
+            return _Fault(f"{type(error).__name__}: {shown(str(error))}", final=isinstance(error, ReplyError))
+        text = reply.body.decode("utf-8", "replace")
         if reply.status != 200:
             reason = f"status {reply.status}: {_reason(text)}"
-            return _Fault(reason, _after(reply.headers.get("Retry-After")), final=reply.status not in AGAIN)
+            return _Fault(reason, retry_after(reply.headers), final=reply.status not in AGAIN)
+        wrong = f"the reply is not in the schema of /{self.schema}"
         try:
-            results = self._read(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return _Fault(f"the reply is not in the schema of /{self.schema}: {text[:SHOWN]!r}")
-        if len(results) != expected or any(len(hits) > k for hits in results):
-            most = max(map(len, results), default=0)
-            return _Fault(
-                f"{expected} queries, {k} hits each at most: got {len(results)} lists, up to {most}", final=True
+            rows = self._rows(json.loads(text))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return _Fault(f"{wrong}: {shown(text)!r}")  # a page of a proxy, say, which passes
+        if len(rows) != expected or any(len(own) > k for own in rows):
+            got = f"got {len(rows)} lists, up to {max(map(len, rows), default=0)}"
+            return _Fault(f"{expected} queries, {k} hits each at most: {got}", final=True)
+        try:
+            return checked(
+                [[read_hit(row, rank) for rank, row in enumerate(own, start=1)] for own in rows], expected, k
             )
-        return results
+        except (LookupError, TypeError, AttributeError):
+            return _Fault(f"{wrong}: {shown(text)!r}", final=True)
+        except RetrieverError as error:
+            return _Fault(f"{wrong}: {error}", final=True)
 
-    def _read(self, reply: Any) -> list[list[Hit]]:
-        """Returns the hits of a reply; those of ``/search``, which has no scores, get 1 / rank."""
-        if self.schema == "retrieve":
-            return [[scored(row) for row in rows] for rows in reply["result"]]
-        lists = [answer["top_k_docs"] for answer in reply]
-        return [[Hit(read_contents(text), 1.0 / rank) for rank, text in enumerate(texts, start=1)] for texts in lists]
+    def _rows(self, reply: Any) -> list[list[Any]]:
+        """Returns the hits of each query in a reply, as the server sent them.
+
+        Raises:
+            LookupError, TypeError: The reply is no list of lists.
+        """
+        lists = reply["result"] if self.schema == "retrieve" else [answer["top_k_docs"] for answer in reply]
+        if not isinstance(lists, list) or not all(isinstance(rows, list) for rows in lists):
+            raise TypeError("a reply is a list of lists of hits")
+        return lists
 
 
 def _reason(text: str) -> str:
     """Returns the reason in the body of an error reply: its ``detail``, else the start of the body."""
     try:
-        body = json.loads(text)
-        return str(body["detail"])[:SHOWN]
-    except (ValueError, KeyError, TypeError):
-        return repr(text[:SHOWN])
-
-
-def _after(header: str | None) -> float | None:
-    """Returns the seconds of a ``Retry-After`` header, at most 60; None if it is absent or a date."""
-    try:
-        return None if header is None else min(max(float(header), 0.0), 60.0)
-    except ValueError:
-        return None
+        return shown(str(json.loads(text)["detail"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return repr(shown(text))

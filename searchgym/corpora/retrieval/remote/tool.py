@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 from searchgym.corpora.retrieval.remote.wire import read_contents
 from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.errors import RetrieverError, UsageError
-from searchgym.named import load_function
+from searchgym.named import check_call, load_function
 from searchgym.records import Hit, Passage
 
 T = TypeVar("T")
@@ -44,6 +44,9 @@ class ToolRetriever:
         function: ``function(query, k)``; with `batched`, ``function(queries, k)`` that returns one result per query.
         batched: Whether the function takes several queries at once.
         calls: Maximum number of simultaneous calls.
+
+    Raises:
+        UsageError: `function` is none, or takes other arguments.
     """
 
     def __init__(self, function: Callable[..., Any], *, batched: bool = False, calls: int = 8) -> None:
@@ -51,6 +54,7 @@ class ToolRetriever:
             raise UsageError(f"a tool is a function of (query, k), got {type(function).__name__}")
         if calls < 1:
             raise UsageError(f"calls is at least 1, got {calls}")
+        check_call("a tool", function, "queries" if batched else "query", "k")
         self.function, self.batched, self.calls_at_once = function, batched, calls
         if not batched:
             self.queries_at_once = 1  # a fault of one query must not fail the others
@@ -63,9 +67,9 @@ class ToolRetriever:
         """Returns the retriever for a function of one query, imported by its name ``"module:function"``.
 
         Raises:
-            UsageError: The function does not exist or is not callable.
+            UsageError: The function does not exist, is not callable, or takes other arguments.
         """
-        return cls(load_function("tool", name), calls=calls)
+        return cls(load_function("tool", name, "query", "k"), calls=calls)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Returns at most k hits per query, in the function's order.

@@ -34,14 +34,35 @@ def read_document(row: Mapping[str, Any]) -> Passage:
     """Returns the passage in a row that `document` wrote, or in ``{"title", "text"}``, which some servers send.
 
     Raises:
-        KeyError: The row has neither form.
+        LookupError, TypeError, AttributeError: The row has neither form.
     """
-    id = None if row.get("id") is None else str(row["id"])
+    id = row.get("id")
+    if not isinstance(id, (str, int, type(None))):
+        raise TypeError(f"an id is a text or a number, got {type(id).__name__}")
+    id = None if id is None else str(id)
     if "contents" not in row and {"title", "text"} <= row.keys():
-        return Passage(id or str(row["title"]), str(row["title"]), str(row["text"]))
-    return read_contents(str(row["contents"]), id)
+        return Passage(id or row["title"], row["title"], row["text"])
+    return read_contents(row["contents"], id)
 
 
-def scored(row: Mapping[str, Any]) -> Hit:
-    """Returns the hit in a scored document, ``{"document": .., "score": ..}``."""
-    return Hit(read_document(row["document"]), float(row["score"]))
+def read_hit(row: Any, rank: int) -> Hit:
+    """Returns a server's hit: ``{"document": .., "score": ..}``, or a document or text alone, which scores 1 / rank.
+
+    The types of texts and scores are left to `searchgym.corpora.retrieval.retriever.checked`.
+
+    Args:
+        row: The hit as it was sent.
+        rank: Its rank, from 1.
+
+    Raises:
+        LookupError, TypeError, AttributeError: The row has none of these forms.
+    """
+    if isinstance(row, str):
+        return Hit(read_contents(row), 1.0 / rank)
+    if not isinstance(row, dict):
+        raise TypeError(f"a hit is an object, got {type(row).__name__}")
+    if "document" not in row:
+        return Hit(read_document(row), 1.0 / rank)
+    if not isinstance(row["document"], dict):
+        raise TypeError(f"a document is an object, got {type(row['document']).__name__}")
+    return Hit(read_document(row["document"]), row["score"])

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, corpus_of
+from searchgym.corpora.retrieval.retriever import (
+    AnyRetriever,
+    CorpusRetriever,
+    Retriever,
+    check_retriever,
+    corpus_of,
+)
 from searchgym.errors import UsageError
 from searchgym.records import Passage
 
@@ -23,7 +29,8 @@ class Wrapper:
         *inner: Wrapped retrievers, one or more.
 
     Raises:
-        UsageError: A wrapped retriever has no ``search``, because its hits depend on the question.
+        UsageError: A wrapped retriever has no ``search``, because its hits depend on the question, or one that takes
+            other arguments.
     """
 
     passages: Callable[[], Iterator[Passage]]
@@ -35,6 +42,7 @@ class Wrapper:
         for each in inner:
             if not isinstance(each, Retriever):
                 raise UsageError(f"{type(self).__name__} wraps retrievers with search(), got {type(each).__name__}")
+            check_retriever(each)
         self.inner = inner
         self.calls_at_once = min(int(getattr(each, "calls_at_once", 1)) for each in inner)
         self.queries_at_once = min(int(getattr(each, "queries_at_once", sys.maxsize)) for each in inner)

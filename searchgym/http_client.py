@@ -1,0 +1,287 @@
+"""HTTP calls with one limit in time and one in bytes for the whole reply, whatever the server sends.
+
+The time-outs of urllib3 and `http.client` begin anew with each read, so that a server which sends a byte now and then
+holds its client for ever, and both read as much as comes. Here a connection's time-out is a deadline. Resolving a
+host's name is the one step that the system limits instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import logging
+import math
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import urllib3
+import urllib3.connection
+from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
+from urllib3.util import Url, parse_url
+
+from searchgym.errors import UsageError
+
+PIECE: Final = 2**16
+"""Number of bytes read or sent at once."""
+MOST_PAUSE: Final = 60.0
+"""Maximum number of seconds that a server's ``Retry-After`` counts for."""
+SHOWN: Final = 300
+"""Maximum number of characters of a server's reply in an error message."""
+logging.getLogger("urllib3").setLevel(logging.ERROR)  # a warning of it prints a server's headers, with a traceback
+
+
+def _left(end: float) -> float | None:
+    """Returns the seconds until a time of `time.monotonic`, None if it is infinite.
+
+    Raises:
+        TimeoutError: The time is over.
+    """
+    seconds = end - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return None if seconds == math.inf else seconds
+
+
+class ReplyError(HTTPError):
+    """Raised when a reply is longer than allowed, or compressed, so that its length says nothing of its size."""
+
+
+class Reply(NamedTuple):
+    """A whole reply."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Timed(io.RawIOBase):
+    """Bytes from a socket until its time-out, counted from now, is over.
+
+    Args:
+        raw: The socket's bytes.
+        sock: The socket.
+    """
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._sock = raw, sock
+        seconds = sock.gettimeout()
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        self._sock.settimeout(_left(self._end))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Pieces(io.BufferedReader):
+    """Buffered bytes of a reply that are never read "to the end", which a chunk of negative length asks for."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            raise http.client.HTTPException(f"a part of the reply has the length {size}")
+        return super().read(size)
+
+
+class _Response(http.client.HTTPResponse):
+    """Response whose head and body must have come before the time-out that its socket has at the start."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = _Pieces(_Timed(self.fp.detach(), sock))
+
+
+class HttpConnection(urllib3.connection.HTTPConnection):
+    """HTTP connection whose `timeout` is a deadline for all that follows: setting it starts the clock."""
+
+    response_class: Any = _Response
+    _end = math.inf
+
+    @property
+    def timeout(self) -> float | None:
+        """Number of seconds left, never 0; None without a limit."""
+        return None if self._end == math.inf else max(self._end - time.monotonic(), 0.001)
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:  # pyright: ignore
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+
+    def _new_conn(self) -> socket.socket:
+        """Connects to the first address of the host that answers."""
+        try:
+            addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error
+        except UnicodeError as error:
+            raise NewConnectionError(self, f"{self.host!r} is no name of a host: {error}") from error
+        failed: OSError | None = None
+        for family, kind, protocol, _, address in addresses:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                for option in self.socket_options or ():
+                    sock.setsockopt(*option)
+                sock.settimeout(_left(self._end))
+                sock.connect(address)
+                sock.settimeout(_left(self._end))  # for the handshake of TLS
+                return sock
+            except OSError as error:
+                sock.close()
+                failed = error
+        raise NewConnectionError(self, f"Failed to establish a new connection: {failed}") from failed
+
+    def send(self, data: Any) -> None:
+        """Sends data in pieces, since a server may also take them slowly."""
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE):
+            if self.sock is not None:
+                self.sock.settimeout(_left(self._end))
+            super().send(view[start : start + PIECE])
+
+
+class HttpsConnection(HttpConnection, urllib3.connection.HTTPSConnection):  # pyright: ignore
+    """HTTPS connection whose `timeout` is a deadline, as that of `HttpConnection`."""
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls: Any = HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls: Any = HttpsConnection
+
+
+class HttpClient:
+    """Calls one server over connections that are reused; threads may share it. No redirect is followed.
+
+    Args:
+        url: ``http://host:port`` or ``https://host:port``, with or without a path. A user name and password in it are
+            sent as basic authentication and stand in no message.
+        connections: Maximum number of simultaneous calls; another one waits for its turn, within its time.
+        proxies: Whether to go through the proxies that the environment names (``HTTPS_PROXY``, ``NO_PROXY``).
+
+    Raises:
+        UsageError: `url` is not such an address.
+    """
+
+    def __init__(self, url: str, connections: int = 1, *, proxies: bool = False) -> None:
+        try:
+            parsed = parse_url(url)
+        except HTTPError:
+            parsed = Url()
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            given = "an address with a login" if "@" in url else repr(url)
+            raise UsageError(f"the address of a server is http://host:port or https://host:port, got {given}")
+        self.url = parsed._replace(auth=None).url.rstrip("/")
+        """Address without user name and password."""
+        self._headers = {"Accept-Encoding": "identity"} | _basic("Authorization", parsed.auth)
+        self._pool = _pool(parsed.scheme, parsed.host, connections, proxies)
+        self._free = threading.BoundedSemaphore(connections)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        seconds: float,
+        most: int,
+    ) -> Reply:
+        """Sends one request and returns the whole reply.
+
+        Args:
+            method: ``GET`` or ``POST``.
+            path: Path below `url`, with its slash.
+            body: Body of the request.
+            headers: Further headers.
+            seconds: Seconds from now to the last byte of the reply.
+            most: Maximum number of bytes of the reply's body.
+
+        Raises:
+            HTTPError: There was no such reply in time (urllib3's error); a `ReplyError` if it was too long.
+        """
+        end = time.monotonic() + seconds
+        if not self._free.acquire(timeout=max(seconds, 0.0)):
+            raise urllib3.exceptions.TimeoutError(f"no connection was free within {seconds:g} s")
+        try:
+            reply = self._pool.request(
+                method,
+                self.url + path,
+                body=body,
+                headers=self._headers | dict(headers or {}),
+                timeout=urllib3.Timeout(total=max(end - time.monotonic(), 0.001)),
+                preload_content=False,
+                redirect=False,
+                retries=False,
+            )
+            try:
+                return Reply(reply.status, reply.headers, read_body(reply, most))
+            finally:
+                reply.release_conn()
+        finally:
+            self._free.release()
+
+
+def _pool(scheme: str, host: str, connections: int, proxies: bool) -> urllib3.PoolManager:
+    """Returns the connections to a server, through the environment's proxy if there is one and `proxies` is set."""
+    proxy = urllib.request.getproxies().get(scheme) if proxies and not urllib.request.proxy_bypass(host) else None
+    if proxy is None:
+        pool = urllib3.PoolManager(maxsize=connections)
+    else:
+        proxy = proxy if "://" in proxy else f"http://{proxy}"
+        login = _basic("Proxy-Authorization", parse_url(proxy).auth)
+        pool = urllib3.ProxyManager(proxy, maxsize=connections, proxy_headers=login)
+    pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+    return pool
+
+
+def _basic(header: str, login: str | None) -> dict[str, str]:
+    """Returns a header of basic authentication for ``user:password`` as it stands in a URL; none for None."""
+    return {} if login is None else {header: "Basic " + base64.b64encode(unquote(login).encode()).decode()}
+
+
+def read_body(reply: urllib3.BaseHTTPResponse, most: int) -> bytes:
+    """Returns the body of a reply that is read in pieces; a reply that is not read to its end is closed.
+
+    Raises:
+        ReplyError: The body is longer than `most` bytes, or compressed.
+        HTTPError: It did not come whole in time.
+    """
+    body = bytearray()
+    try:
+        encoding = reply.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            raise ReplyError(f"the reply is compressed ({shown(encoding)}), though the request asked for none of that")
+        while piece := reply.read(PIECE, decode_content=False):
+            body += piece
+            if len(body) > most:
+                raise ReplyError(f"the reply has over {most:,} bytes")
+    except BaseException:
+        reply.close()  # what is left of it must not be read as the next one
+        raise
+    return bytes(body)
+
+
+def shown(text: str) -> str:
+    """Returns the start of a server's text as one line without control characters, for an error message."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text[:SHOWN].split()))
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Returns the seconds of a ``Retry-After`` header, from 0 to `MOST_PAUSE`; None if it is absent or no number."""
+    try:
+        seconds = float(headers.get("Retry-After", ""))
+    except ValueError:  # absent, or a date
+        return None
+    return min(max(seconds, 0.0), MOST_PAUSE) if math.isfinite(seconds) else None
