@@ -120,10 +120,10 @@ def test_missing_questions_are_told_in_three_lines(cli, monkeypatch):
         "error: searchgym/HotpotQA-v0 has no questions: hotpot_dev_distractor_v1.json is not here "
         "(HotpotQA, 7,405 questions)"
     )
-    assert source == "get it from https://hotpotqa.github.io (the hub: the data set could not be loaded)"
+    assert source == "  get it from https://hotpotqa.github.io (the hub: the data set could not be loaded)"
     assert place == (
-        "put it at HOME/data/hotpot_dev_distractor_v1.json, or pass questions=PATH; to evaluate: or SEARCHGYM_DATA=DIR "
-        "with hotpotqa/questions.json"
+        "  put it at HOME/data/hotpot_dev_distractor_v1.json, or pass questions=PATH; to evaluate: or "
+        "SEARCHGYM_DATA=DIR with hotpotqa/questions.json"
     )
 
 
@@ -136,8 +136,8 @@ def test_a_missing_corpus_is_told_in_three_lines(cli, paragraphs, instead):
     Path("q.json").write_text(json.dumps(kept))
     assert lines_of(cli, "eval", "HotpotQA", "--agent", "oracle", "--questions", "q.json") == [
         "error: corpus 'wiki-18' is not here (wiki-18.jsonl.gz)",
-        f"get it by `searchgym corpus get wiki-18`{instead}",
-        "it belongs at HOME/data/wiki-18.jsonl.gz, or indexed at HOME/indexes/wiki-18; or pass corpus=PATH",
+        f"  get it by `searchgym corpus get wiki-18`{instead}",
+        "  it belongs at HOME/data/wiki-18.jsonl.gz, or indexed at HOME/indexes/wiki-18; or pass corpus=PATH",
     ]
 
 

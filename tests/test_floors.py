@@ -15,7 +15,7 @@ from structure import circles, full_name, graph, imports, modules, mutual, room_
 
 PACKAGE = Path(searchgym.__file__).parent
 FLOORS = [
-    {"_lazy", "background", "errors", "reading", "threads", "version"},
+    {"_lazy", "errors", "reading", "threads", "version"},
     {"http_client", "packages", "yaml_reader"},
     {"cards", "named", "records"},
     {"protocol", "scoring"},

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from searchgym import background
+from searchgym import threads
 from searchgym.cli import data, generated, index, models, run, serve, train
 from searchgym.cli.doctor.command import doctor
 from searchgym.cli.evaluation.compare import compare
@@ -92,8 +92,8 @@ def program() -> NoReturn:
     try:
         main()
     except SystemExit as end:
-        background.leave(end.code if isinstance(end.code, int) else int(end.code is not None))
-    background.leave(0)
+        threads.leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    threads.leave(0)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from searchgym import background
+from searchgym import threads
 from searchgym.corpora.retrieval.retriever import AnyRetriever, retrieve
 from searchgym.records import Hit
 
@@ -232,7 +232,7 @@ async def _in_thread(call: Callable[[], Result]) -> Result:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, *outcome)
 
-    background.start(run, "searchgym-batch")
+    threads.start(run, "searchgym-batch")
     return await future
 
 

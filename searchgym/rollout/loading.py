@@ -102,8 +102,13 @@ def load_model(
     tokenizer = load_tokenizer(folder, chat=chat)
     try:
         with quiet_libraries(), bounded(folder):
+            # An adapter of this model names its base so; it must be a path for `is_path`.
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True, trust_remote_code=False
+                folder if folder.is_absolute() else f"./{folder}",
+                dtype=DTYPES[dtype],
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,
             )
     except Exception as error:  # transformers raises many kinds on damaged files
         raise DataError(f"the model cannot be read: {error}", folder) from error

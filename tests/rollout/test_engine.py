@@ -375,7 +375,7 @@ def test_an_interrupt_does_not_wait_for_a_call_that_is_under_way():
 
 ENDING = """
 import asyncio, atexit, sys, threading
-from searchgym import background
+from searchgym import threads
 from searchgym.rollout.batcher import Batcher
 
 exiting, never = threading.Event(), threading.Event()
@@ -388,7 +388,7 @@ def stream(pull, deliver):
     sys.stdout.write("freed")
     sys.stdout.flush()
 
-background.GRACE = 0.1 if sys.argv[1] == "hangs" else 60
+threads.GRACE = 0.1 if sys.argv[1] == "hangs" else 60
 assert asyncio.run(Batcher(len, stream=stream).ask(5)) == 5
 atexit.register(exiting.set)  # called before what was registered earlier
 """
@@ -402,12 +402,12 @@ def test_the_exit_waits_for_a_thread_that_still_frees_its_tensors_but_not_for_on
 
 LEAVING = """
 import atexit, threading
-from searchgym import background
+from searchgym import threads
 
-background.GRACE = 0.1
-background.start(threading.Event().wait, "hangs")
+threads.GRACE = 0.1
+threads.start(threading.Event().wait, "hangs")
 atexit.register(print, "cleaned up", end="")
-background.leave(130)
+threads.leave(130)
 """
 
 

@@ -53,7 +53,7 @@ def test_sizes_come_from_a_config_that_is_given(cli, tmp_path, folder):
     assert status == 1 and "no such file: --config takes a config.json" in err
     (tmp_path / "bad.json").write_text("{")
     status, _, err = cli("tiny-grpo", "--plan", "--config", tmp_path / "bad.json")
-    assert status == 1 and "bad.json: the configuration cannot be read" in err
+    assert status == 1 and "bad.json:1: not JSON" in err
     status, _, err = cli("tiny-grpo", "--config", given)
     assert status == 2 and "--config is for --plan" in err
 

@@ -13,7 +13,7 @@ from searchgym.train.algorithms.advantages import assign_advantages, groups_with
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.algorithms.tree import assign_tree, branch_rewards
 from searchgym.train.recipe.options import AdvantageOptions
-from searchgym.train.selfcheck import formulas
+from searchgym.train.selfcheck.formulas import advantages as formulas
 
 TREE = AdvantageOptions(estimator="tree")
 

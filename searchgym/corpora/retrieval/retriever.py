@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
-from searchgym import background
+from searchgym import threads
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.named import check_call
 from searchgym.records import Hit, Passage
@@ -165,7 +165,7 @@ def call_within(call: Callable[[], Result], seconds: float) -> Result:
         except BaseException as error:
             failed.append(error)
 
-    thread = background.start(run, "searchgym-call")
+    thread = threads.start(run, "searchgym-call")
     thread.join(max(seconds, 0.0))
     if failed and isinstance(failed[0], Exception):
         raise failed[0]

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -95,8 +96,9 @@ def _decomposition(case: Case) -> Floats:
 
 
 def _search_count(case: Case) -> Floats:
-    paid = {0: 0.0, 1: 0.35} if case.question.kind == "comparison" else {0: -0.35, 1: 0.0}
-    beyond = 0.35 * (2 - case.actions) if case.question.kind == "comparison" else 0.35
+    one = case.question.kind in ("comparison", None, "", "na", "single")
+    paid = {0: 0.0, 1: 0.35} if one else {0: -0.35, 1: 0.0}
+    beyond = 0.35 * (2 - case.actions) if one else 0.35
     return case.at_ends(paid.get(case.actions, beyond))
 
 
@@ -168,14 +170,19 @@ def _quality(case: Case, call: Call, order: Sequence[int]) -> float | None:
     return gained / sum(1 / math.log2(rank + 2) for rank in range(ideal))
 
 
+_FREE: Final = r"(?:(?!<[^<>]+>).)*"
+_FORM: Final = re.compile(rf"(?s)(?=<think>)(?:<(think|search)>{_FREE}</\1>{_FREE})*<answer>{_FREE}</answer>")
+"""Matches thoughts and searches in turn, of which the first is a thought, and one answer, without other tags."""
+
+
 def _ssrl_form(case: Case) -> Floats:
     made = np.zeros(len(case.episode.calls))
     for own in case.sets:
         text = "".join(case.episode.calls[i].text for i in own).strip()
         thoughts, parts = text.count("<think>"), text.count("<search>") + 1
-        good = text[:7] == "<think>" and text[-9:] == "</answer>" and 1 <= thoughts <= 8
-        good = good and set(re.findall(r"</?(\w+)>", text)) <= {"think", "search", "information", "answer"}
-        good = good and not re.search(r"<(\w+)>\s*</\1>", text)
+        good = _FORM.fullmatch(text) and thoughts <= 8 and not re.search(r"<(\w+)>\s*</\1>", text)
+        shown = "<think>[^<]*your thoughts|<search>[^<]*your query|<answer>[^<]*your answer"
+        good = good and not re.search(shown, text.casefold())
         good = good and not any("\n" in query.strip() for query in re.findall(r"(?s)<search>(.*?)</search>", text))
         made[own[-1]] = min(thoughts, 2) / 2 * min(thoughts / parts, parts / thoughts) if good else 0.0
     return made
