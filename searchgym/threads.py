@@ -1,8 +1,8 @@
 """Threads: how many torch computes with, and daemon threads that the exit of a program waits for.
 
-A small model runs with one thread, unless the number was set. A daemon thread is one that an interrupted program does not
-wait for: Python ends it at the exit wherever it next asks for the interpreter. Inside torch that aborts the whole program
-with status 134: while a forward pass runs, or while a sampler frees its keys and values after the last reply.
+A small model runs with one thread, unless the number was set. A daemon thread is one that an interrupted program does
+not wait for: Python ends it at the exit wherever it next asks for the interpreter. Inside torch that aborts the whole
+program with status 134: while a forward pass runs, or while a sampler frees its keys and values after the last reply.
 """
 
 from __future__ import annotations
