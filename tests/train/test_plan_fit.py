@@ -11,6 +11,7 @@ from searchgym.train.inspect.fit import fits_of, hours, suggestions, with_values
 from searchgym.train.inspect.plan import Part, check_plan, plan
 from searchgym.train.inspect.shapes import KNOWN, model_shape
 from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.preflight import vectors_gib
 
 LARGE = [name for name in list_cards("train") if name.startswith("qwen")]
 
@@ -106,14 +107,32 @@ def test_the_main_memory_of_another_machine_is_checked_only_when_it_is_given(cli
     vllm = ("qwen2.5-7b-grpo-vllm", "--plan", "--gpus", 8)
     status, _, err = cli(*vllm)
     assert status == 0
-    assert "main memory: needs 28.4 GiB (draw); --cpu-gib checks whether a machine has it" in err
+    assert "main memory: needs 88.5 GiB (draw); --cpu-gib checks whether a machine has it" in err
     status, out, _ = cli(*vllm, "--json")
     (cpu,) = (fit for fit in json.loads(out)["fits"] if fit["device"] == "cpu")
     assert (status, cpu["capacity"], cpu["left"]) == (0, None, None)
     status, _, err = cli(*vllm, "--cpu-gib", 16)
     assert status == 2
-    assert "take a machine with 28 GiB of main memory" in err and "larger GPUs" not in err
-    assert "does not fit: main memory has 16.0 GiB, phase draw needs 28.4" in err
+    assert "take a machine with 89 GiB of main memory" in err and "larger GPUs" not in err
+    assert "does not fit: main memory has 16.0 GiB, phase draw needs 88.5" in err
+
+
+def test_vectors_that_are_searched_in_main_memory_are_counted(tmp_path, monkeypatch):
+    """21,015,324 passages of 768 numbers of 4 bytes; or as many as an index folder says."""
+    name = "qwen2.5-7b-grpo"
+
+    def gib(*changes):
+        return vectors_gib(load_recipe(name, changes))
+
+    assert gib() == pytest.approx(21_015_324 * 768 * 4 / 2**30)
+    assert gib("env_options={questions: x, retriever: bm25}") == 0.0
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "manifest.json").write_text('{"passages": 1000}')
+    corpus = f"questions: x, corpus: {tmp_path / 'index'}"
+    assert gib(f"env_options={{{corpus}, retriever: e5-flat}}") == pytest.approx(1000 * 768 * 4 / 2**30)
+    on_gpu = "{kind: dense, encoder: e5-base-v2, device: cuda}"
+    assert gib(f"env_options={{{corpus}, retriever: {on_gpu}}}") == 0.0
+    assert gib(f"env_options={{{corpus}, retriever: e5-ivf}}") == pytest.approx(1000 * (768 + 8) / 2**30)
 
 
 def test_an_engines_share_is_among_the_changes(cli):
@@ -162,6 +181,9 @@ def test_the_plan_of_a_large_recipe_says_what_data_are_missing(cli, name, tmp_pa
     if "selfplay" in name:
         assert lines == ["corpus.jsonl: no such corpus file or folder: check its name"]
         return
+    questions = [line for line in lines if line.startswith("questions ")]
+    assert questions and all("hf:" in line or "get them from" in line for line in questions)
+    lines = [line for line in lines if line not in questions]
     assert "corpus 'wiki-18'" in lines[0] and "searchgym corpus get wiki-18" in lines[0]
     dense = load_recipe(name).env_options["retriever"] == "e5-flat"
     assert dense == ("mask" not in name and "jade" not in name)
@@ -170,16 +192,26 @@ def test_the_plan_of_a_large_recipe_says_what_data_are_missing(cli, name, tmp_pa
         assert "the retriever e5-flat searches an index folder, which is not here: convert" in lines[1]
 
 
+HUB = "hf:RUC-NLPIR/FlashRAG_datasets:hotpotqa/dev"
+"""Validation questions of the large recipes."""
+
+
 def test_what_is_here_or_not_searched_is_not_missing(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
     assert missing(cli, "tiny-grpo") == []
+    (line,) = missing(cli, "tiny-grpo", "env_options={questions: mine.jsonl}", "validation.every=0")
+    assert line == "questions mine.jsonl: no such file"
     for options in (
         "{retriever: 'http://127.0.0.1:9'}",
         "{corpus: demo, retriever: bm25}",
         "{corpus: demo, retriever: e5-flat}",  # small: it is encoded at first use
         "{distractors: true}",
     ):
-        assert missing(cli, "qwen2.5-3b-grpo", f"env_options={options}") == []
+        lines = missing(cli, "qwen2.5-3b-grpo", f"env_options={options}")
+        assert [line.partition(":")[0] for line in lines] == [
+            "questions nq_test.jsonl",
+            f"questions {HUB.partition(':')[0]}",
+        ]
 
 
 def test_a_large_corpus_is_not_encoded_at_first_use(tmp_path, monkeypatch):

@@ -285,6 +285,15 @@ def parts_of(card: RetrieverCard) -> list[PartCard]:
     return parts
 
 
+def vector_bytes(card: DenseCard, passages: int) -> int:
+    """Returns the bytes of an index of so many vectors, without the centres of ``ivf-sq8``."""
+    dimension = card.encoder.dimension
+    if card.index == "ivf-sq8":
+        return passages * (dimension + 8)
+    links = int(1.1 * passages * 2 * card.links * 4) if card.index == "hnsw" else 0
+    return 4 * passages * dimension + links
+
+
 def is_card(given: object) -> TypeGuard[RetrieverCard]:
     """Returns whether an object is a retriever card."""
     return isinstance(given, CARD_CLASSES)

@@ -26,6 +26,7 @@ from searchgym.train.inspect.shapes import Shape, adapter_parameters, model_shap
 from searchgym.train.memory import GIB
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
+from searchgym.train.recipe.preflight import vectors_gib
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.samplers import separate_adapters, sharing
 
@@ -81,7 +82,8 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
         if device != "cpu":
             parts.append(Part(device, "CUDA's own", CONTEXT * number))
         parts += _learners([key for key in keys if not key.frozen], device, number)
-    return parts
+    vectors = vectors_gib(recipe)
+    return parts + ([Part("cpu", "retriever: vectors", vectors)] if vectors else [])
 
 
 def _stays(keys: Sequence[Key]) -> Recipe:

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
 from searchgym.agents.base import load_agent
-from searchgym.corpora.retrieval.cards import find_retriever, is_card, stands_outside
+from searchgym.cards import CorpusCard, list_cards, load_card
+from searchgym.corpora.files import read_json
+from searchgym.corpora.own import home
+from searchgym.corpora.retrieval.cards import (
+    DenseCard,
+    RetrieverCard,
+    find_retriever,
+    is_card,
+    parts_of,
+    stands_outside,
+    vector_bytes,
+)
+from searchgym.corpora.retrieval.index.index import MANIFEST
 from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import get_reward
@@ -47,24 +63,71 @@ def check_names(recipe: Recipe) -> None:
 
 
 def missing_data(recipe: Recipe) -> list[str]:
-    """Returns what a training would search and not find on this machine, one line each; questions are not looked at.
+    """Returns what a training would ask or search and not find on this machine, one line each.
 
     Raises:
         UnknownNameError: An environment, retriever or corpus that does not exist.
         CardError: The retriever's card has a field that is not valid.
     """
     options = {**env_options(recipe.env), **recipe.env_options}
-    card, given = find_env(recipe.env), options.get("retriever")
-    retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
-    known = retriever is None or is_card(retriever)
-    generated = card.world is not None and not options.get("corpus")
-    if not known or generated or options.get("distractors") or (is_card(retriever) and stands_outside(retriever)):
-        return []
-    found, path = list[str](), None
+    validation = {**options, **recipe.validation.env_options} if recipe.validation.every else options
+    found = list(dict.fromkeys([*_missing_questions(recipe, options), *_missing_questions(recipe, validation)]))
+    retriever = _searched(recipe)
+    if retriever == "elsewhere":
+        return found
+    path = None
     try:
-        path = find_corpus(str(options.get("corpus") or card.corpus))
+        path = find_corpus(str(options.get("corpus") or find_env(recipe.env).corpus))
     except DataMissingError as error:
         found.append(" ".join(str(error).split()))
     if is_card(retriever) and lacks_index(path, retriever):
         found.append(no_index(retriever))
     return found
+
+
+def _missing_questions(recipe: Recipe, options: Mapping[str, Any]) -> list[str]:
+    """Returns which questions of an environment are not here; those of a hub may be, but are not looked for."""
+    card, given = find_env(recipe.env), options.get("questions")
+    made = card.world is not None or card.generated is not None or card.masked is not None
+    if given is None:
+        source = card.questions
+        local = made or bool(source.bundled) or (home() / "data" / source.file).exists()
+        where = f"get them from {source.get}, and put them into {home() / 'data'}"
+        return [] if local else [f"questions {source.file}: {where}"]
+    found = []
+    for source in filter(lambda given: isinstance(given, str), given if isinstance(given, list) else [given]):
+        if source.startswith("hf:"):
+            found.append(f"questions {source}: downloaded when the training starts, unless the hub's cache has them")
+        elif not Path(source).exists():
+            found.append(f"questions {source}: no such file")
+    return found
+
+
+def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
+    """Returns the card by which a recipe searches a corpus of this machine; None for the corpus's own."""
+    options = {**env_options(recipe.env), **recipe.env_options}
+    given = options.get("retriever")
+    retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
+    generated = find_env(recipe.env).world is not None and not options.get("corpus")
+    known = retriever is None or (is_card(retriever) and not stands_outside(retriever))
+    return "elsewhere" if not known or generated or options.get("distractors") else retriever
+
+
+def vectors_gib(recipe: Recipe) -> float:
+    """Returns the GiB of vectors that a recipe searches in main memory; BM25's postings are read from disk as needed.
+
+    Counted are those of a card whose vectors are not on a GPU, over a corpus whose number of passages is known: an
+    index folder, or the corpus of a card.
+    """
+    options, retriever = {**env_options(recipe.env), **recipe.env_options}, _searched(recipe)
+    if not is_card(retriever):
+        return 0.0
+    name = str(options.get("corpus") or find_env(recipe.env).corpus)
+    manifest = Path(name) / MANIFEST
+    if manifest.is_file():
+        passages = read_json(manifest).get("passages", 0)
+    else:
+        shipped = list_cards("corpora")
+        passages = (load_card(CorpusCard, shipped[name]).passages or 0) if name in shipped else 0
+    dense = [part for part in parts_of(retriever) if isinstance(part, DenseCard) and part.device == "cpu"]
+    return sum(vector_bytes(part, passages) for part in dense) / 2**30

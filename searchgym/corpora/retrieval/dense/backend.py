@@ -17,7 +17,7 @@ import numpy as np
 
 from searchgym.corpora.retrieval.backends import Needs, Progress
 from searchgym.corpora.retrieval.bm25.search import Passages
-from searchgym.corpora.retrieval.cards import DenseCard
+from searchgym.corpora.retrieval.cards import DenseCard, vector_bytes
 from searchgym.corpora.retrieval.dense import encoders
 from searchgym.corpora.retrieval.dense.encoders import Encoder
 from searchgym.corpora.retrieval.dense.vectors import (
@@ -62,15 +62,14 @@ def needs(card: DenseCard, passages: int, text: int) -> Needs:
     the whole vector and 2 * links neighbours of 4 bytes, plus a tenth for the upper layers. Memory is twice the size of
     the index, because FAISS's arrays double as they grow.
     """
-    dimension = card.encoder.dimension
+    dimension, index = card.encoder.dimension, vector_bytes(card, passages)
     flat = 4 * passages * dimension
     if card.index == "flat":
         return Needs(_ENCODER_MEMORY, flat)
     lists, training = lists_of(card, max(passages, 1))
     if card.index == "ivf-sq8":
-        index = passages * (dimension + 8) + 4 * lists * dimension
+        index += 4 * lists * dimension
         return Needs(_ENCODER_MEMORY + 2 * index + 8 * training * dimension, flat + index)
-    index = flat + int(1.1 * passages * 2 * card.links * 4)
     return Needs(_ENCODER_MEMORY + 2 * index, flat + index)
 
 
