@@ -113,7 +113,8 @@ def _say(fits: Sequence[Fit], hours: float | None, problem: str, found: Sequence
         lacking = [own for own in fits if own.left < 0]
         wanted = "more or larger GPUs, or another model"
         if lacking and all(own.device == "cpu" for own in lacking):
-            wanted = f"a machine with {math.ceil(max(own.need for own in lacking))} GiB of main memory, or another model"
+            gib = math.ceil(max(own.need for own in lacking))
+            wanted = f"a machine with {gib} GiB of main memory, or another model"
         say(f"no smaller micro-batches, engine's share, ZeRO, offloading or LoRA make it fit: take {wanted}")
 
 
