@@ -44,6 +44,7 @@ from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.graphs.packs import load_pack
+from searchgym.options.yaml import parse_yaml
 from searchgym.questions.generate import Plan
 from searchgym.questions.storage import read_split, write_set
 from searchgym.records import Context, Passage, Span
@@ -55,7 +56,6 @@ from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.run.checkpoint import load_checkpoint, save_checkpoint
-from searchgym.yaml_reader import parse_yaml
 
 DEMO = Path(find_card("corpora", "demo")).parent.parent / "searchgym" / "demo"
 CARD = "card.yaml"

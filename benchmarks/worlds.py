@@ -10,11 +10,12 @@ import sys
 import time
 from typing import Any
 
-from searchgym.cards import WorldSpec, build
+from searchgym.cards import WorldSpec
 from searchgym.cli.output import emit_rows
 from searchgym.corpora.worlds import build_world
 from searchgym.corpora.worlds.report import report_of
 from searchgym.corpora.worlds.schema import LEVELS, SPLITS
+from searchgym.options import read
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
             print(f"{level}, {split} ...", file=sys.stderr)
             for seed in range(args.seeds):
                 given = {"level": level, "size": args.size, "seed": seed, "split": split}
-                rows.append(measure(build(WorldSpec, given, "the world")))
+                rows.append(measure(read(WorldSpec, given, "the world")))
     emit_rows(rows, args.json, "results", f"{args.size} questions per world; floors on multi-hop, answer not named")
 
 

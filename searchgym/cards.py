@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-import types
-import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, Union
+from typing import Any, Final, Literal, TypeVar
 
-from searchgym.errors import LOGIN, CardError, UnknownNameError, did_you_mean
-from searchgym.yaml_reader import read_yaml
+from searchgym.errors import CardError, UnknownNameError
+from searchgym.options import Options, read
+from searchgym.options.yaml import read_source
 
 T = TypeVar("T")
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1", "kilt"]
@@ -26,7 +24,7 @@ MAX_CALLS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionSource:
+class QuestionSource(Options):
     """The data set split that an environment asks, and where to find its file."""
 
     dataset: str
@@ -46,7 +44,7 @@ class QuestionSource:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldSpec:
+class WorldSpec(Options):
     """Parameters of a generated world: equal specs give the same pages and questions, byte for byte."""
 
     level: Literal["simple", "full"] = "simple"
@@ -64,7 +62,7 @@ class WorldSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratedSpec:
+class GeneratedSpec(Options):
     """Parameters of questions that are generated from a corpus: equal specs and corpora give the same questions."""
 
     n: int = 1000
@@ -81,7 +79,7 @@ class GeneratedSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedSpec:
+class MaskedSpec(Options):
     """Parameters of masked spans that are made from a corpus: equal specs and corpora give the same tasks."""
 
     n: int = 1000
@@ -103,7 +101,7 @@ class MaskedSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSpec:
+class OpenSpec(Options):
     """Parameters of open tasks over a generated world: equal specs and worlds give the same tasks."""
 
     kind: Literal["report", "several"]
@@ -116,7 +114,7 @@ class OpenSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvCard:
+class EnvCard(Options):
     """Card of one environment: its id, data, budgets and rules."""
 
     id: str
@@ -158,7 +156,7 @@ class EnvCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoleCard:
+class RoleCard(Options):
     """One role of an agent, filled by a model: its prompt, limits and stop strings."""
 
     prompt: str
@@ -174,7 +172,7 @@ class RoleCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCard:
+class AgentCard(Options):
     """Card of one agent: its workflow class and the roles that models fill."""
 
     name: str
@@ -190,7 +188,7 @@ class AgentCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusCard:
+class CorpusCard(Options):
     """Card of one corpus: its source, licence and files, and the checksum and size they must have."""
 
     name: str
@@ -215,7 +213,7 @@ class CorpusCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderCard:
+class EncoderCard(Options):
     """Card of one sentence-transformers text encoder: its weights and how texts are encoded."""
 
     name: str
@@ -250,7 +248,7 @@ class EncoderCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
+class ModelCard(Options):
     """Card of one model of this project, kept in the model's folder: how it was trained and how well it scores."""
 
     name: str
@@ -284,7 +282,7 @@ class ModelCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainedCard:
+class PretrainedCard(Options):
     """Card of one language model that others trained: the package on PyPI or the hub that it comes from."""
 
     name: str
@@ -309,7 +307,7 @@ class PretrainedCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterCard:
+class AdapterCard(Options):
     """Card of one LoRA adapter of this project, kept in its folder: how it was trained, on what, and how it scores."""
 
     name: str
@@ -450,7 +448,7 @@ def load_card(cls: type[T], path: Path) -> T:
     Raises:
         CardError: The file cannot be read, is not YAML, or does not fit `cls`.
     """
-    return build(cls, read_yaml(path), str(path))
+    return read(cls, *read_source(path))
 
 
 def load_model_card(path: Path) -> ModelCard | AdapterCard:
@@ -462,87 +460,3 @@ def load_model_card(path: Path) -> ModelCard | AdapterCard:
     if (path.parent / "adapter_config.json").is_file():
         return load_card(AdapterCard, path)
     return load_card(ModelCard, path)
-
-
-def build(cls: type[T], data: object, where: str) -> T:
-    """Builds a dataclass from plain data, refusing unknown keys, missing keys and values of the wrong type.
-
-    Args:
-        cls: A dataclass type; nested dataclasses, unions, literals, tuples, lists and dicts are followed.
-        data: Parsed YAML or JSON.
-        where: File and key path of `data`, for error messages.
-
-    Raises:
-        CardError: An unknown key, a missing key or a value of the wrong type.
-    """
-    if not isinstance(data, dict):
-        raise CardError(f"{where}: expected keys and values, got {type(data).__name__}")
-    refuse_logins(data, where)
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in fields:
-            raise CardError(f"{where}: unknown key {key!r}{did_you_mean(str(key), fields)}")
-    required = {n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING}
-    if missing := sorted(required - data.keys()):
-        raise CardError(f"{where}: missing key {', '.join(missing)}")
-    return cls(**{key: _convert(hints[key], value, f"{where}: {key}") for key, value in data.items()})
-
-
-def refuse_logins(value: Any, where: str) -> None:
-    """Raises a CardError for an address with a login: the values of cards and recipes are written into records."""
-    if isinstance(value, (list, dict)):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            refuse_logins(inner, f"{where}[{key}]" if isinstance(value, list) else f"{where}: {key}")
-    elif isinstance(value, str) and re.match(rf"https?://{LOGIN.pattern}", value):
-        raise CardError(
-            f"{where}: the address holds a user name or password, which records of runs would keep: leave it out "
-            "(the token of a retrieval server comes from SEARCHGYM_TOKEN)"
-        )
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """Returns `value` as the type `hint`; floats accept integers, tuples accept lists, nothing else is coerced."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if dataclasses.is_dataclass(hint):
-        return value if type(value) is hint else build(typing.cast(type[Any], hint), value, where)
-    if origin in (Union, types.UnionType):
-        return _convert_union(args, value, where)
-    if origin is Literal:
-        if value not in args:
-            raise CardError(f"{where}: got {value!r}{did_you_mean(str(value), map(str, args))}")
-        return value
-    if origin in (list, tuple) and isinstance(value, list):
-        return origin(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is dict and isinstance(value, dict):
-        return {key: _convert(args[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):  # a bool is an int in Python
-        return float(value)
-    plain = origin or hint
-    if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
-        raise CardError(f"{where}: expected {getattr(plain, '__name__', plain)}, got {value!r}")
-    return value
-
-
-def _is_kind(hint: Any, value: Any) -> bool:
-    """Tells whether a mapping or a list is what a type asks for, whatever is inside."""
-    if isinstance(value, dict):
-        return dataclasses.is_dataclass(hint) or typing.get_origin(hint) is dict
-    return isinstance(value, list) and typing.get_origin(hint) in (list, tuple)
-
-
-def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Returns `value` converted to the first member type of a union that accepts it."""
-    if value is None and type(None) in args:
-        return None
-    problems = []
-    alike = [arg for arg in args if _is_kind(arg, value)]
-    for arg in alike or args:  # where one member is of the value's kind, its error alone is of use
-        if arg is not type(None):
-            try:
-                return _convert(arg, value, where)
-            except CardError as error:
-                problems.append(str(error))
-    raise CardError("; ".join(problems))

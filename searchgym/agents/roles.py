@@ -9,8 +9,8 @@ from pathlib import Path
 
 from searchgym.cards import RoleCard
 from searchgym.errors import CardError, UsageError
+from searchgym.options.yaml import read_small
 from searchgym.protocol import Parts, joined
-from searchgym.yaml_reader import read_small
 
 FIELD = re.compile(r"\{([a-z_]+)\}")
 """Pattern of a placeholder in a prompt; other braces (JSON examples) stay as they are."""

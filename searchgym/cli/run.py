@@ -27,7 +27,7 @@ from searchgym.cards import list_cards as cards_of
 from searchgym.cli.options import MaxTurns, Source, TaskChoice, TopK, takes_records
 from searchgym.cli.output import Json, emit, emit_rows, say
 from searchgym.errors import DataMissingError, UnknownNameError, UsageError
-from searchgym.yaml_reader import parse_yaml
+from searchgym.options.yaml import parse_yaml
 
 if TYPE_CHECKING:
     from searchgym.envs.task import Task, TaskOptions

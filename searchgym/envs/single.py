@@ -10,12 +10,13 @@ from typing import Any, Unpack
 
 import gymnasium
 
-from searchgym.cards import EnvCard, build, find_card, load_card
+from searchgym.cards import EnvCard, find_card, load_card
 from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, TaskOptions, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UnknownNameError, UsageError
+from searchgym.options import read
 from searchgym.protocol import MAX_ACTION_CHARS, MAX_RESULT_CHARS
 from searchgym.records import Action, Answer, Hit, Invalid, More, Open, Question, Search
 
@@ -263,7 +264,7 @@ def resolve(card: EnvCard | Task | Mapping[str, Any] | str, options: TaskOptions
     if isinstance(card, str):
         card = load_card(EnvCard, find_card("envs", card))
     if not isinstance(card, EnvCard):
-        card = build(EnvCard, card, "card")
+        card = read(EnvCard, card, "card")
     return load_task(card, **options)
 
 

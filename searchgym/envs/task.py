@@ -14,7 +14,7 @@ from typing import Any, Final, TypedDict, TypeGuard, Unpack, cast
 
 from searchgym import scoring
 from searchgym.browsing.pages import pages_of
-from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, build, data_file
+from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, data_file
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.cards import (
     HttpCard,
@@ -31,6 +31,7 @@ from searchgym.envs.data import bundled_file, find_corpus, load_corpus
 from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import check_call, load_function
+from searchgym.options import read
 from searchgym.packages import install_command
 from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Passage, Question, simulated_share
@@ -233,7 +234,7 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     if "open_answers" in options:
         given["open_answers"] = _spec(card, "open_answers", options["open_answers"])
     try:
-        card = build(EnvCard, dataclasses.asdict(card) | given, card.id)
+        card = read(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
     if card.open_answers is not None and (card.open_answers.n < 1 or card.open_answers.facts < 2):

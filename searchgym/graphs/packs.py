@@ -12,6 +12,7 @@ import regex
 
 from searchgym.cards import find_card, load_card
 from searchgym.errors import CardError, did_you_mean
+from searchgym.options import Options
 
 SECONDS: Final = 0.2
 """Seconds that one pattern may take on one passage; a pattern that backtracks without end is stopped then."""
@@ -31,7 +32,7 @@ _ENDS: Final = ("subject", "object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KindRule:
+class KindRule(Options):
     """How to tell that a page is about a kind of thing, and what questions call it."""
 
     nouns: list[str]
@@ -44,7 +45,7 @@ class KindRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
+class Relation(Options):
     """A relation: where pages state it and how questions ask for it."""
 
     subject: str
@@ -85,7 +86,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plausible:
+class Plausible(Options):
     """A rule about two years of a linked fact: the subject's and the object's."""
 
     relation: str
@@ -100,7 +101,7 @@ class Plausible:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(Options):
     """Two steps that have a word of their own, such as the mother of the father."""
 
     steps: list[str]
@@ -111,7 +112,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge:
+class Bridge(Options):
     """A comparison of two pages by a property of what each leads to."""
 
     role: str
@@ -127,7 +128,7 @@ class Bridge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clues:
+class Clues(Options):
     """A question with two clues, each of which fits several pages."""
 
     steps: list[str]
@@ -137,7 +138,7 @@ class Clues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Options):
     """A part of sentences that a question can ask for in its place: "He studied in what place?"."""
 
     pattern: str
@@ -147,7 +148,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class Pack(Options):
     """Everything that turns pages of a kind into facts and questions."""
 
     name: str

@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 from searchgym.corpora.retrieval.retriever import call_within
 from searchgym.errors import NoVerdictError, SwayedError, UsageError
 from searchgym.graphs.text import norm
+from searchgym.options import Options
 from searchgym.scoring import normalise_answer
 
 Result = TypeVar("Result")
@@ -26,7 +27,7 @@ KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Criterion:
+class Criterion(Options):
     """One atomic requirement of a rubric, of which a judge decides whether an answer meets it.
 
     Raises:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from searchgym.cards import build
 from searchgym.errors import CardError, DataError
 from searchgym.judging.judge import Checked, Criterion
+from searchgym.options import read
 from searchgym.records import Question
 from searchgym.scoring import golds_with_words, normalise_answer
 
@@ -39,7 +39,7 @@ def rubric_of(question: Question) -> tuple[Criterion, ...]:
     if not isinstance(given, (list, tuple)) or not given:
         raise DataError(f"{where}: expected a list of criteria such as {{text: ..., says: [[...]]}}, got {given!r:.80}")
     try:
-        return tuple(build(Criterion, row, f"{where}[{number}]") for number, row in enumerate(given))
+        return tuple(read(Criterion, row, f"{where}[{number}]") for number, row in enumerate(given))
     except CardError as error:
         raise DataError(str(error)) from None
 

@@ -7,20 +7,23 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from searchgym.cards import build, find_card, is_path
+from annotated_types import Ge
+
+from searchgym.cards import find_card, is_path
 from searchgym.corpora.documents import convert_documents, is_documents
 from searchgym.corpora.questions import read_questions
 from searchgym.envs.data import find_corpus
 from searchgym.errors import CardError, DataMissingError, UsageError
+from searchgym.options import Options, read
+from searchgym.options.yaml import read_source
 from searchgym.practice.selection import Selection
 from searchgym.questions.generate import USUAL, Plan
 from searchgym.rollout.folders import local_folder, model_folder
 from searchgym.rollout.sampler import Dtype
 from searchgym.train.recipe.load import load_recipe, override_values
 from searchgym.train.recipe.recipe import Recipe, recipe_keys
-from searchgym.yaml_reader import read_yaml
 
 KIND: Final = "pipelines"
 WARM: Final = {"masked": "smol-search", "reading": "smol-read", "searching": "smol-search"}
@@ -28,7 +31,7 @@ WARM: Final = {"masked": "smol-search", "reading": "smol-read", "searching": "sm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionOptions:
+class QuestionOptions(Options):
     """Which questions are generated from the corpus."""
 
     n: int = 4000
@@ -42,22 +45,22 @@ class QuestionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemonstrationOptions:
+class DemonstrationOptions(Options):
     """How much is demonstrated before the model learns by itself."""
 
-    masked: int = 0
+    masked: Annotated[int, Ge(0)] = 0
     """Number of episodes in which an oracle fills in masked spans of the pages, before all other practice
     (MaskSearch's order); 0 leaves the stage out."""
-    reading: int = 240
+    reading: Annotated[int, Ge(0)] = 240
     """Number of contexts in which questions about given pages are answered; 0 leaves the stage out."""
-    searching: int = 160
+    searching: Annotated[int, Ge(0)] = 160
     """Number of episodes in which an oracle searches; 0 leaves the stage out."""
     values: list[str] = field(default_factory=list)
     """Values of the recipes ``smol-read`` and ``smol-search``, ``key=value``, which train on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionOptions:
+class SelectionOptions(Options):
     """Which training questions reinforcement learning asks; see `Selection`."""
 
     pool: int = 60
@@ -69,7 +72,7 @@ class SelectionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReinforceOptions:
+class ReinforceOptions(Options):
     """Recipe of the reinforcement learning, and values that it gets."""
 
     recipe: str = "smol-grpo"
@@ -79,7 +82,7 @@ class ReinforceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class Pipeline(Options):
     """Everything that defines a way from a corpus to a trained adapter."""
 
     name: str
@@ -97,7 +100,7 @@ class Pipeline:
     demonstrations: DemonstrationOptions = field(default_factory=DemonstrationOptions)
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     reinforce: ReinforceOptions = field(default_factory=ReinforceOptions)
-    test: int | str = 60
+    test: Annotated[int, Ge(1)] | str = 60
     """Number of generated test questions, or a file of questions of your own, of which all are asked. Their gold pages
     and entities are held out, too."""
 
@@ -155,17 +158,13 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
         DataMissingError: A file that is named is not there.
     """
     path = find_card(KIND, name)
-    data = read_yaml(path)
-    where = override_values(data, list(overrides), recipe_keys(Pipeline), str(path))
-    pipeline = build(Pipeline, data, where)
+    data, source = read_source(path)
+    pipeline = read(Pipeline, data, override_values(data, list(overrides), recipe_keys(Pipeline), source))
     if not pipeline.corpus:
         raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
-    shown = pipeline.demonstrations
-    if pipeline.tests < 1 or min(shown.masked, shown.reading, shown.searching) < 0:
-        raise CardError(f"{where}: test must be at least 1, and numbers of demonstrations not negative")
     _ = pipeline.plan, pipeline.choice  # they check their values
     if pipeline.recipe.method != "policy":
-        raise CardError(f"{where}: reinforce.recipe {pipeline.recipe.name} has method {pipeline.recipe.method}: policy")
+        raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {pipeline.recipe.method}: policy")
     for name in WARM.values():
         load_recipe(name, [*pipeline.demonstrations.values, "supervised.demonstrations=x"])
     return _absolute(pipeline)

@@ -39,6 +39,7 @@ from searchgym.envs.registration import find_env
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import DataError, NothingLeftError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate, write_json
+from searchgym.options.yaml import read_yaml
 from searchgym.practice.folder import DONE, PIPELINE, check_out
 from searchgym.practice.pipeline import WARM, Pipeline
 from searchgym.practice.selection import SELECTED, select, write_pool
@@ -54,7 +55,6 @@ from searchgym.train.demonstrations.write import EPISODES, write_demonstrations
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.assembly import train
-from searchgym.yaml_reader import read_yaml
 
 MADE: Final = "made.json"
 """File beside an adapter that says how it was made."""

@@ -31,12 +31,12 @@ from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.corpora.worlds.storage import check_free, read_world
 from searchgym.errors import DataError
 from searchgym.graphs.packs import load_pack
+from searchgym.options.yaml import read_yaml
 from searchgym.questions.generate import VERSION, Plan, QuestionSet, generate, why
 from searchgym.questions.report import markdown, picture, report_of
 from searchgym.questions.shortcuts import Shortcuts, measure
 from searchgym.questions.source import SPLITS, HeldOut, hold_out
 from searchgym.records import Passage, Question
-from searchgym.yaml_reader import read_yaml
 
 CARD: Final = "card.yaml"
 ORDER: Final = "by hash"

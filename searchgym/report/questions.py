@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from searchgym.cards import EnvCard, WorldSpec, build
+from searchgym.cards import EnvCard, WorldSpec
 from searchgym.corpora.own import home
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.worlds import cached_world
@@ -14,6 +14,7 @@ from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import registered
 from searchgym.errors import SearchGymError
 from searchgym.eval.runner import questions_sha256
+from searchgym.options import read
 from searchgym.records import Question
 from searchgym.report.episodes import Asked
 
@@ -73,7 +74,7 @@ def _of_world(card: EnvCard, options: Mapping[str, Any]) -> Iterable[Question]:
     if card.world is None or not isinstance(given, dict):
         return []
     try:
-        spec = build(WorldSpec, dataclasses.asdict(card.world) | given, card.id)
+        spec = read(WorldSpec, dataclasses.asdict(card.world) | given, card.id)
         return read_questions(cached_world(spec, home() / "worlds") / "questions.jsonl") if spec.size <= LARGEST else []
     except SearchGymError:
         return []

@@ -14,11 +14,11 @@ from searchgym.errors import DataError, DataMissingError
 from searchgym.eval.compare import Rows, read_run
 from searchgym.eval.runner import QUESTIONS, SCORES
 from searchgym.eval.suites.run import SUITE
+from searchgym.options.yaml import read_yaml
 from searchgym.records import Question
 from searchgym.report.blocks import Shown
 from searchgym.report.episodes import Asked, Sample, Tally, ends_in_newline, shown, whole_episodes
 from searchgym.report.questions import of_evaluation, of_training, recorded
-from searchgym.yaml_reader import read_yaml
 
 RECORD: Final = "run.json"
 RECIPE: Final = "recipe.yaml"

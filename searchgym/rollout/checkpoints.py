@@ -8,8 +8,8 @@ from typing import Any
 
 from searchgym.agents.base import LoadedAgent
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
+from searchgym.options.yaml import read_yaml
 from searchgym.rollout.folders import is_adapter, local_folder
-from searchgym.yaml_reader import read_yaml
 
 
 def share_roles(

@@ -6,12 +6,14 @@ import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Interval
 
 from searchgym.errors import UsageError
+from searchgym.options import Options
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 """Type of a model's weights in memory."""
@@ -87,22 +89,22 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmOptions:
+class VllmOptions(Options):
     """Set-up of vLLM engines: memory, GPUs, replicas and servers."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of weights and computation; ``auto`` is the learner's autocast type, or its weight type without autocast."""
     prefix_caching: bool = True
     """Whether to keep keys and values of earlier requests for requests that continue them."""
-    gpu_share: float = 0.4
+    gpu_share: Annotated[float, Interval(gt=0, le=1)] = 0.4
     """Fraction of a GPU's memory that the engine takes, weights included."""
-    cache_gib: int = 4
+    cache_gib: Annotated[int, Ge(1)] = 4
     """Memory for keys and values in GiB if the engine runs on a CPU."""
-    max_context: int | None = None
+    max_context: Annotated[int, Ge(1)] | None = None
     """Maximum tokens of request and response. Default: the model's limit."""
-    tensor_parallel: int = 1
+    tensor_parallel: Annotated[int, Ge(1)] = 1
     """Number of GPUs over which one engine is split."""
-    replicas: int = 1
+    replicas: Annotated[int, Ge(1)] = 1
     """Number of engines, each on `tensor_parallel` GPUs; an episode stays with one of them."""
     gpus: list[int] | None = None
     """Indices of the GPUs for the engines, in this order. Default: all GPUs."""
@@ -116,9 +118,9 @@ class VllmOptions:
     shared: str | None = None
     """Folder that this machine and those of `servers` mount under the same path; new weights go through it. Default:
     this machine's memory, for servers on it."""
-    stall: float = 60.0
+    stall: Annotated[float, Ge(0.1)] = 60.0
     """Seconds without a sign of life after which a server is given up until the next weights."""
-    sleep: int = 0
+    sleep: Literal[0, 1, 2] = 0
     """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
     drops them."""
     eager: bool = False

@@ -34,7 +34,7 @@ from searchgym.eval.retrieval import read_qrels
 from searchgym.eval.suites.cards import find_suite
 from searchgym.graphs.triples import read_texts
 from searchgym.records import Passage
-from searchgym.yaml_reader import read_yaml
+from searchgym.options.yaml import read_yaml
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ import typer
 from searchgym.cards import find_card, list_cards
 from searchgym.cli.output import emit, say, stages, table
 from searchgym.cli.training.steps import duration, training_steps
-from searchgym.yaml_reader import read_yaml
+from searchgym.options.yaml import read_yaml
 
 
 def is_pipeline(name: str) -> bool:

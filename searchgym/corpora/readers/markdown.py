@@ -18,7 +18,7 @@ from markdown_it.token import Token
 from searchgym.corpora.readers.document import LONGEST_TITLE, Document
 from searchgym.corpora.readers.html import read_html
 from searchgym.errors import CardError
-from searchgym.yaml_reader import parse_yaml
+from searchgym.options.yaml import parse_yaml
 
 FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 """Matches a block of YAML between lines of dashes at the start of a Markdown file."""

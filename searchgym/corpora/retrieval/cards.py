@@ -12,17 +12,20 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar
 
-from searchgym.cards import EncoderCard, build, find_card, load_card, refuse_logins
+from annotated_types import Interval
+
+from searchgym.cards import EncoderCard, find_card, load_card
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.yaml_reader import read_yaml
+from searchgym.options import Options, read
+from searchgym.options.yaml import read_yaml
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Card:
+class _Card(Options):
     """The fields of every retriever card."""
 
     name: str = ""
@@ -36,11 +39,11 @@ class BM25Card(_Card):
     """BM25 in this process, over memory-mapped postings."""
 
     kind: Literal["bm25"] = "bm25"
-    k1: float = 0.9
+    k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
     """Saturation of term frequency: the smaller, the less repeats of a term count."""
-    b: float = 0.4
+    b: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Strength of length normalisation, from 0 (none) to 1 (full)."""
-    threads: int = 0
+    threads: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Number of threads of one search with many queries; 0 means one per core, at most 8."""
 
 
@@ -49,11 +52,11 @@ class LuceneCard(_Card):
     """BM25 by Lucene, through pyserini; needs a JDK."""
 
     kind: Literal["lucene"] = "lucene"
-    k1: float = 0.9
+    k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
     """Saturation of term frequency: the smaller, the less repeats of a term count."""
-    b: float = 0.4
+    b: Annotated[float, Interval(ge=0, le=1)] = 0.4
     """Strength of length normalisation, from 0 (none) to 1 (full)."""
-    threads: int = 0
+    threads: Annotated[int, Interval(ge=0, le=4096)] = 0
     """Number of threads of one search with many queries; 0 means one per core."""
     memory: str = "2g"
     """Maximum heap of the Java virtual machine, such as ``512m``; fixed when the machine starts."""
@@ -68,17 +71,17 @@ class DenseCard(_Card):
     """Encoder of queries and passages: a card, or the name of one."""
     index: Literal["flat", "ivf-sq8", "hnsw"] = "flat"
     """Type of the index: exact search, inverted lists with one byte per dimension, or a graph."""
-    lists: int | None = None
+    lists: Annotated[int, Interval(ge=1, le=1e8)] | None = None
     """Number of inverted lists (``ivf-sq8``). Default: FAISS's guideline."""
-    training: int | None = None
+    training: Annotated[int, Interval(ge=1, le=1e9)] | None = None
     """Number of vectors that the lists are trained on (``ivf-sq8``). Default: FAISS's guideline."""
-    nprobe: int = 32
+    nprobe: Annotated[int, Interval(ge=1, le=1e8)] = 32
     """Number of inverted lists that are searched for each query (``ivf-sq8``)."""
-    links: int = 32
+    links: Annotated[int, Interval(ge=2, le=512)] = 32
     """Number of links per vector, FAISS's M (``hnsw``)."""
-    ef_construction: int = 80
+    ef_construction: Annotated[int, Interval(ge=1, le=1e5)] = 80
     """Number of candidates examined for each vector while building the graph (``hnsw``)."""
-    ef_search: int = 64
+    ef_search: Annotated[int, Interval(ge=1, le=1e5)] = 64
     """Number of candidates examined for each query, raised to k if that is larger (``hnsw``)."""
     device: str = "cpu"
     """Device that FAISS searches on: ``cpu``, ``cuda`` (every GPU) or ``cuda:N``."""
@@ -95,9 +98,9 @@ class HybridCard(_Card):
     kind: Literal["hybrid"]
     of: list[RetrieverCard]
     """Cards of the retrievers whose hits are merged, two or more."""
-    depth: int = 100
+    depth: Annotated[int, Interval(ge=1, le=1e5)] = 100
     """Number of hits taken from each retriever, raised to k if that is larger."""
-    constant: int = 60
+    constant: Annotated[int, Interval(ge=0, le=1e6)] = 60
     """Constant added to each rank before its reciprocal is taken."""
 
 
@@ -112,7 +115,7 @@ class RerankCard(_Card):
     """Encoder whose vectors score the hits. Give this or `cross_encoder`."""
     cross_encoder: str | None = None
     """Cross-encoder that scores query and passage together: a name on the Hugging Face hub, or a folder."""
-    first: int = 50
+    first: Annotated[int, Interval(ge=1, le=1e5)] = 50
     """Number of hits that are reordered, raised to k if that is larger."""
     device: str | None = None
     """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
@@ -125,17 +128,17 @@ class NoiseCard(_Card):
     kind: Literal["noise"]
     of: RetrieverCard
     """Card of the retriever whose hits are replaced."""
-    start: float = 0.0
+    start: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability at step 0 that a query's hits are replaced by random passages. Outside of training it is always 0."""
-    end: float = 0.5
+    end: Annotated[float, Interval(ge=0, le=1)] = 0.5
     """Probability, from step `steps` on, that the hits of a query are replaced by random passages."""
-    base: float = 4.0
+    base: Annotated[float, Interval(ge=1e-6, le=1e6)] = 4.0
     """Base of the probability's exponential growth: above 1 it grows mostly late in training; 1 means linear growth."""
-    steps: int | None = None
+    steps: Annotated[int, Interval(ge=1, le=1e9)] | None = None
     """Step at which the probability reaches `end`. Default: the number of training steps."""
     seed: int = 0
     """Seed of the random draws."""
-    mixed_in: int = 0
+    mixed_in: Annotated[int, Interval(ge=0, le=1e9)] = 0
     """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
 
 
@@ -146,7 +149,7 @@ class CacheCard(_Card):
     kind: Literal["cache"]
     of: RetrieverCard
     """Card of the retriever whose hits are cached."""
-    size: int = 100_000
+    size: Annotated[int, Interval(ge=1, le=1e9)] = 100_000
     """Maximum number of queries in the cache; the least recently used one is removed first."""
 
 
@@ -172,9 +175,9 @@ class HttpCard(_Card):
     """URL of the server or of its end point."""
     schema: Literal["retrieve", "search"] | None = None
     """Schema of requests and replies. Default: that of the end point in the URL, else ``retrieve``."""
-    connections: int = 8
+    connections: Annotated[int, Interval(ge=1, le=4096)] = 8
     """Maximum number of simultaneous calls."""
-    deadline: float = 30.0
+    deadline: Annotated[float, Interval(ge=0, le=1e6)] = 30.0
     """Seconds for one call, retries included."""
     token_env: str = TOKEN
     """Environment variable with the server's token, ``SEARCHGYM_TOKEN`` or a name that begins so and an underscore."""
@@ -187,7 +190,7 @@ class ToolCard(_Card):
     kind: Literal["tool"]
     function: str
     """Name of the function, ``module:function``; it is called with one query and k."""
-    calls: int = 8
+    calls: Annotated[int, Interval(ge=1, le=4096)] = 8
     """Maximum number of simultaneous calls."""
 
 
@@ -199,21 +202,21 @@ class SimulatedCard(_Card):
     model: str
     """Model that writes: a folder, a name, ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``,
     which returns a writer of your own."""
-    pages: int = 5
+    pages: Annotated[int, Interval(ge=1, le=100)] = 5
     """Number of pages per query, lowered to k if that is smaller."""
-    words: int = 30
+    words: Annotated[int, Interval(ge=1, le=1000)] = 30
     """Number of words that the model is asked for in each page; a page of more than twice as many is cut."""
     answers: bool = True
     """Whether the model sees the question and its gold answer, besides the query."""
-    temperature: float = 0.8
+    temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
     """Sampling temperature of the model."""
-    start: float = 0.0
+    start: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability at step 0 that the pages of a query are noisy. Outside of training it is always 0."""
-    end: float = 0.5
+    end: Annotated[float, Interval(ge=0, le=1)] = 0.5
     """Probability, from step `steps` on, that the pages of a query are noisy."""
-    base: float = 4.0
+    base: Annotated[float, Interval(ge=1e-6, le=1e6)] = 4.0
     """Base of the probability's exponential growth; 1 means linear growth."""
-    steps: int | None = None
+    steps: Annotated[int, Interval(ge=1, le=1e9)] | None = None
     """Step at which the probability reaches `end`. Default: the number of training steps."""
     seed: int = 0
     """Seed of the draws and of the model's sampling."""
@@ -356,13 +359,12 @@ def _read(data: Any, where: str) -> RetrieverCard:
         raise CardError(f"{where}: a retriever card names its kind, one of {', '.join(KINDS)}; got {data!r:.80}")
     if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
         raise UnknownNameError(f"kind of retriever in {where}:", str(data["kind"]), KINDS)
-    refuse_logins(data, where)
     data = dict(data)
     if "of" in data:
         data["of"] = _inner(data["of"], f"{where}: of")
     if data.get("encoder") is not None:
         data["encoder"] = find_encoder(data["encoder"], f"{where}: encoder")
-    card: RetrieverCard = build(KINDS[data["kind"]], data, where)
+    card: RetrieverCard = read(KINDS[data["kind"]], data, where)
     _check(card, where)
     return card
 
@@ -381,51 +383,11 @@ def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
         return given
     if isinstance(given, str):
         return load_card(EncoderCard, find_card("encoders", given))
-    return build(EncoderCard, given, where)
-
-
-# (card class, field, smallest value, largest value)
-_RANGES: Final[tuple[tuple[type[Any], str, float, float], ...]] = (
-    (BM25Card, "k1", 0, 1e6),
-    (BM25Card, "b", 0, 1),
-    (BM25Card, "threads", 0, 4096),
-    (LuceneCard, "k1", 0, 1e6),
-    (LuceneCard, "b", 0, 1),
-    (LuceneCard, "threads", 0, 4096),
-    (DenseCard, "lists", 1, 1e8),
-    (DenseCard, "training", 1, 1e9),
-    (DenseCard, "nprobe", 1, 1e8),
-    (DenseCard, "links", 2, 512),
-    (DenseCard, "ef_construction", 1, 1e5),
-    (DenseCard, "ef_search", 1, 1e5),
-    (HybridCard, "depth", 1, 1e5),
-    (HybridCard, "constant", 0, 1e6),
-    (RerankCard, "first", 1, 1e5),
-    (NoiseCard, "start", 0, 1),
-    (NoiseCard, "end", 0, 1),
-    (NoiseCard, "steps", 1, 1e9),
-    (NoiseCard, "mixed_in", 0, 1e9),
-    (CacheCard, "size", 1, 1e9),
-    (HttpCard, "connections", 1, 4096),
-    (HttpCard, "deadline", 0, 1e6),
-    (NoiseCard, "base", 1e-6, 1e6),
-    (ToolCard, "calls", 1, 4096),
-    (SimulatedCard, "pages", 1, 100),
-    (SimulatedCard, "words", 1, 1000),
-    (SimulatedCard, "temperature", 0, 100),
-    (SimulatedCard, "start", 0, 1),
-    (SimulatedCard, "end", 0, 1),
-    (SimulatedCard, "base", 1e-6, 1e6),
-    (SimulatedCard, "steps", 1, 1e9),
-)
+    return read(EncoderCard, given, where)
 
 
 def _check(card: RetrieverCard, where: str) -> None:
-    """Raises a CardError if a number is out of range or fields contradict each other."""
-    for kind, name, least, most in _RANGES:
-        value = getattr(card, name) if isinstance(card, kind) else None
-        if value is not None and not least <= value <= most:
-            raise CardError(f"{where}: {name} is from {least:g} to {most:g}, got {value!r}")
+    """Raises a CardError if fields contradict each other."""
     if isinstance(card, HybridCard) and len(card.of) < 2:
         raise CardError(f"{where}: hybrid joins two retrievers or more, got {len(card.of)}")
     if isinstance(card, RerankCard) and (card.encoder is None) == (card.cross_encoder is None):

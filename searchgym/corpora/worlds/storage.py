@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from searchgym.cards import WorldSpec, build
+from searchgym.cards import WorldSpec
 from searchgym.corpora.files import FilePath, sha256_file, text_lines
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
@@ -28,8 +28,9 @@ from searchgym.corpora.worlds.report import card_of, markdown, report_of
 from searchgym.corpora.worlds.schema import VERSION, check_spec
 from searchgym.corpora.worlds.world import World
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError
+from searchgym.options import read
+from searchgym.options.yaml import read_yaml
 from searchgym.records import Triple
-from searchgym.yaml_reader import read_yaml
 
 CORPUS: Final = "corpus.jsonl"
 QUESTIONS: Final = "questions.jsonl"
@@ -91,7 +92,7 @@ def read_world(folder: FilePath) -> World:
             raise DataError("is not the file that the world's card describes: build the world again", folder / name)
     lines = [line.removesuffix("\n") for _, line in text_lines(folder / TRIPLES)]
     return World(
-        build(WorldSpec, card["spec"], f"{folder / CARD}: spec"),
+        read(WorldSpec, card["spec"], f"{folder / CARD}: spec"),
         tuple(read_passages(folder / CORPUS)),
         tuple(read_questions(folder / QUESTIONS)),
         tuple(Triple(*line.split("\t")) for line in lines),

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import build
 from searchgym.corpora.files import read_json
 from searchgym.errors import CardError, DataError, DataMissingError, SubmissionError
+from searchgym.options import Options, read
 
 MANIFEST: Final = "manifest.json"
 """File of the manifest."""
@@ -47,7 +47,7 @@ FORMS: Final = {"url": r"https?://[^\s<>\"'`()\[\]|]{1,300}", "commit": r"[0-9a-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsedModel:
+class UsedModel(Options):
     """A model that filled a role."""
 
     name: str
@@ -61,7 +61,7 @@ class UsedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Options):
     """What a submission says of itself."""
 
     format: str
@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
     if isinstance(data, Mapping) and data.get("format", FORMAT) != FORMAT:
         raise SubmissionError("format", f"got {data['format']!r:.60}, this version reads {FORMAT!r}", path)
     try:
-        manifest = build(Manifest, data, "manifest")
+        manifest = read(Manifest, data, "manifest")
     except CardError as error:
         raise SubmissionError(MANIFEST, str(error), path) from error
     sealed = plain(manifest)["seal"]

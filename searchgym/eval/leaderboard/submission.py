@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import build
 from searchgym.corpora.files import read_json, sha256_file, write_atomic, write_jsonl
 from searchgym.corpora.retrieval.index.distractors import passages_of
 from searchgym.errors import CardError, DataError, RunExistsError, SubmissionError, UsageError
@@ -37,6 +36,7 @@ from searchgym.eval.leaderboard.tasks import BUDGETS, Tasks
 from searchgym.eval.runner import SCORES, questions_sha256
 from searchgym.eval.scores import score_each, summarise
 from searchgym.eval.suites.run import SUITE
+from searchgym.options import Options, read
 from searchgym.records import simulated_share
 from searchgym.rollout.storage import read_episodes
 
@@ -63,7 +63,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class Reported(Options):
     """A row that is reported only: numbers of a publication, of which nothing can be computed again."""
 
     format: str
@@ -193,7 +193,7 @@ def _manifest(
         "scores": dict(scores),
     }
     try:
-        return build(Manifest, fields, "manifest")
+        return read(Manifest, fields, "manifest")
     except CardError as error:
         raise DataError(f"makes no manifest: {error}", folder) from error
 
@@ -217,7 +217,7 @@ def read_reported(folder: Path) -> Reported:
     """
     path = folder / REPORTED
     try:
-        row = build(Reported, read_json(path), "reported")
+        row = read(Reported, read_json(path), "reported")
     except (CardError, DataError) as error:
         raise SubmissionError(REPORTED, str(error), path) from error
     for name in ("name", "by", "source", "differs", "suite", "part"):

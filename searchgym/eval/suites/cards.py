@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 from searchgym.cards import find_card, list_cards, load_card
 from searchgym.errors import CardError, DataMissingError, UnknownNameError
-from searchgym.yaml_reader import read_small
+from searchgym.options import Options
+from searchgym.options.yaml import read_small
 
 DATA: Final = "$SEARCHGYM_DATA"
 """Beginning of a path in the folder of evaluation data."""
@@ -23,7 +24,7 @@ OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subset:
+class Subset(Options):
     """Rule for a fixed part of a data set: in each stratum the ids with the smallest hashes; see `draw_subset`."""
 
     n: int
@@ -35,7 +36,7 @@ class Subset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Options):
     """One data set of a suite."""
 
     env: str
@@ -58,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteCard:
+class SuiteCard(Options):
     """Card of one suite."""
 
     name: str

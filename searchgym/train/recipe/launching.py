@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from searchgym.options import Options
+
 Launcher = Literal["here", "ray"]
 """Where learner ranks and sampling servers start: on this machine, or on the nodes of a Ray cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayOptions:
+class RayOptions(Options):
     """``launch: ray``: the cluster, and what each program asks of it."""
 
     address: str | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from annotated_types import Ge
 
+from searchgym.options import Options, dump
 from searchgym.train.recipe.launching import Launcher, RayOptions
 from searchgym.train.recipe.options import (
     AdvantageOptions,
@@ -33,7 +34,7 @@ from searchgym.train.recipe.options import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Options):
     """Everything that defines one training run."""
 
     name: str
@@ -48,16 +49,16 @@ class Recipe:
     """Id of the environment."""
     agent: str
     """Name or path of the agent card."""
-    steps: int
+    steps: Annotated[int, Ge(1)]
     """Number of steps."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of every generator in the run."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment (`TaskOptions`), merged over the id's own."""
-    max_generated_tokens: int | None = None
+    max_generated_tokens: Annotated[int, Ge(1)] | None = None
     """Token budget: the run stops after the step in which it is reached, so that methods can be compared at equal cost.
     Tokens sampled for validation do not count. Default: no budget."""
-    max_read_tokens: int | None = None
+    max_read_tokens: Annotated[int, Ge(1)] | None = None
     """Token budget of the learner: the run stops after the step in which it has read as many tokens of training
     sequences, prompts and observations too (`learner/tokens_read`; a critic's are not counted). Default: no budget."""
     models: dict[str, KeyOptions] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Recipe:
 
 def dump_recipe(recipe: Recipe) -> str:
     """Returns a recipe as YAML with every value resolved; `read_recipe` reads it back equal."""
-    return yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True)
+    return dump(recipe)
 
 
 def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from searchgym.cards import build
 from searchgym.corpora.files import read_json
 from searchgym.errors import DataError, SearchGymError, TrainingError
+from searchgym.options import Options, read
 from searchgym.rollout.quiet import quiet_libraries
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PART = ".part"
 
 
 @dataclass(slots=True)
-class Progress:
+class Progress(Options):
     """Counters of a run, saved with each checkpoint."""
 
     step: int = 0
@@ -115,7 +115,7 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     sizes = state.get("files") if isinstance(state, dict) else None
     if not isinstance(sizes, dict) or not all(type(size) is int and size >= 0 for size in sizes.values()):
         raise DataError("damaged: expected progress and the lengths of files; go on from another checkpoint", record)
-    build(Progress, state.get("progress"), f"{record}: progress")
+    read(Progress, state.get("progress"), f"{record}: progress")
     return {"source": {}, **state}
 
 

@@ -48,7 +48,7 @@ def _rates(options: OptimizerOptions, samples: int) -> OptimizerOptions:
     return replace(
         options,
         lr=1e-2 / (options.updates(samples) * options.epochs),
-        betas=[0.9, 0.95],
+        betas=(0.9, 0.95),
         warmup_steps=0,
         schedule="constant",
         autocast=None,

@@ -20,7 +20,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import build
 from searchgym.corpora.files import FilePath, write_atomic
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.own import mark_own
@@ -32,6 +31,7 @@ from searchgym.corpora.retrieval.index.index import FORMAT, MANIFEST, Manifest, 
 from searchgym.corpora.retrieval.index.trust import unknown_model
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
+from searchgym.options import Options, read
 from searchgym.records import Passage
 from searchgym.version import __version__
 
@@ -56,7 +56,7 @@ class DoneShard:
 
 
 @dataclass(slots=True, kw_only=True)
-class BuildState:
+class BuildState(Options):
     """Settings and finished shards of a build, stored so that it can be resumed."""
 
     format: str
@@ -169,7 +169,7 @@ def _put_in_place(
     building: Path, out: Path, overwrite: bool, card: RetrieverCard, passages: Iterable[Passage]
 ) -> Manifest:
     """Renames a build that was interrupted just before its renaming, and returns its manifest."""
-    manifest = build(Manifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
+    manifest = read(Manifest, json.loads((building / MANIFEST).read_bytes()), str(building / MANIFEST))
     if manifest.retriever != _comparable(plain(card)) or corpus_sha256(passages) != manifest.corpus_sha256:
         raise RunExistsError(
             f"{building} holds a finished build of another card or corpus: pass --restart to throw it away"
@@ -200,7 +200,7 @@ def _state(building: Path, wanted: BuildState, restart: bool) -> BuildState:
     path = building / STATE
     if path.exists() and not restart:
         try:
-            saved = build(BuildState, json.loads(path.read_bytes()), str(path))
+            saved = read(BuildState, json.loads(path.read_bytes()), str(path))
         except (ValueError, CardError) as error:
             raise RunExistsError(
                 f"{building}: an interrupted build that cannot be read ({error}): --restart"

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.cards import build
 from searchgym.corpora.files import MAX_LINE, FilePath, sha256_file
 from searchgym.corpora.retrieval.backends import Progress, back_end, quiet
 from searchgym.corpora.retrieval.bm25.build import K1, B, build_model
@@ -38,6 +37,7 @@ from searchgym.corpora.retrieval.wrappers.compose import compose
 from searchgym.corpora.store import PASSAGES, PassageStore, unique
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.named import code_refused
+from searchgym.options import Options, read
 from searchgym.reading import read_bytes
 from searchgym.records import Passage
 
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Options):
     """Manifest of an index folder: its contents and how it was made."""
 
     format: int
@@ -251,7 +251,7 @@ def _checked_manifest(folder: Path, verify: bool) -> Manifest:
         data = json.loads(read_bytes(folder / MANIFEST, MAX_LINE))
         if data["format"] != FORMAT:
             raise _mismatch(folder, f"is of format {data['format']!r}; this version reads {FORMAT}")
-        manifest = build(Manifest, data, MANIFEST)
+        manifest = read(Manifest, data, MANIFEST)
     except (OSError, ValueError, TypeError, LookupError, RecursionError, CardError) as error:
         raise _mismatch(folder, f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
     if PASSAGES not in manifest.files or manifest.files[PASSAGES].sha256 != manifest.corpus_sha256:

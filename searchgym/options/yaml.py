@@ -7,9 +7,9 @@ texts, deep nesting and repeated keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import yaml
 from yaml.composer import ComposerError
@@ -79,8 +79,26 @@ _Loader.add_implicit_resolver(
 )
 
 
+class Source(NamedTuple):
+    """Where plain data come from: a file with the line of each key, or a word for it."""
+
+    name: str
+    lines: Mapping[tuple[Any, ...], int | str] = {}
+    """Path of keys to the line in the file, or to the override that set the value."""
+
+    def at(self, path: tuple[Any, ...]) -> str:
+        """Returns ``FILE:LINE`` of a value, or of the innermost section around it that the file has."""
+        line = next((self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), None)
+        return line if isinstance(line, str) else self.name if line is None else f"{self.name}:{line}"
+
+
 def parse_yaml(text: str, where: str) -> Any:
-    """Returns the plain data of a YAML text.
+    """Returns the plain data of a YAML text; see `parse_source`."""
+    return parse_source(text, where)[0]
+
+
+def parse_source(text: str, where: str) -> tuple[Any, Source]:
+    """Returns the plain data of a YAML text, and where each key is.
 
     Args:
         text: The text.
@@ -92,20 +110,39 @@ def parse_yaml(text: str, where: str) -> Any:
     if len(text) > MAX_CHARS:
         raise CardError(f"{where}: cannot be read as YAML: more than {MAX_CHARS:,} characters")
     try:
-        return yaml.load(text, _Loader)  # safe: _Loader is a SafeLoader
+        loader: Any = _Loader(text)  # safe: a SafeLoader
+        node = loader.get_single_node()
+        data = None if node is None else loader.construct_document(node)
+        return data, Source(where, {} if node is None else dict(_lines(loader, node, (), node)))
     # the others: dates, characters, numbers and truth values that do not exist, some of which PyYAML does not check
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         raise CardError(f"{where}: cannot be read as YAML: {error}") from error
 
 
+def _lines(loader: Any, node: Any, path: tuple[Any, ...], key: Any) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Yields the path of each value below a node with the line of its key."""
+    yield path, key.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            yield from _lines(loader, value, (*path, loader.construct_object(name)), name)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            yield from _lines(loader, value, (*path, number), value)
+
+
 def read_yaml(path: Path) -> Any:
-    """Returns the plain data of a YAML file; see `parse_yaml`.
+    """Returns the plain data of a YAML file; see `read_source`."""
+    return read_source(path)[0]
+
+
+def read_source(path: Path) -> tuple[Any, Source]:
+    """Returns the plain data of a YAML file, and where each key is; see `parse_source`.
 
     Raises:
         CardError: The file cannot be read, or its text is refused.
     """
     try:
-        return parse_yaml(read_small(path), str(path))
+        return parse_source(read_small(path), str(path))
     except (OSError, ValueError) as error:
         raise CardError(f"{path}: cannot be read as YAML: {error}") from error
 

@@ -1,0 +1,63 @@
+"""Finds the classes of kinds by name: modules of the kind's own package, entry points, and ``module:Class``."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from importlib import metadata, util
+from typing import Any, TypeVar
+
+from searchgym.errors import CardError, UnknownNameError
+
+T = TypeVar("T")
+
+
+def kinds(base: Any) -> dict[str, list[str]]:
+    """Returns the name of every kind with its module or ``module:Class``; imports none of them.
+
+    Args:
+        base: Base class of the kinds; its `kinds_in` is the package that is listed and the group of entry points.
+    """
+    return _listed(base.kinds_in)
+
+
+@cache
+def _listed(package: str) -> dict[str, list[str]]:
+    spec = util.find_spec(package)
+    names = [module.name for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else [])]
+    known = {name.replace("_", "-"): [f"{package}.{name}"] for name in names if not name.startswith("_")}
+    for point in metadata.entry_points(group=package):
+        known.setdefault(point.name, []).append(point.value)
+    return known
+
+
+def find_kind(base: type[T], name: str) -> type[T]:
+    """Imports the class of a kind, given its name or ``module:Class``.
+
+    Raises:
+        UnknownNameError: No kind has this name; the nearest is suggested.
+        CardError: Several have it, its module does not import, or there is no such class.
+    """
+    noun, places = base.__name__.lower(), [name] if ":" in name else kinds(base).get(name, [])
+    if not places:
+        raise UnknownNameError(noun, name, [*kinds(base), "module:Class"])
+    if len(places) > 1:
+        raise CardError(f"{noun} {name!r} is in {' and in '.join(places)}: write module:Class, or uninstall one")
+    path, _, attribute = places[0].partition(":")
+    try:
+        module = importlib.import_module(path)
+    except Exception as error:  # whatever the file of a user raises
+        raise CardError(f"{noun} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error
+    there = [getattr(module, attribute, None)] if attribute else vars(module).values()
+    classes = [c for c in there if isinstance(c, type) and issubclass(c, base) and (attribute or c.__module__ == path)]
+    if len(classes) != 1 or "__dataclass_params__" not in vars(classes[0]):
+        raise CardError(f"{noun} {name!r}: {places[0]} must be one class, a dataclass that inherits {base.__name__}")
+    return classes[0]
+
+
+def name_of(value: Any) -> str:
+    """Returns the name by which `find_kind` finds the class of an object."""
+    cls = type(value)
+    package, _, module = cls.__module__.rpartition(".")
+    return module.replace("_", "-") if package == value.kinds_in else f"{cls.__module__}:{cls.__qualname__}"

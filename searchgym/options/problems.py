@@ -1,0 +1,96 @@
+"""Turns the errors of pydantic into sentences: file, line, key, what is wrong, and what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from searchgym.errors import LOGIN, CardError, did_you_mean
+from searchgym.options.yaml import Source
+
+WORDS: Final = {
+    "Input should be": "expected",
+    "Tuple should have": "expected",
+    "List should have": "expected",
+    "a valid integer": "an integer",
+    "a valid tuple": "a list",
+    " valid ": " ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    " after validation": "",
+}
+"""Words of pydantic to those of this project, longer ones first."""
+
+
+def text_of(error: Any, known: Iterable[str]) -> str:
+    """Returns what is wrong, in the words of this project."""
+    value, sort, ctx = error["input"], error["type"], error.get("ctx", {})
+    if "text" in ctx:
+        return str(ctx["text"])
+    if sort in ("unexpected_keyword_argument", "invalid_key"):
+        return f"unknown key{did_you_mean(str(error['loc'][-1]), known)}"
+    if sort == "missing":
+        return "missing key"
+    if sort == "literal_error":
+        names = [name.strip("'") for name in re.split(", | or ", ctx["expected"])]
+        return f"got {value!r:.80}{did_you_mean(str(value), names)}"
+    text = re.sub("a (valid dictionary|dictionary or an .*)", "keys and values", str(error["msg"]))
+    return functools.reduce(lambda text, word: text.replace(*word), WORDS.items(), text)
+
+
+def sentences(errors: Iterable[Any], data: Any, source: Source) -> Iterator[str]:
+    """Yields a sentence for each place; where members of a union fail, for those that come nearest to the data."""
+    found: dict[tuple[Any, ...], tuple[Any, dict[str, str]]] = {}  # path to value, and texts with their sorts
+    for e in errors:
+        path: list[Any] = []
+        here = data
+        for part in e["loc"]:  # labels of a union's members are no keys
+            if (isinstance(here, dict) and part in here) or (isinstance(here, list) and part in range(len(here))):
+                path, here = [*path, part], here[part]
+        path += [e["loc"][-1]] if e["type"] == "missing" else []
+        found.setdefault(tuple(path), (here, {}))[1][text_of(e, ())] = e["type"]
+    for place, (value, texts) in found.items():
+        nearer = any(len(other) > len(place) and other[: len(place)] == place for other in found)
+        text = " or ".join(text for text, sort in texts.items() if not (nearer and re.search("_type|too_short", sort)))
+        got = f", got {value!r:.80}" if text.startswith("expected") else ""
+        if text:
+            yield ": ".join(filter(None, (source.at(place), key_of(place), text.replace(" or expected", " or") + got)))
+
+
+def refuse_logins(value: Any, source: Source, path: tuple[Any, ...] = ()) -> None:
+    """Raises a CardError for an address with a login: the values of cards and recipes are written into records."""
+    if isinstance(value, (list, dict)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            refuse_logins(inner, source, (*path, key))
+    elif isinstance(value, str) and re.match(rf"https?://{LOGIN.pattern}", value):
+        raise CardError(
+            f"{source.at(path)}: {key_of(path)}: the address holds a user name or password, which records of runs "
+            "would keep: leave it out (the token of a retrieval server comes from SEARCHGYM_TOKEN)"
+        )
+
+
+def key_of(path: Iterable[Any]) -> str:
+    """Returns the dotted name of a path of keys."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def reworded(error: Any, cls: Any) -> Any:
+    """Returns an error of pydantic with texts that know the fields of the class that was read."""
+    from pydantic_core import InitErrorDetails
+
+    names, lines = [field.name for field in dataclasses.fields(cls)], []
+    for e in error.errors():
+        lines.append(InitErrorDetails(type=problem(e["type"], text_of(e, names)), loc=e["loc"], input=e["input"]))
+    return type(error).from_exception_data(cls.__name__, lines)
+
+
+def problem(sort: Any, text: str) -> Any:
+    """Returns the exception by which a function tells pydantic what is wrong."""
+    from pydantic_core import PydanticCustomError
+
+    return PydanticCustomError(sort, "{text}", {"text": text})

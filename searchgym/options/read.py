@@ -1,0 +1,150 @@
+"""Options: frozen dataclasses, read from YAML strictly by pydantic, which is imported at the first `read`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeVar
+
+import yaml
+
+from searchgym.errors import CardError, SearchGymError
+from searchgym.options.kinds import find_kind, kinds, name_of
+from searchgym.options.problems import problem, refuse_logins, reworded, sentences
+from searchgym.options.yaml import Source
+
+T = TypeVar("T")
+
+
+class Options:
+    """Base class of everything that is read from YAML: values keep their type, unknown keys are refused."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Any] = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+
+    def problems(self) -> Iterable[str]:
+        """Yields a sentence for each contradiction between fields."""
+        return ()
+
+    @classmethod
+    def short(cls, value: object) -> object:
+        """Returns the keys and values, or the object, that a number or a text stands for, where one is allowed."""
+        return value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        schema = _as_in_yaml(handler(source))
+        name = schema.pop("ref", None)  # moves out, or the second use of a class would skip `_section`
+        return _core().no_info_wrap_validator_function(functools.partial(_section, cls), schema, ref=name)
+
+
+class Kind(Options):
+    """Base class of options that are one of several classes, chosen by name; the base of each sort sets `kinds_in`."""
+
+    __slots__ = ()
+    kinds_in: ClassVar[str]
+    """Package with a module for each shipped kind, named as the kind; entry points of this group add others."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        if "kinds_in" in vars(cls):  # a base: any of its kinds
+            return _core().no_info_plain_validator_function(functools.partial(_pick, cls))
+        return super().__get_pydantic_core_schema__(source, handler)
+
+
+class Named(dict[str, T]):
+    """Kinds by name, as in ``credit: {outcome: 1, waypoint: {share: 0.3}}``: the key chooses the kind."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        (base,) = typing.get_args(source)
+        mapping = _core().dict_schema(_core().str_schema(), handler.generate_schema(base))
+        return _core().no_info_before_validator_function(
+            lambda value: {key: (key, inner) for key, inner in value.items()} if isinstance(value, dict) else value,
+            _core().no_info_after_validator_function(cls, mapping),
+        )
+
+
+def read(cls: type[T], data: object, source: Source | str) -> T:
+    """Returns plain data as an object; the CardError names every problem, with file, line, key and what is allowed."""
+    from pydantic import ValidationError
+
+    source = Source(source) if isinstance(source, str) else source
+    refuse_logins(data, source)
+    try:
+        return typing.cast(T, _adapter(typing.cast(Any, cls)).validate_python(data))
+    except ValidationError as error:
+        raise CardError("\n".join(sentences(error.errors(), data, source))) from None
+
+
+def plain(value: Any, named: bool = False) -> Any:
+    """Returns options as plain data, from which `read` makes an equal object."""
+    if isinstance(value, Options):
+        names = [field.name for field in dataclasses.fields(typing.cast(Any, value))]
+        kind = {"kind": name_of(value)} if isinstance(value, Kind) and not named else {}
+        return kind | {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {key: plain(inner, isinstance(value, Named)) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def dump(value: Options) -> str:
+    """Returns options as YAML with every value."""
+    return yaml.safe_dump(plain(value), sort_keys=False, allow_unicode=True)
+
+
+def _core() -> Any:
+    from pydantic_core import core_schema
+
+    return core_schema
+
+
+@functools.cache
+def _adapter(cls: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)
+
+
+def _as_in_yaml(schema: Any) -> Any:
+    """Lets a strict schema take lists for tuples and mappings for classes, as YAML writes them."""
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _as_in_yaml(inner)
+    if isinstance(schema, dict) and schema.get("type") in ("tuple", "dataclass"):
+        schema["strict"] = False
+    return schema
+
+
+def _pick(base: type[Kind], value: Any) -> Any:
+    """Returns the object of the kind that plain data name."""
+    try:
+        name, value = value if isinstance(value, tuple) else (None, value)  # a pair: see `Named`
+        value = value if isinstance(value, (dict, base)) else base.short(value)
+        if isinstance(value, base):
+            return value
+        if not isinstance(value, dict):
+            raise CardError("expected keys and values")
+        if name is None:
+            name, value = value.get("kind"), {key: inner for key, inner in value.items() if key != "kind"}
+        if not isinstance(name, str):
+            raise CardError(f"missing key kind, one of {', '.join(sorted(kinds(base)))}")
+        return _adapter(typing.cast(Any, find_kind(base, name))).validate_python(value)
+    except SearchGymError as error:
+        raise problem("kind", str(error)) from error
+
+
+def _section(cls: Any, value: Any, handler: Any) -> Any:
+    """Reads an object of one class; its errors leave with texts that know the names of its fields."""
+    from pydantic_core import ValidationError
+
+    try:
+        made = handler(value if isinstance(value, (dict, cls)) else cls.short(value))
+    except SearchGymError as error:
+        raise problem("short", str(error)) from error
+    except ValidationError as error:
+        raise reworded(error, cls) from None
+    if texts := "; ".join(made.problems()):
+        raise problem("problem", texts)
+    return made
