@@ -44,7 +44,7 @@ _LIBRARIES: Final = ("bm25s", "numpy", "PyStemmer", "pyserini", "faiss-cpu", "fa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoneShard:
+class DoneShard(Options):
     """A shard that every part of the build has processed."""
 
     passages: int

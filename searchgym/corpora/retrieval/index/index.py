@@ -48,7 +48,7 @@ _END: Final = 64 * 1024  # bytes at each end of a file that its fingerprint cove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexFile:
+class IndexFile(Options):
     """The manifest's entry for one file of an index folder."""
 
     bytes: int
@@ -60,7 +60,7 @@ class IndexFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Options):
     """The manifest's entry for one part: the folder that one back end built."""
 
     card: dict[str, Any]
