@@ -1,7 +1,22 @@
 """Options: frozen dataclasses that are read from YAML, with bounds at their fields, and kinds chosen by name."""
 
 from searchgym.options.kinds import find_kind, kinds, name_of
-from searchgym.options.read import Kind, Named, Options, dump, plain, read
+from searchgym.options.read import Kind, Named, Options, Unloaded, dump, loaded, plain, read
+from searchgym.options.setting import Setting
 from searchgym.options.yaml import Source
 
-__all__ = ["Kind", "Named", "Options", "Source", "dump", "find_kind", "kinds", "name_of", "plain", "read"]
+__all__ = [
+    "Kind",
+    "Named",
+    "Options",
+    "Setting",
+    "Source",
+    "Unloaded",
+    "dump",
+    "find_kind",
+    "kinds",
+    "loaded",
+    "name_of",
+    "plain",
+    "read",
+]

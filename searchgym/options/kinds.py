@@ -9,6 +9,7 @@ from importlib import metadata, util
 from typing import Any, TypeVar
 
 from searchgym.errors import CardError, UnknownNameError
+from searchgym.named import load_object
 
 T = TypeVar("T")
 
@@ -39,7 +40,10 @@ def find_kind(base: type[T], name: str) -> type[T]:
         UnknownNameError: No kind has this name; the nearest is suggested.
         CardError: Several have it, its module does not import, or there is no such class.
     """
-    noun, places = base.__name__.lower(), [name] if ":" in name else kinds(base).get(name, [])
+    noun: str = base.noun  # type: ignore[attr-defined]
+    if ":" in name:
+        return _kind(base, name, [load_object(name)])
+    places = kinds(base).get(name, [])
     if not places:
         raise UnknownNameError(noun, name, [*kinds(base), "module:Class"])
     if len(places) > 1:
@@ -47,12 +51,18 @@ def find_kind(base: type[T], name: str) -> type[T]:
     path, _, attribute = places[0].partition(":")
     try:
         module = importlib.import_module(path)
-    except Exception as error:  # whatever the file of a user raises
+    except Exception as error:  # whatever the file of another package raises
         raise CardError(f"{noun} {name!r}: {path} cannot be imported: {type(error).__name__}: {error}") from error
     there = [getattr(module, attribute, None)] if attribute else vars(module).values()
-    classes = [c for c in there if isinstance(c, type) and issubclass(c, base) and (attribute or c.__module__ == path)]
+    return _kind(base, name, [c for c in there if getattr(c, "__module__", None) == path or attribute])
+
+
+def _kind(base: type[T], name: str, objects: list[Any]) -> type[T]:
+    """Returns the one class of a kind among some objects."""
+    classes = [c for c in objects if isinstance(c, type) and issubclass(c, base)]
     if len(classes) != 1 or "__dataclass_params__" not in vars(classes[0]):
-        raise CardError(f"{noun} {name!r}: {places[0]} must be one class, a dataclass that inherits {base.__name__}")
+        noun: str = base.noun  # type: ignore[attr-defined]
+        raise CardError(f"{noun} {name!r} must be one class, a frozen dataclass that inherits {base.__name__}")
     return classes[0]
 
 

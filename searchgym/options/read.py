@@ -37,7 +37,7 @@ class Options:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         schema = _as_in_yaml(handler(source))
         name = schema.pop("ref", None)  # moves out, or the second use of a class would skip `_section`
-        return _core().no_info_wrap_validator_function(functools.partial(_section, cls), schema, ref=name)
+        return _core().core_schema.no_info_wrap_validator_function(functools.partial(_section, cls), schema, ref=name)
 
 
 class Kind(Options):
@@ -46,24 +46,43 @@ class Kind(Options):
     __slots__ = ()
     kinds_in: ClassVar[str]
     """Package with a module for each shipped kind, named as the kind; entry points of this group add others."""
+    noun: ClassVar[str]
+    """What such a kind is called in messages."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         if "kinds_in" in vars(cls):  # a base: any of its kinds
-            return _core().no_info_plain_validator_function(functools.partial(_pick, cls))
+            return _core().core_schema.no_info_plain_validator_function(functools.partial(_pick, cls))
         return super().__get_pydantic_core_schema__(source, handler)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unloaded:
+    """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read."""
+
+    base: type[Kind]
+    name: str
+    values: Any
+    """Plain data: keys and values, or what `Kind.short` reads."""
+
+
 class Named(dict[str, T]):
-    """Kinds by name, as in ``credit: {outcome: 1, waypoint: {share: 0.3}}``: the key chooses the kind."""
+    """Kinds by name, as in ``credit: {outcome: 1, waypoint: {share: 0.3}}``: the key chooses the kind.
+
+    A user's ``module:Class`` is an `Unloaded` until `loaded` is called.
+    """
+
+    def loaded(self) -> dict[str, T]:
+        """Returns the kinds by name, those of users imported; see `loaded`."""
+        return {name: loaded(value) for name, value in self.items()}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         (base,) = typing.get_args(source)
-        mapping = _core().dict_schema(_core().str_schema(), handler.generate_schema(base))
-        return _core().no_info_before_validator_function(
+        mapping = _core().core_schema.dict_schema(_core().core_schema.str_schema(), handler.generate_schema(base))
+        return _core().core_schema.no_info_before_validator_function(
             lambda value: {key: (key, inner) for key, inner in value.items()} if isinstance(value, dict) else value,
-            _core().no_info_after_validator_function(cls, mapping),
+            _core().core_schema.no_info_after_validator_function(cls, mapping),
         )
 
 
@@ -79,8 +98,26 @@ def read(cls: type[T], data: object, source: Source | str) -> T:
         raise CardError("\n".join(sentences(error.errors(), data, source))) from None
 
 
+def loaded(value: T) -> T:
+    """Returns a kind; imports it first if it is a user's ``module:Class``.
+
+    Raises:
+        UsageError: The module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
+        CardError: It is no such class, or its options do not fit.
+    """
+    if not isinstance(value, Unloaded):
+        return value
+    try:
+        return typing.cast(T, _of_kind(value.base, find_kind(value.base, value.name), value.values))
+    except _core().ValidationError as error:
+        where = f"{value.base.noun} {value.name}"
+        raise CardError("\n".join(sentences(error.errors(), value.values, Source(where)))) from None
+
+
 def plain(value: Any, named: bool = False) -> Any:
     """Returns options as plain data, from which `read` makes an equal object."""
+    if isinstance(value, Unloaded):
+        return value.values if named else {"kind": value.name, **value.values}
     if isinstance(value, Options):
         names = [field.name for field in dataclasses.fields(typing.cast(Any, value))]
         kind = {"kind": name_of(value)} if isinstance(value, Kind) and not named else {}
@@ -96,9 +133,9 @@ def dump(value: Options) -> str:
 
 
 def _core() -> Any:
-    from pydantic_core import core_schema
+    import pydantic_core
 
-    return core_schema
+    return pydantic_core
 
 
 @functools.cache
@@ -121,18 +158,25 @@ def _pick(base: type[Kind], value: Any) -> Any:
     """Returns the object of the kind that plain data name."""
     try:
         name, value = value if isinstance(value, tuple) else (None, value)  # a pair: see `Named`
-        value = value if isinstance(value, (dict, base)) else base.short(value)
-        if isinstance(value, base):
+        if isinstance(value, (base, Unloaded)):
             return value
-        if not isinstance(value, dict):
-            raise CardError("expected keys and values")
         if name is None:
+            value = value if isinstance(value, dict) else base.short(value)
+            if not isinstance(value, dict):
+                raise CardError("expected keys and values")
             name, value = value.get("kind"), {key: inner for key, inner in value.items() if key != "kind"}
         if not isinstance(name, str):
             raise CardError(f"missing key kind, one of {', '.join(sorted(kinds(base)))}")
-        return _adapter(typing.cast(Any, find_kind(base, name))).validate_python(value)
+        return Unloaded(base, name, value) if ":" in name else _of_kind(base, find_kind(base, name), value)
     except SearchGymError as error:
         raise problem("kind", str(error)) from error
+
+
+def _of_kind(base: type[Kind], cls: type[Kind], value: Any) -> Any:
+    value = value if isinstance(value, dict) else base.short(value)
+    if not isinstance(value, dict):
+        raise CardError("expected keys and values")
+    return _adapter(typing.cast(Any, cls)).validate_python(value)
 
 
 def _section(cls: Any, value: Any, handler: Any) -> Any:

@@ -29,7 +29,7 @@ class ParallelSearch(Monolithic):
     """Monolithic agent that may ask several queries in one turn, ``<search>first ## second</search>`` (ParallelSearch).
 
     The environment has to allow several queries (`max_queries`); a search of more than that is an invalid action.
-    Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search_count`` are its rewards.
+    Everything else is as in `Monolithic`. The credit terms ``decomposition`` and ``search-count`` are its rewards.
     """
 
     def read(self, text: str, io: EpisodeIO) -> Action:

@@ -137,13 +137,18 @@ def samples_from(
 
 
 def outcome_rewards(episode: Episode) -> list[float]:
-    """Returns one reward per call: the episode's reward on the last call of each of its sequences, 0 on the others.
+    """Returns one reward per call: the episode's reward on the last call of each of its sequences, 0 on the others."""
+    return at_ends(episode, episode.reward)
+
+
+def at_ends(episode: Episode, value: float) -> list[float]:
+    """Returns one reward per call: the value on the last call of each of an episode's sequences, 0 on the others.
 
     Prefix answers, which only training asks for, get 0.
     """
     rewards = [0.0] * len(episode.calls)
     for calls in sequences_of(episode):
-        rewards[calls[-1]] = episode.reward
+        rewards[calls[-1]] = value
     return rewards
 
 

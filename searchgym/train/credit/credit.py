@@ -1,16 +1,15 @@
 """Credit assignment: turns a finished group of episodes into a reward for each call.
 
-A recipe names terms, whose rewards add up, each with a weight and the roles that it rewards. A term is a function of a
-group (the attempts at one question) that returns one row per episode and one number per call; ``"module:function"``
-names a user's own. Each number is put on its call's last token; spreading it over tokens, calls and episodes is left to
-the advantages.
+A recipe names terms, whose rewards add up, each with a weight and the roles that it rewards. A term gives a group (the
+attempts at one question) one row per episode and one number per call; ``"module:Class"`` names a user's own. Each
+number is put on its call's last token; spreading it over tokens, calls and episodes is left to the advantages.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from searchgym.agents.roles import Role
 from searchgym.envs.core import State
@@ -20,17 +19,9 @@ from searchgym.errors import RewardError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rules import RuleJudge
 from searchgym.records import Answer, Episode
-from searchgym.train.credit.agent_terms import AGENT_TERMS
-from searchgym.train.credit.context import CreditContext, Rows
-from searchgym.train.credit.judged import UnjudgedError
-from searchgym.train.credit.terms import KEPT, TERMS, get_term
+from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
+from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.credit.waypoints import Names
-from searchgym.train.recipe.options import CreditOptions, TermOptions
-
-BUILT_IN = {**TERMS, **AGENT_TERMS}
-"""Every built-in credit term by name."""
-JUDGED: Final = frozenset({"rubric", "gated", "tournament", "candidates"})
-"""Terms that ask a judge."""
 
 
 class CallRewards(NamedTuple):
@@ -39,38 +30,39 @@ class CallRewards(NamedTuple):
     total: list[float]
     """One number per call: the sum over the terms."""
     kept: list[float]
-    """The part of it that group estimators pass to no earlier call; see `KEPT`."""
+    """The part of it that group estimators pass to no earlier call; see `Term.passed_back`."""
 
 
 class Credit:
     """Computes the rewards of calls by the credit terms of a recipe.
 
     Args:
-        options: Names and coefficients of the terms. Default: those of `CreditOptions`.
+        terms: Terms by name, those of users imported. Default: the outcome.
         context: Inputs of the terms. Default: every answer scores 0 and no role has a penalty.
     """
 
-    def __init__(self, options: CreditOptions | None = None, context: CreditContext | None = None) -> None:
-        self.options = options or CreditOptions()
-        self._context = context or CreditContext(self.options)
-        self._terms = {name: get_term(name, BUILT_IN) for name in self.options.terms}
-        self._how = self.options.by_name()
+    def __init__(self, terms: Mapping[str, Term] | None = None, context: CreditContext | None = None) -> None:
+        self._terms = dict(terms or {"outcome": Outcome()})
+        self._context = context or CreditContext()
         self._unjudged, self._judged = 0, (0, 0, 0, 0)
 
     @property
     def trains_prefixes(self) -> bool:
-        """True if prefix answers are trained on: a term rewards them, and the recipe sets `train_prefixes`."""
-        rewarded = any(name in ("praise", "decision") or name not in BUILT_IN for name in self._terms)
-        return rewarded and self.options.train_prefixes
+        """True if prefix answers are trained on, as a term rewards them."""
+        return any(term.trains_prefixes for term in self._terms.values())
 
     @classmethod
     def of(
-        cls, options: CreditOptions, roles: Mapping[str, Role], load: Callable[[], Task], judge: Checked | None = None
+        cls,
+        terms: Mapping[str, Term],
+        roles: Mapping[str, Role],
+        load: Callable[[], Task],
+        judge: Checked | None = None,
     ) -> Credit:
         """Builds the credit for an agent's roles.
 
         Args:
-            options: Names and coefficients of the terms.
+            terms: Terms by name, those of users imported.
             roles: Roles of the agent, with their penalties.
             load: Returns the task that has the questions and whose reward scores answers; called only if a term asks.
             judge: Judge of terms that ask one. Default: rules.
@@ -91,20 +83,14 @@ class Credit:
 
         penalties = {name: role.penalty for name, role in roles.items()}
         names = functools.cache(lambda: Names.of(load().questions))
-        context = CreditContext(
-            options,
-            penalties,
-            score,
-            lambda episode: load().find(episode.question_id),
-            names,
-            judge or Checked(RuleJudge()),
-        )
-        return cls(options, context)
+        judge = judge or Checked(RuleJudge())
+        context = CreditContext(penalties, score, lambda episode: load().find(episode.question_id), names, judge)
+        return cls(terms, context)
 
     def judged(self) -> dict[str, float]:
         """Returns the counts of the judge's verdicts since the last call; empty if no term asks it."""
         counts, before = self._context.judge.counts, self._judged
-        if not JUDGED & self._terms.keys():
+        if not any(term.asks_judge for term in self._terms.values()):
             return {}
         self._judged = (counts.asked, counts.failed, counts.swayed, self._unjudged)
         now = zip(("asked", "failed", "swayed", "unjudged"), self._judged, before, strict=True)
@@ -116,11 +102,11 @@ class Credit:
         Raises:
             RewardError: A term returned something else than one finite number per call.
         """
-        by_term = {name: _checked(name, term(group, self._context), group) for name, term in self._terms.items()}
-        return {
-            name: [_counted(row, episode, name, self._how[name]) for row, episode in zip(rows, group, strict=True)]
-            for name, rows in by_term.items()
-        }
+        parts = {}
+        for name, term in self._terms.items():
+            rows = _checked(name, term.rewards(group, self._context), group)
+            parts[name] = [_counted(row, episode, name, term) for row, episode in zip(rows, group, strict=True)]
+        return parts
 
     def allocate(self, group: Sequence[Episode]) -> Rows:
         """Returns the reward of each call of a group: the sum over the terms."""
@@ -129,7 +115,7 @@ class Credit:
     def _allocate(self, group: Sequence[Episode]) -> list[CallRewards]:
         """Returns the rewards of a group's calls, episode by episode."""
         parts = self.parts(group)
-        kept = {name: rows for name, rows in parts.items() if name in KEPT}
+        kept = {name: rows for name, rows in parts.items() if not self._terms[name].passed_back}
         return [CallRewards(_sums(parts, i, episode), _sums(kept, i, episode)) for i, episode in enumerate(group)]
 
     def rewards(self, episodes: Sequence[Episode]) -> list[CallRewards | None]:
@@ -180,15 +166,11 @@ def _listed(value: object) -> list[object] | None:
     return list(value) if isinstance(value, Iterable) and getattr(value, "shape", None) != () else None
 
 
-def _counted(row: Sequence[float], episode: Episode, name: str, how: TermOptions) -> list[float]:
-    """Returns a term's rewards of an episode's calls as the recipe counts them."""
-    roles = None if how.roles is None else set(how.roles)
-    mine = [roles is None or call.role in roles for call in episode.calls]
-    counted = [how.weight * value if own else 0.0 for value, own in zip(row, mine, strict=True)]
-    if how.share == "split":
-        sharing = sum(value != 0 for value in counted)
-        counted = [value / max(sharing, 1) for value in counted]
-    return _held(counted, episode, name)
+def _counted(row: Sequence[float], episode: Episode, name: str, term: Term) -> list[float]:
+    """Returns a term's rewards of an episode's calls with its weight, for its roles alone."""
+    rewarded = [term.roles is None or call.role in term.roles for call in episode.calls]
+    weighted = [term.weight * value if there else 0.0 for value, there in zip(row, rewarded, strict=True)]
+    return _held(weighted, episode, name)
 
 
 def _sums(parts: Mapping[str, Rows], place: int, episode: Episode) -> list[float]:

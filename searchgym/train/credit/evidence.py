@@ -110,4 +110,4 @@ def named_entities(question: Question, episode: Episode) -> float:
 
 
 MEASURES = {"connected": connected, "supported": supported, "entities": named_entities}
-"""Measures of an episode's evidence, each a share, by `CreditOptions.evidence_of`."""
+"""Measures of an episode's evidence, each a share, by name."""

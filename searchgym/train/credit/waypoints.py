@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from searchgym.graphs.text import WORD, base_title, holds, norm
 from searchgym.records import Question, Searched, title_key
+
+RULES: Final = ("query", "page", "led", "few")
+"""What may have to hold of a search that earns a waypoint; see `coverage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def coverage(
         points: The question's waypoints.
         searches: Searches of the episode in order. Those of one turn do not see each other's hits.
         names: Names of the graph's entities; titles of the episode's hits count as well.
-        rules: What must hold for a waypoint, all by one search; see `CreditOptions.waypoint_rules`.
+        rules: What must hold for a waypoint, all by one search; see `searchgym.train.credit.terms.waypoint`.
         most_names: Number of entities that a query may name under the rule ``few``.
     """
     if not points:

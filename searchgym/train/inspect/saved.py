@@ -23,10 +23,9 @@ from searchgym.records import Episode
 from searchgym.rollout.folders import model_folder
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.algorithms.samples import outcome_rewards
-from searchgym.train.credit.credit import JUDGED, Credit, groups_of
+from searchgym.train.credit.credit import Credit, groups_of
 from searchgym.train.recipe.keys import Key, keys_of
 from searchgym.train.recipe.load import read_recipe
-from searchgym.train.recipe.options import TermOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.folder import ADVANTAGES, EPISODES, PROPOSED, RECIPE, read_advantages
 
@@ -159,12 +158,11 @@ def credit_of(recipe: Recipe, proposed: Path | None = None, run_code: bool = Fal
             return task
         return replace(task, by_id={**task.by_id, **{q.id: q for q in read_questions(proposed)}})
 
-    options = recipe.credit
-    if options.judge != "rules":
-        kept = {name: how for name, how in options.by_name().items() if name not in JUDGED}
-        options = replace(options, terms=dict[str, float | TermOptions](kept))
     with code_refused(REMEDY, unless=run_code):
-        return Credit.of(options, read_agent(recipe.agent)[1], load)
+        terms = recipe.credit.loaded()
+        if recipe.judge != "rules":
+            terms = {name: term for name, term in terms.items() if not term.asks_judge}
+        return Credit.of(terms, read_agent(recipe.agent)[1], load)
 
 
 def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:

@@ -6,17 +6,13 @@ import math
 import re
 from typing import Any
 
-from searchgym.errors import did_you_mean
+from searchgym.options import Unloaded
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.train.credit.term import term_problems
+from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launch_checks import launch_problems
-from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 from searchgym.train.recipe.recipe import Recipe
 
-SAME_AGAIN = {
-    *("outcome", "waypoint", "evidence", "difference", "costs", "process", "decomposition", "search_count"),
-    *("hiersearch", "ikea", "rubric", "gated", "tournament", "candidates"),
-}
-"""Credit terms that give many calls of an episode the same: ``advantage.chain: episode`` would add it up."""
 USED = {
     "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten", "whiten_over"},
     "grpo": {"std", "eps", "std_floor"},
@@ -27,31 +23,6 @@ USED = {
     "tree": {"shared"},
 }
 """Estimator-specific options, by estimator."""
-CREDIT: dict[str, set[str]] = {
-    "outcome": set(),
-    "waypoint": {"waypoint_lambda", "waypoint_rules", "waypoint_names", "waypoint_answered"},
-    "evidence": {"evidence_of", "evidence_weight", "evidence_where", "evidence_scaled"},
-    "vpr": set(),
-    "difference": set(),
-    "gain": set(),
-    "overlong": {"length_limit", "length_cache"},
-    "praise": {"alpha", "train_prefixes"},
-    "format": set(),
-    "costs": {"turn_cost", "search_cost"},
-    "process": set(),
-    "decomposition": set(),
-    "search_count": set(),
-    "hiersearch": {"local_first"},
-    "ikea": set(),
-    "decision": {"known_share", "train_prefixes"},
-    "ranking": {"ranking_of", "ranking_gate"},
-    "ssrl_form": set(),
-    "rubric": {"judge", "judge_seconds"},
-    "gated": {"judge", "judge_seconds", "gate_delta"},
-    "tournament": {"judge", "judge_seconds", "tournament_rounds"},
-    "candidates": {"judge", "judge_seconds", "candidates", "draws"},
-}
-"""Credit-specific options, by credit term."""
 
 
 def combination_problems(recipe: Recipe) -> list[str]:
@@ -59,7 +30,7 @@ def combination_problems(recipe: Recipe) -> list[str]:
     found = []
     if recipe.method == "policy":
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
-        found += [*_credit_problems(recipe), *_agent_term_problems(recipe)]
+        found += _credit_problems(recipe)
     else:
         if recipe.rollout.staleness:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
@@ -287,97 +258,23 @@ def _learner_problems(recipe: Recipe) -> list[str]:
 
 
 def _credit_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the credit terms and with the comparison of calls."""
-    credit, found = recipe.credit, _term_problems(recipe)
-    if not credit.terms or len(set(credit.terms)) < len(credit.terms):
-        found.append(f"credit.terms is {credit.terms}: expected at least one, none twice")
-    for name in credit.terms:
-        if name not in CREDIT and ":" not in name:
-            found.append(f"credit.terms: unknown {name!r}{did_you_mean(name, [*CREDIT, 'module:function'])}")
-    read = set().union(*(CREDIT.get(name, set()) for name in credit.terms))
-    own = any(":" in name for name in credit.terms)  # a user's function may read all
-    for name in () if own else sorted((set().union(*CREDIT.values()) - read) & set(changed(credit))):
-        found.append(f"credit.{name} is {getattr(credit, name)}: no term of {credit.terms} reads it")
-    by_call = {"difference", "gain", "vpr"} & set(credit.terms) or ("praise" in credit.terms and credit.train_prefixes)
-    estimator, chain = recipe.advantage.estimator, recipe.advantage.chain
-    chained = chain == "episode"
-    if estimator == "tree" and (by_call or chain != "call" or recipe.advantage.normalise != "all"):
-        why = "it makes rewards of calls from those of whole episodes"
-        found.append(f"advantage.estimator tree: {why}; use it with normalise all, chain call and terms like outcome")
-    elif (by_call or chain != "call") and recipe.advantage.normalise == "all" and estimator != "gae":
-        why = f"{estimator} compares episodes as wholes, and this credit rewards calls"
-        found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
+    """Returns problems with the credit terms that ship, and with the comparison of calls; see `check_credit`."""
+    advantage, estimator, chain = recipe.advantage, recipe.advantage.estimator, recipe.advantage.chain
+    shipped = {name: term for name, term in recipe.credit.items() if not isinstance(term, Unloaded)}
+    found = list(term_problems(shipped, recipe.setting)) if shipped or not recipe.credit else []
+    if recipe.judge != "rules" and not any(isinstance(t, Unloaded) or t.asks_judge for t in recipe.credit.values()):
+        found.append(f"judge is {recipe.judge}: no credit term of {', '.join(recipe.credit)} asks it")
     if chain == "none" and estimator == "gae":
         found.append("advantage.chain none: gae passes rewards back by advantage.lam; choose another estimator")
-    for name in sorted(SAME_AGAIN & set(credit.terms)) if chained else ():
-        found.append(
-            f"advantage.chain episode adds up what later calls earn, and {name} gives many the same again: use gain"
-        )
     in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
     if in_reward and (estimator == "tree" or (chain != "call" and estimator != "gae")):
         what = "advantage.estimator tree" if estimator == "tree" else f"advantage.chain {chain}"
         found.append(f"{what} passes no KL on: put it into the loss (loss.kl_in)")
-    return found
-
-
-def _term_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the options of single credit terms."""
-    credit, found = recipe.credit, []
-    for name, how in credit.by_name().items():
-        if not math.isfinite(how.weight) or how.weight == 0:
-            found.append(f"credit.terms.{name}: weight is {how.weight}: expected a finite number other than 0")
-        if how.roles is not None and (not how.roles or len(set(how.roles)) < len(how.roles)):
-            found.append(f"credit.terms.{name}: roles is {how.roles}: expected at least one, none twice")
-        if how.share == "split" and name != "outcome":
-            found.append(f"credit.terms.{name}: share split divides the outcome, not {name}")
-    if "waypoint" in credit.terms:
-        found += _waypoint_problems(credit)
-    if "evidence" in credit.terms:
-        if not 0 < credit.evidence_weight < 1:
-            found.append(f"credit.evidence_weight is {credit.evidence_weight}: expected above 0 and below 1")
-        if credit.evidence_scaled and credit.evidence_where == "right":
-            found.append("credit.evidence_scaled acts where evidence_where is wrong or all, as in CaRR's code")
-    if "overlong" in credit.terms:
-        limit, cache = credit.length_limit, credit.length_cache
-        if limit is None or cache is None:
-            found.append("credit.terms: overlong needs credit.length_limit and credit.length_cache, in tokens")
-        elif cache > limit:
-            found.append(f"credit.length_cache is {cache}: more than credit.length_limit, {limit}")
-    return found
-
-
-def _agent_term_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the credit terms that belong to one kind of agent."""
-    credit, advantage, found = recipe.credit, recipe.advantage, []
-    if "decision" in credit.terms and advantage.normalise == "all" and advantage.estimator != "gae":
-        why = f"{advantage.estimator} compares episodes as wholes, and decision rewards one call of each"
-        found.append(f"advantage.normalise is all: {why}; set it to role or role-turn")
-    if "ranking" in credit.terms and advantage.normalise == "all" and advantage.estimator != "gae":
-        why = f"{advantage.estimator} compares episodes as wholes, and ranking rewards single calls"
-        found.append(f"advantage.normalise is all: {why}; set it to query")
-    if "ranking" in credit.terms and not 0 <= credit.ranking_gate <= 1:
-        found.append(f"credit.ranking_gate is {credit.ranking_gate}: expected from 0 to 1")
-    if advantage.normalise == "query" and advantage.estimator not in ("grpo", "rloo", "stratified"):
+    if advantage.normalise == "query" and estimator not in ("grpo", "rloo", "stratified"):
         why = "it compares calls within groups of attempts"
         found.append(f"advantage.normalise query: {why}; use it with grpo, rloo or stratified")
     if "query_overlap" in changed(advantage) and advantage.normalise != "query":
         found.append("advantage.query_overlap is set: only advantage.normalise query reads it")
-    for name in sorted({"hiersearch", "ikea"} & set(credit.terms)) if "outcome" in credit.terms else ():
-        found.append(f"credit.terms: {name} takes the place of outcome; name one of them")
-    return found
-
-
-def _waypoint_problems(credit: CreditOptions) -> list[str]:
-    """Returns problems with the options of the credit term ``waypoint``."""
-    found = []
-    if not 0 < credit.waypoint_lambda < 1:
-        why = "from 1 on a wrong answer would earn as much as a right one"
-        found.append(f"credit.waypoint_lambda is {credit.waypoint_lambda}: expected above 0 and below 1, {why}")
-    for rule in credit.waypoint_rules:
-        if rule not in WAYPOINT_RULES:
-            found.append(f"credit.waypoint_rules: unknown {rule!r}{did_you_mean(rule, WAYPOINT_RULES)}")
-    if not {"query", "page"} & set(credit.waypoint_rules):
-        found.append("credit.waypoint_rules needs query or page: else any search would reach every waypoint")
     return found
 
 
@@ -399,10 +296,10 @@ def _key_problems(recipe: Recipe) -> list[str]:
             if value is not None and (own.frozen or not 0 <= value < math.inf):
                 why = "it is frozen" if own.frozen else "expected a finite number from 0 on"
                 found.append(f"models.{name}.{rate} is {value}: {why}")
-        if name == recipe.credit.judge and not own.frozen:
-            found.append(f"credit.judge is the key {name}, which is trained: a judge must not learn from its verdicts")
-        if own.roles == [] and name != recipe.credit.judge:
-            found.append(f"models.{name}: no role asks it; leave it out, or name it as credit.judge")
+        if name == recipe.judge and not own.frozen:
+            found.append(f"judge is the key {name}, which is trained: a judge must not learn from its verdicts")
+        if own.roles == [] and name != recipe.judge:
+            found.append(f"models.{name}: no role asks it; leave it out, or name it as judge")
         if own.critic_lr is not None and not recipe.has_critic:
             found.append(f"models.{name}.critic_lr: the recipe has no critic")
     elsewhere = recipe.learner.listen is not None or (recipe.launch == "ray" and recipe.learner.backend == "deepspeed")
@@ -425,7 +322,7 @@ def _unused(recipe: Recipe) -> list[str]:
         "advantage.drop_overlong": recipe.advantage.drop_overlong,
         "rollout.resample": recipe.rollout.resample > 0,
         "critic": recipe.critic != type(recipe.critic)(),
-        "credit": recipe.credit != type(recipe.credit)(),
+        "credit": recipe.credit != {"outcome": Outcome()},
         "advantage.normalise": recipe.advantage.normalise != "all",
         "advantage.chain": recipe.advantage.chain != "call",
         "advantage.whiten_over": recipe.advantage.whiten_over != "trained",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from searchgym.agents.roles import Role
-from searchgym.errors import UnknownNameError, UsageError
+from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.rollout.checkpoints import share_roles
+from searchgym.train.credit.term import Term, term_problems
 from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -52,34 +53,31 @@ def keys_of(recipe: Recipe, roles: Collection[str], agent: str) -> list[Key]:
     return keys
 
 
-def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> None:
-    """Refuses credit for roles that the agent lacks, and credit by call if whole episodes are compared.
+def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
+    """Returns the credit terms, those of users imported; refuses what does not go with the run or the agent's roles.
 
     Raises:
         UnknownNameError: A term names a role that the agent does not have; the nearest is suggested.
         UsageError: A term rewards calls of one episode differently; says which one, and what to set.
+        CardError: A user's term does not go with the recipe.
     """
-    advantage, terms = recipe.advantage, recipe.credit.by_name()
-    for how in terms.values():
-        for role in how.roles or ():
+    advantage, terms = recipe.advantage, recipe.credit.loaded()
+    for term in terms.values():
+        for role in term.roles or ():
             if role not in roles:
                 raise UnknownNameError("role", role, roles)
-    if recipe.method != "policy" or advantage.estimator == "gae" or advantage.normalise != "all" or len(roles) < 2:
-        return
-    differing = [
-        name
-        for name, how in terms.items()
-        if ":" in name
-        or name == "overlong"
-        or how.share == "split"
-        or (how.roles is not None and set(how.roles) != set(roles))
-        or (name == "format" and any(role.penalty for role in roles.values()))
-    ]
-    if differing:
+    if recipe.method != "policy":
+        return terms
+    if problems := "; ".join(term_problems(terms, recipe.setting)):
+        raise CardError(problems)
+    penalties = {name: role.penalty for name, role in roles.items()}
+    differing = [name for name, term in terms.items() if term.differs(penalties)]
+    if recipe.setting.by_episode and len(roles) > 1 and differing:
         raise UsageError(
             f"advantage.normalise is all: {advantage.estimator} compares episodes as wholes, and credit {differing[0]} "
             "may give their calls different rewards; set it to role or role-turn"
         )
+    return terms
 
 
 def _recipe(recipe: Recipe, own: KeyOptions) -> Recipe:

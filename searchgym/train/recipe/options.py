@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -17,11 +17,6 @@ KL = Literal["k1", "k2", "k3"]
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
-
-WAYPOINT_RULES: Final = ("query", "page", "led", "few")
-"""What may be asked of a search that earns a waypoint; see `CreditOptions.waypoint_rules`."""
-Evidence = Literal["connected", "supported", "entities"]
-"""Measure of an episode's evidence; see `searchgym.train.credit.evidence`."""
 Device = Literal["auto", "cpu", "cuda"]
 """Device to compute on; ``auto`` is a GPU if one is available, else the CPU."""
 
@@ -145,90 +140,6 @@ class KeyOptions(Options):
     """Learning rate of this key. Default: `OptimizerOptions.lr` of the recipe."""
     critic_lr: Annotated[float, Ge(0)] | None = None
     """Learning rate of this key's critic. Default: the rate of the recipe's critic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermOptions(Options):
-    """How a credit term counts: its weight, and whose calls it rewards."""
-
-    weight: float = 1.0
-    """Factor of the term's rewards."""
-    roles: list[str] | None = None
-    """Roles whose calls get the term's rewards. Default: all roles."""
-    share: Literal["full", "split"] = "full"
-    """``outcome``: whether each call gets the whole reward, or an equal part of it (UnityMAS-O, arXiv 2605.26646)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreditOptions(Options):
-    """How calls are rewarded; see `searchgym.train.credit.terms`."""
-
-    terms: list[str] | dict[str, float | TermOptions] = field(default_factory=lambda: ["outcome"])
-    """Reward terms, which are added: ``outcome``, ``waypoint``, ``evidence``, ``vpr``, ``difference``, ``gain``,
-    ``praise``, ``format``, ``overlong``, ``costs``, ``process``, ``decomposition``, ``search_count``, ``hiersearch``,
-    ``ikea``, ``decision``, ``ranking``, ``rubric``, ``gated``, ``tournament``, ``candidates`` or ``module:function``.
-    Either names, or names with weights or `TermOptions`."""
-    judge: str = "rules"
-    """Judge of ``rubric``, ``gated``, ``tournament`` and ``candidates``: ``rules``, a frozen model key, a model, or
-    ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``, which returns a judge."""
-    judge_seconds: Annotated[float, Ge(0.001)] = 60.0
-    """Seconds that one verdict may take; an episode without a verdict leaves the training."""
-    gate_delta: Annotated[float, Ge(1e-06)] = 0.05
-    """``gated``: smoothing of the gate, above 0: with every other bottom line met, what a missed one of n leaves is
-    about delta to the power of 1/n."""
-    tournament_rounds: Annotated[int, Ge(1)] = 4
-    """``tournament``: number of tournaments among a group's answers."""
-    candidates: Annotated[int, Ge(1)] = 4
-    """``candidates``: most candidates in an answer."""
-    draws: Annotated[int, Ge(1)] = 64
-    """``candidates``: number of weightings over which a set of candidates is scored."""
-    alpha: Annotated[float, Ge(0)] = 0.5
-    """``praise``: weight of the change in the prefix answer's score that a search causes."""
-    train_prefixes: bool = True
-    """``praise``: if true, prefix answers are trained on too."""
-    turn_cost: Annotated[float, Ge(0)] = 0.0
-    """``costs``: reward deducted for three or more rounds beyond the first, proportionally less for fewer."""
-    search_cost: Annotated[float, Ge(0)] = 0.0
-    """``costs``: reward deducted for three or more searches, proportionally less for fewer."""
-    waypoint_lambda: float = 0.3
-    """``waypoint``: reward of an episode that reached every waypoint and is wrong; above 0 and below 1."""
-    waypoint_rules: list[str] = field(default_factory=lambda: list(WAYPOINT_RULES))
-    """``waypoint``: what must hold of one search for a waypoint to count: ``query`` names it, the hits hold its
-    ``page``, an earlier page had named it (``led``), and the query names ``few`` entities."""
-    waypoint_names: Annotated[int, Ge(1)] = 2
-    """``waypoint``: entities that a query may name under the rule ``few``."""
-    waypoint_answered: bool = False
-    """``waypoint``: if true, an episode earns it only if it ends with an answer."""
-    evidence_of: Evidence = "connected"
-    """``evidence``: what is measured: facts that the episode's searches support and that are ``connected`` with the
-    answer (CaRR), all facts that are ``supported``, or ``entities`` that the model's text names (LongTraceRL)."""
-    evidence_weight: float = 0.3
-    """``evidence``: the measure's share of the reward; the outcome has the rest. Between 0 and 1."""
-    evidence_where: Literal["right", "wrong", "all"] = "right"
-    """``evidence``: episodes whose reward it mixes into: those above 0, as in CaRR's runs and LongTraceRL, those at 0,
-    or all."""
-    evidence_scaled: bool = False
-    """``evidence``: if true, the measure is divided by the largest of the group (CaRR); not where ``right``."""
-    length_limit: Annotated[int, Ge(1)] | None = None
-    """``overlong``: tokens of a sequence from which on the whole reward of 1 is deducted."""
-    length_cache: Annotated[int, Ge(1)] | None = None
-    """``overlong``: tokens before the limit over which the deduction grows from 0 to 1."""
-    local_first: bool = False
-    """``hiersearch``: if true, early searches of a further retriever are penalised."""
-    known_share: Annotated[float, Interval(gt=0, le=1)] = 0.5
-    """``decision``: mean score of trial answers from which on a question counts as known; above 0 and at most 1."""
-    ranking_of: Literal["ndcg", "hits"] = "ndcg"
-    """``ranking``: quality of an order: nDCG of the pages shown, or the mean of Hit@1, Hit@3 and Hit@5 (CoSearch)."""
-    ranking_gate: float = 0.5
-    """``ranking``: quality above which the episode's reward is added; from 0 to 1."""
-
-    def by_name(self) -> dict[str, TermOptions]:
-        """Returns the options of each term by its name, in the recipe's order."""
-        if isinstance(self.terms, list):
-            return {name: TermOptions() for name in self.terms}
-        return {
-            name: own if isinstance(own, TermOptions) else TermOptions(weight=own) for name, own in self.terms.items()
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from searchgym.options import Options, dump
+from searchgym.options import Named, Options, Setting, dump
+from searchgym.train.credit.term import Term
+from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launching import Launcher, RayOptions
 from searchgym.train.recipe.options import (
     AdvantageOptions,
     CheckpointOptions,
-    CreditOptions,
     CriticOptions,
     CurriculumOptions,
     DeadlineOptions,
@@ -66,7 +67,11 @@ class Recipe(Options):
     proposer: ProposerOptions = field(default_factory=ProposerOptions)
     curriculum: CurriculumOptions = field(default_factory=CurriculumOptions)
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
-    credit: CreditOptions = field(default_factory=CreditOptions)
+    credit: Named[Term] = field(default_factory=lambda: Named[Term](outcome=Outcome()))
+    """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
+    judge: str = "rules"
+    """Judge of credit terms that ask one: ``rules``, a frozen model key, a model, ``URL#NAME`` behind an
+    OpenAI-compatible server, or ``module:function``, which returns a judge."""
     advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     supervised: SupervisedOptions = field(default_factory=SupervisedOptions)
@@ -82,6 +87,17 @@ class Recipe(Options):
     launch: Launcher = "here"
     """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
     ray: RayOptions = field(default_factory=RayOptions)
+
+    @property
+    def setting(self) -> Setting:
+        """What the checks of kinds may look at."""
+        advantage = self.advantage
+        return Setting(
+            estimator=advantage.estimator,
+            normalise=advantage.normalise,
+            chain=advantage.chain,
+            terms=tuple(self.credit),
+        )
 
     @property
     def has_critic(self) -> bool:

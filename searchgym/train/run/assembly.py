@@ -161,8 +161,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         sys.stderr.write(f"note: {note}\n")
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
-    check_credit(recipe, agent.roles)
-    Credit(recipe.credit)  # a term that cannot be loaded is refused before models are
+    terms = check_credit(recipe, agent.roles)
     proposer = proposer_of(recipe, task)
     curriculum = curriculum_of(recipe, task)
     task = task if curriculum is None else staged(task, curriculum, recipe)
@@ -180,8 +179,8 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
             tokens = loaded[key.name].tokenizer
             form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
-        judge, close_judge = load_judge(recipe.credit.judge, recipe.credit.judge_seconds, models)
-        credit = Credit.of(recipe.credit, agent.roles, lambda: known, judge)
+        judge, close_judge = load_judge(recipe.judge, models)
+        credit = Credit.of(terms, agent.roles, lambda: known, judge)
         opened.pop_all()
     exact = not recipe.rollout.staleness
     exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())

@@ -12,7 +12,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from searchgym.options import Named
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
+from searchgym.train.credit.term import Term
+from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -67,7 +70,8 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         name="bandit",
         model="bandit",
         models={},
-        credit=type(recipe.credit)(),
+        credit=Named[Term](outcome=Outcome()),
+        judge="rules",
         steps=steps,
         max_generated_tokens=None,
         max_read_tokens=None,

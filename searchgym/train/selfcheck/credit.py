@@ -51,7 +51,7 @@ class CreditCheck:
             kept = np.zeros(len(sample.ids), np.float32) if sample.kept is None else sample.kept
             off = float(max(np.abs(sample.reward - want[0]).max(), np.abs(kept - want[1]).max()))
             wrong, total, worst = wrong + (off > 1e-5), total + 1, max(worst, off)
-        said = f"{total} samples by {' + '.join(self.recipe.credit.terms)}, {wrong} off, by {worst:.2g} at most"
+        said = f"{total} samples by {' + '.join(self.recipe.credit)}, {wrong} off, by {worst:.2g} at most"
         findings.add(REWARDS, not wrong, said)
 
     def check_imagined(
@@ -79,13 +79,13 @@ class CreditCheck:
             off = float(np.abs(found - np.reshape(pairs, (-1, 2))).max(initial=0.0))
             wrong, worst = wrong + (off > 1e-5), max(worst, off)
             seen |= {round(total, 6) for total, _ in pairs}
-        terms = " + ".join(self.recipe.credit.terms)
+        terms = " + ".join(self.recipe.credit)
         said = f"{len(every)} imagined episodes by {terms} with {len(seen)} different rewards of calls, {wrong} off"
         findings.add(CREDIT, not wrong, f"{said}, by {worst:.2g} at most")
 
     def _written(self, findings: Findings, name: str) -> bool:
         """Tells whether all terms are written a second time; otherwise records that they are not checked."""
-        others = sorted(set(self.recipe.credit.terms) - WRITTEN)
+        others = sorted(set(self.recipe.credit) - WRITTEN)
         if others:
             why = "is" if len(others) == 1 else "are"
             findings.skip(name, f"{', '.join(others)} {why} not written a second time here")
@@ -95,8 +95,8 @@ class CreditCheck:
         self, drawn: Drawn, made: Sequence[tuple[Episode, Episode]], wanted: Sequence[Episode]
     ) -> dict[str, list[tuple[float, float]]]:
         """Returns the rewards of the calls of the wanted ones among some episodes, by episode."""
-        options, right = self.recipe.credit, dict[str, list[tuple[float, float]]]()
-        named = names_of(drawn.listed) if "waypoint" in options.terms else (set[str](), set[str]())
+        terms, right = self.recipe.credit.loaded(), dict[str, list[tuple[float, float]]]()
+        named = names_of(drawn.listed) if "waypoint" in terms else (set[str](), set[str]())
         attempts: dict[str, list[Episode]] = {}
         for episode, _ in made:
             if episode.stop_reason != "retriever_error":
@@ -105,6 +105,6 @@ class CreditCheck:
         for episode in wanted:
             rows = sequences(bases[episode.id], drawn.exchanges_of(bases[episode.id]))
             question = drawn.questions[episode.question_id]
-            case = Case(episode, rows, question, attempts[question.id], named, options, self.score)
+            case = Case(episode, rows, question, attempts[question.id], named, terms, self.score)
             right[episode.id] = call_rewards(case, self.penalties)
         return right

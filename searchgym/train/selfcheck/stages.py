@@ -110,9 +110,7 @@ def check_masks(findings: Findings, drawn: Drawn) -> None:
 
 def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     """Checks that each call is in one sample, with its role, turn and model, next to the calls that it continues."""
-    trains_prefixes = recipe.credit.train_prefixes and any(
-        t in ("praise", "decision") or ":" in t for t in recipe.credit.terms
-    )
+    trains_prefixes = any(term.trains_prefixes for term in recipe.credit.loaded().values())
     wanted: Counter[tuple[str, int]] = Counter()
     together: set[frozenset[tuple[str, int]]] = set()
     for episode in counted(drawn.episodes, recipe):

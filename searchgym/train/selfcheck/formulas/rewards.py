@@ -7,12 +7,12 @@ with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from searchgym.records import Call, Episode
 from searchgym.rollout.sampler import Sampled, SampleRequest
-from searchgym.train.recipe.options import CreditOptions
 from searchgym.train.selfcheck.formulas.terms import TERMS, Case, Floats, Score
 
 WRITTEN = {"outcome", "format", "overlong", "costs", "difference", "gain", "praise", *TERMS}
@@ -22,15 +22,14 @@ WRITTEN = {"outcome", "format", "overlong", "costs", "difference", "gain", "prai
 def call_rewards(case: Case, penalties: Mapping[str, float]) -> list[tuple[float, float]]:
     """Returns (reward, part of it that no earlier call has a share in) of each call of an episode.
 
-    The reward is the sum of the terms of `CreditOptions.terms`, all of them in `WRITTEN`, each with its weight and for
-    its roles.
+    The reward is the sum of the credit terms, all of them in `WRITTEN`, each with its weight and for its roles.
 
     Args:
         case: A finished episode and what its terms look at.
         penalties: Penalty of each role for an illegal output.
     """
-    episode, options, score, acting, lasts = case.episode, case.options, case.score, case.acting, case.lasts
-    calls, terms = episode.calls, options.by_name()
+    episode, score, acting, lasts = case.episode, case.score, case.acting, case.lasts
+    calls, terms = episode.calls, case.terms
     proposing = [i for i in acting if calls[i].answer is not None]
     scores = {}
     if {"difference", "gain"} & set(terms):
@@ -38,20 +37,21 @@ def call_rewards(case: Case, penalties: Mapping[str, float]) -> list[tuple[float
     made = {name: np.zeros(len(calls)) for name in terms}
     if "outcome" in made:
         mine = [i for i in lasts if calls[i].role in (terms["outcome"].roles or [calls[i].role])]
-        made["outcome"][lasts] = episode.reward / (len(mine) if terms["outcome"].share == "split" and mine else 1)
+        made["outcome"][lasts] = episode.reward / (len(mine) if terms["outcome"].split and mine else 1)
     if "format" in made:
         made["format"][:] = [0.0 if call.legal else penalties.get(call.role, 0.0) for call in calls]
     if "overlong" in made:
-        made["overlong"][lasts] = [_too_long(episode, own, options) for own in case.sets]
+        made["overlong"][lasts] = [_too_long(episode, own, terms["overlong"]) for own in case.sets]
     if "costs" in made:
+        costs = terms["costs"]
         rounds = min(max(episode.notes.get("rounds", episode.turns) - 1, 0), 3)
-        made["costs"][acting] = -(options.turn_cost * rounds + options.search_cost * min(len(episode.searches), 3)) / 3
+        made["costs"][acting] = -(costs.turn * rounds + costs.search * min(len(episode.searches), 3)) / 3
     if "difference" in made:
         made["difference"][acting] = [_difference(i, scores) for i in acting]
     if "gain" in made:
         made["gain"][proposing] = np.diff([scores[i] for i in proposing], prepend=0.0)
     if "praise" in made:
-        made["praise"] = _praise(episode, acting, options.alpha, score)
+        made["praise"] = _praise(episode, acting, terms["praise"].alpha, score)
     made |= {name: TERMS[name](case) for name in terms if name in TERMS}
     pairs = []
     for i, call in enumerate(calls):
@@ -60,13 +60,11 @@ def call_rewards(case: Case, penalties: Mapping[str, float]) -> list[tuple[float
     return pairs
 
 
-def _too_long(episode: Episode, calls: Sequence[int], options: CreditOptions) -> float:
+def _too_long(episode: Episode, calls: Sequence[int], term: Any) -> float:
     """Returns DAPO's deduction for the tokens that a model wrote in a sequence."""
-    assert options.length_limit is not None
-    assert options.length_cache is not None
     written = sum(episode.calls[i].end - episode.calls[i].start for i in calls)
-    beyond = written - (options.length_limit - options.length_cache)
-    return 0.0 if beyond <= 0 else -min(beyond / options.length_cache, 1.0)
+    beyond = written - (term.limit - term.cache)
+    return 0.0 if beyond <= 0 else -min(beyond / term.cache, 1.0)
 
 
 def _difference(call: int, scores: Mapping[int, float]) -> float:

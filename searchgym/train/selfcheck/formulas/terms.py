@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from searchgym.graphs.text import WORD, base_title, holds, norm
 from searchgym.records import Call, Episode, Question, Searched, Triple, is_simulated, title_key
-from searchgym.train.recipe.options import CreditOptions
 
 Floats = npt.NDArray[np.float64]
 Score = Callable[[Episode, str], float]
@@ -35,7 +34,8 @@ class Case:
     """All attempts at the question whose retriever worked, this one among them."""
     named: tuple[Collection[str], Collection[str]]
     """Names of the environment's entities, and words that are none; see `names_of`."""
-    options: CreditOptions
+    terms: Mapping[str, Any]
+    """Options of each credit term, by its name."""
     score: Score
 
     @property
@@ -108,7 +108,7 @@ def _hiersearch(case: Case) -> Floats:
     if episode.stop_reason == "context" or cut or episode.answer is None or episode.answer.text == "":
         return made
     score, early = episode.reward, [bool(search.source) for search in episode.searches]
-    if case.options.local_first and True in early:
+    if case.terms["hiersearch"].local_first and True in early:
         by_place = [-1, -1, -1, -0.2, -0.15, -0.1, -0.045, -0.03]
         score += [*by_place, *[-0.01] * len(early)][early.index(True)]
     illegal = {call.role for call in episode.calls if not call.legal}
@@ -133,7 +133,7 @@ def _decision(case: Case) -> Floats:
         if call.prefix:
             made[i] = case.score(episode, call.answer or "")
     if case.acting:
-        first, known = case.acting[0], np.mean(tried) >= case.options.known_share
+        first, known = case.acting[0], np.mean(tried) >= case.terms["decision"].known
         made[first] = episode.calls[first].legal and (len(episode.searches) == 0) == known
     return made
 
@@ -143,7 +143,7 @@ def _ranking(case: Case) -> Floats:
     for i, call in enumerate(case.episode.calls):
         if call.ranked is not None and call.legal:
             quality = _quality(case, call, call.ranked)
-            above = quality is None or quality > case.options.ranking_gate
+            above = quality is None or quality > case.terms["ranking"].gate
             made[i] = (quality or 0.0) + (case.episode.reward if above else 0.0)
     return made
 
@@ -163,7 +163,7 @@ def _quality(case: Case, call: Call, order: Sequence[int]) -> float | None:
     if not any(relevant):
         return None
     shown = [relevant[place] for place in order]
-    if case.options.ranking_of == "hits":
+    if case.terms["ranking"].measure == "hits":
         return (any(shown[:1]) + any(shown[:3]) + any(shown[:5])) / 3
     ideal = min(sum(relevant), len(order))
     gained = sum(1 / math.log2(rank + 2) for rank, good in enumerate(shown) if good)
@@ -204,14 +204,14 @@ def _vpr(case: Case) -> Floats:
 
 
 def _evidence(case: Case) -> Floats:
-    options, reward = case.options, case.episode.reward
-    measured = {id(peer): _measure(case.question, peer, options.evidence_of) for peer in case.peers}
+    options, reward = case.terms["evidence"], case.episode.reward
+    measured = {id(peer): _measure(case.question, peer, options.measure) for peer in case.peers}
     share = measured[id(case.episode)]
-    if options.evidence_scaled:
+    if options.scaled:
         share /= max(measured.values()) or 1.0
-    where = {"right": reward > 0, "wrong": reward <= 0, "all": True}[options.evidence_where]
+    where = {"right": reward > 0, "wrong": reward <= 0, "all": True}[options.where]
     known = bool(case.question.evidences) and where
-    return case.at_ends(options.evidence_weight * (share - reward) if known else 0.0)
+    return case.at_ends(options.share * (share - reward) if known else 0.0)
 
 
 def _measure(question: Question, episode: Episode, kind: str) -> float:
@@ -240,7 +240,7 @@ def _connected(facts: Sequence[Triple], golds: Sequence[str]) -> list[Triple]:
 
 
 def _waypoint(case: Case) -> Floats:
-    episode, question, options = case.episode, case.question, case.options
+    episode, question, options = case.episode, case.question, case.terms["waypoint"]
     pages: dict[str, set[str]] = {}
     for title in question.gold_titles or ():
         for name in (norm(title), norm(base_title(title))):
@@ -250,21 +250,21 @@ def _waypoint(case: Case) -> Floats:
     points = [name for name in points if not holds(question.text, name)]
     earned = [any(_earns(case, search, name, pages[name]) for search in episode.searches) for name in points]
     share = sum(earned) / max(len(earned), 1)
-    if options.waypoint_answered and episode.stop_reason != "answer":
+    if options.answered and episode.stop_reason != "answer":
         share = 0.0
-    return case.at_ends(options.waypoint_lambda * (1 - min(max(episode.reward, 0.0), 1.0)) * share)
+    return case.at_ends(options.share * (1 - min(max(episode.reward, 0.0), 1.0)) * share)
 
 
 def _earns(case: Case, search: Searched, name: str, pages: Collection[str]) -> bool:
     """Tells whether a search earns the waypoint of a name: every rule that the recipe asks for holds."""
-    rules, searches = case.options.waypoint_rules, case.episode.searches
+    rules, searches = case.terms["waypoint"].rules, case.episode.searches
     earlier = [other for other in searches if other.turn < search.turn]
     names = {norm(base_title(hit.passage.title)) for other in searches for hit in other.hits}.union(case.named[0])
     rule = {
         "query": holds(search.query, name),
         "page": any(title_key(hit.passage.title) in pages for hit in search.hits),
         "led": any(holds(f"{h.passage.title} {h.passage.text}", name) for other in earlier for h in other.hits),
-        "few": _named(norm(search.query).split(), names - set(case.named[1])) <= case.options.waypoint_names,
+        "few": _named(norm(search.query).split(), names - set(case.named[1])) <= case.terms["waypoint"].most_names,
     }
     return all(rule[asked] for asked in rules)
 
@@ -283,12 +283,12 @@ def _named(words: Sequence[str], names: Collection[str]) -> int:
 TERMS: dict[str, Callable[[Case], Floats]] = {
     "process": _process,
     "decomposition": _decomposition,
-    "search_count": _search_count,
+    "search-count": _search_count,
     "hiersearch": _hiersearch,
     "ikea": _ikea,
     "decision": _decision,
     "ranking": _ranking,
-    "ssrl_form": _ssrl_form,
+    "ssrl-form": _ssrl_form,
     "vpr": _vpr,
     "evidence": _evidence,
     "waypoint": _waypoint,

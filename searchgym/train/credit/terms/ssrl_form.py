@@ -1,14 +1,15 @@
-"""SSRL's reward for the form of an episode's own text."""
+"""Credit term ``ssrl-form``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from searchgym.records import Episode
 from searchgym.train.algorithms.samples import sequences_of
-from searchgym.train.credit.context import CreditContext, Rows
+from searchgym.train.credit.term import CreditContext, Term
 
 MOST_THOUGHTS: Final = 8
 """Number of thoughts above which the form scores 0."""
@@ -18,7 +19,8 @@ PLACEHOLDERS: Final = {"think": "your thoughts", "search": "your query", "answer
 """What the prompts of SSRL show between the tags; ours has the last two."""
 
 
-def ssrl_form(group: Sequence[Episode], context: CreditContext) -> Rows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SsrlForm(Term):
     """Rewards the form of an episode's own text, in [0, 1], on the last call of each sequence.
 
     With a thoughts and b = searches + 1 it is ``min(a / 2, 1) min(a, b) / max(a, b)``; 0 if the text does not begin
@@ -29,17 +31,21 @@ def ssrl_form(group: Sequence[Episode], context: CreditContext) -> Rows:
     There each search is followed by pages in the model's own text; here the environment gives them, and a tag for pages
     is another tag. Ours is stricter: there tags within the text need not open and close in turn.
     """
-    rows = []
-    for episode in group:
+
+    sums_up: ClassVar = True
+
+    rewards_one: ClassVar = "episode"
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
         rewards = [0.0] * len(episode.calls)
         for calls in sequences_of(episode):
             rewards[calls[-1]] = form_of([episode.calls[index].text for index in calls])
-        rows.append(rewards)
-    return rows
+        return rewards
 
 
 def form_of(texts: Sequence[str]) -> float:
-    """Returns the score of the form of an episode's own texts, in order; see `ssrl_form`."""
+    """Returns the score of the form of an episode's own texts, in order; see `SsrlForm`."""
     text = "".join(texts).strip()
     blocks = _BLOCK.findall(text)
     names = [name for name, _ in blocks]

@@ -1,0 +1,143 @@
+"""Interface of credit terms, one class each: what a term is given, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from searchgym.errors import NoVerdictError, UsageError
+from searchgym.judging.judge import Checked
+from searchgym.judging.rules import RuleJudge
+from searchgym.options import Kind, Setting
+from searchgym.records import Episode, Question
+from searchgym.train.credit.waypoints import Names
+
+Rows = list[list[float]]
+"""Rewards of a group: one row per episode, one number per call of the episode."""
+
+
+def _no_question(episode: Episode) -> Question:
+    raise UsageError(f"episode {episode.id}: its question is not at hand, Credit.of loads the questions")
+
+
+@dataclass(frozen=True, slots=True)
+class CreditContext:
+    """Inputs of a credit term besides the episodes."""
+
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    """Penalty of each role for an illegal output, at most 0. Default: none."""
+    score: Callable[[Episode, str], float] = lambda episode, text: 0.0
+    """Returns the environment's reward for an answer text, had the episode ended with it. Default: always 0."""
+    question: Callable[[Episode], Question] = _no_question
+    """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
+    names: Callable[[], Names] = lambda: Names(())
+    """Returns the names of the entities that the environment's questions are about. Default: none."""
+    judge: Checked = field(default_factory=lambda: Checked(RuleJudge()))
+    """Judge that terms ask. Default: rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term(Kind):
+    """A reward for the calls of a group of episodes: one class per term, whose fields are its options."""
+
+    kinds_in: ClassVar = "searchgym.train.credit.terms"
+    noun: ClassVar = "credit term"
+    rewards_one: ClassVar[Literal["episode", "role", "call"]] = "role"
+    """What a reward is for. ``episode``: all calls that get one get the same; ``role``: roles may get different ones;
+    ``call``: any two calls may."""
+    sums_up: ClassVar[bool] = True
+    """False if the rewards of an episode's calls must not be added, as many calls get the same one again."""
+    normalise: ClassVar[str] = "role or role-turn"
+    """What ``advantage.normalise`` should be for rewards of single calls."""
+    passed_back: ClassVar[bool] = True
+    """False for a reward of a call's own form, which ``advantage.chain: episode`` passes to no earlier call."""
+    asks_judge: ClassVar[bool] = False
+    """True if the term asks the recipe's judge."""
+    trains_prefixes: ClassVar[bool] = False
+    """True if the term rewards trial answers (`Call.prefix`), so that they are trained on."""
+
+    weight: float = 1.0
+    """Factor of the term's rewards."""
+    roles: list[str] | None = None
+    """Roles whose calls get the term's rewards. Default: all roles."""
+
+    @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a number as the term's weight."""
+        return {"weight": value}
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if self.weight == 0:
+            yield "weight is 0: expected a finite number other than 0"
+        if self.roles is not None and (not self.roles or len(set(self.roles)) < len(self.roles)):
+            yield f"roles is {self.roles}: expected at least one, none twice"
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """Yields a sentence for each choice of the run that does not go with this term."""
+        return ()
+
+    def differs(self, penalties: Mapping[str, float]) -> bool:
+        """Tells whether calls of one episode may get different rewards, given the penalty of each of several roles."""
+        return self.rewards_one != "episode" or (self.roles is not None and set(self.roles) != set(penalties))
+
+    def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
+        """Returns the reward of each call of a group, before weight and roles.
+
+        Args:
+            group: Attempts at one question.
+            context: Penalties, scores, questions and the judge.
+
+        Returns:
+            One row per episode, one number per call. Default: `of_episode` of each episode.
+
+        Raises:
+            UnjudgedError: The judge gave no verdict on some episodes.
+        """
+        rows, places, why = list[list[float]](), list[int](), ""
+        for place, episode in enumerate(group):
+            try:
+                rows.append(self.of_episode(episode, context))
+            except NoVerdictError as error:
+                places.append(place)
+                why = why or f"episode {episode.id}: {error}"
+        if places:
+            raise UnjudgedError(places, why)
+        return rows
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """Returns the reward of each call of an episode, for terms that look at each episode alone."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither rewards nor of_episode")
+
+
+class UnjudgedError(NoVerdictError):
+    """Raised when a judge gave no verdict on some episodes of a group.
+
+    Args:
+        places: Indices of these episodes in the group.
+        why: What the judge did on the first of them.
+    """
+
+    def __init__(self, places: Sequence[int], why: str) -> None:
+        self.places = tuple(places)
+        super().__init__(why)
+
+
+def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
+    """Yields a sentence for each contradiction between credit terms and the comparison of calls."""
+    if not terms:
+        yield "credit names no term: expected at least one, such as {outcome: 1}"
+    single = {name: term for name, term in terms.items() if term.rewards_one == "call"}
+    name = next(iter(single), f"advantage.chain {setting.chain}")
+    if setting.estimator == "tree" and (single or setting.chain != "call" or setting.normalise != "all"):
+        why = "it makes rewards of calls from those of whole episodes"
+        yield f"advantage.estimator tree: {why}; use it with normalise all, chain call and terms like outcome"
+    elif (single or setting.chain != "call") and setting.by_episode:
+        why = f"{setting.estimator} compares episodes as wholes, and {name} rewards calls"
+        yield f"advantage.normalise is all: {why}; set it to {single[name].normalise if single else Term.normalise}"
+    for name, term in terms.items():
+        if setting.chain == "episode" and not term.sums_up:
+            again = f"{name} gives many the same again"
+            yield f"advantage.chain episode adds up what later calls earn, and {again}: use gain"
+        yield from (f"credit.{name}: {problem}" for problem in term.check(setting))

@@ -1,0 +1,48 @@
+"""Credit term ``decision``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Interval
+
+from searchgym.errors import DataError
+from searchgym.records import Episode
+from searchgym.train.credit.term import CreditContext, Rows, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Term):
+    """Rewards the choice to search: 1 for the first call of an episode if it searched just where it had to, else 0.
+
+    An illegal choice, after which the agent searches, gets 0.
+    A question counts as known if the trial answers without a search (`Call.prefix`) have a mean score of at least
+    `known` over the group; then searching is wrong, otherwise not searching is. A trial answer gets its own score, so
+    that answering from memory is trained, too. A group without a trial answer is refused with a DataError.
+
+    Source: AdaSearch, arXiv 2512.16883, which trains the decision apart from the ways of solving; its exact reward is
+    not public. Label, threshold and reward are ours.
+    """
+
+    rewards_one: ClassVar = "call"
+    trains_prefixes: ClassVar = True
+
+    known: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    """Mean score of trial answers from which on a question counts as known."""
+
+    def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
+        """See `Term.rewards`."""
+        rows = [[context.score(e, c.answer or "") if c.prefix else 0.0 for c in e.calls] for e in group]
+        tried = [row[i] for row, e in zip(rows, group, strict=True) for i, c in enumerate(e.calls) if c.prefix]
+        if not tried:
+            raise DataError(
+                f"episode {group[0].id} has no trial answer, credit decision needs them: agent adasearch gives them"
+            )
+        known = sum(tried) / len(tried) >= self.known
+        for row, episode in zip(rows, group, strict=True):
+            first = next((i for i, call in enumerate(episode.calls) if not call.prefix), None)
+            if first is not None:
+                row[first] = float(episode.calls[first].legal and bool(episode.searches) != known)
+        return rows

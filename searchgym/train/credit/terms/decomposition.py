@@ -1,0 +1,37 @@
+"""Credit term ``decomposition``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from searchgym.records import Episode
+from searchgym.train.algorithms.samples import at_ends
+from searchgym.train.credit.term import CreditContext, Term
+
+COMPARISON: Final = "comparison"
+"""`Question.kind` of questions whose parts do not need each other (HotpotQA's and 2WikiMultihopQA's name)."""
+DECOMPOSED, WHOLE = 0.45, 0.15
+"""``3 comp_score`` and ``comp_score`` of ParallelSearch's released script."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decomposition(Term):
+    """Rewards the form of the first search: 0.45 for several queries at a comparison, 0.15 for one at other questions.
+
+    An episode that does not search counts as one query.
+
+    Source: the released reward of ParallelSearch, with the values of its script. There, too, only the first search is
+    looked at, and the answer does not matter.
+    """
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        first = min((search.turn for search in episode.searches), default=0)
+        several = sum(search.turn == first for search in episode.searches) > 1
+        if context.question(episode).kind == COMPARISON:
+            return at_ends(episode, DECOMPOSED if several else 0.0)
+        return at_ends(episode, 0.0 if several else WHOLE)

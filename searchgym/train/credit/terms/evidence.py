@@ -1,0 +1,60 @@
+"""Credit term ``evidence``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
+
+from searchgym.options import Setting
+from searchgym.records import Episode
+from searchgym.train.algorithms.samples import at_ends
+from searchgym.train.credit.evidence import MEASURES
+from searchgym.train.credit.term import CreditContext, Rows, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence(Term):
+    """Mixes a measure of an episode's evidence into its reward, so that right answers need support.
+
+    With the reward r and the measure m, the sum with ``outcome`` is ``(1 - share) r + share m`` for the last call of
+    each sequence. Questions without evidence keep the outcome.
+
+    Source: CaRR and its C-GRPO, arXiv 2601.06021, and the released code (share 0.3, ``right``, ``connected``);
+    LongTraceRL (0.3, ``right``, ``entities``). Deviation: in CaRR a language model names the entities of the response
+    and judges which facts its citations support; here a fact is supported if a found passage holds its subject and
+    object.
+    """
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
+
+    measure: Literal["connected", "supported", "entities"] = "connected"
+    """What is measured: facts that the episode's searches support and that are ``connected`` with the answer (CaRR),
+    all facts that are ``supported``, or ``entities`` that the model's text names (LongTraceRL)."""
+    share: Annotated[float, Interval(gt=0, lt=1)] = 0.3
+    """The measure's share of the reward; the outcome has the rest."""
+    where: Literal["right", "wrong", "all"] = "right"
+    """Episodes whose reward it mixes into: those above 0, as in CaRR's runs and LongTraceRL, those at 0, or all."""
+    scaled: bool = False
+    """If true, the measure is divided by the largest of the group (CaRR); not where ``right``."""
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Term.check`."""
+        if self.scaled and self.where == "right":
+            yield "scaled acts where is wrong or all, as in CaRR's code"
+
+    def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
+        """See `Term.rewards`."""
+        known = context.question(group[0])
+        if not known.evidences:
+            return [[0.0] * len(episode.calls) for episode in group]
+        measured = [MEASURES[self.measure](known, episode) for episode in group]
+        largest = (max(measured) or 1.0) if self.scaled else 1.0
+        rows = []
+        for episode, value in zip(group, measured, strict=True):
+            mixed = self.where in ("all", "right" if episode.reward > 0 else "wrong")
+            rows.append(at_ends(episode, self.share * (value / largest - episode.reward) if mixed else 0.0))
+        return rows

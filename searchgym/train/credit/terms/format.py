@@ -1,0 +1,25 @@
+"""Credit term ``format``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.records import Episode
+from searchgym.train.credit.term import CreditContext, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format(Term):
+    """Gives each call whose output was illegal the penalty of its role, else 0; see `RoleCard.penalty`."""
+
+    passed_back: ClassVar = False
+
+    def differs(self, penalties: Mapping[str, float]) -> bool:
+        """See `Term.differs`; without penalties, every call gets 0."""
+        return any(penalties.values())
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        return [0.0 if call.legal else context.penalties.get(call.role, 0.0) for call in episode.calls]

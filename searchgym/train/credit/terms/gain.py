@@ -1,0 +1,37 @@
+"""Credit term ``gain``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.errors import DataError
+from searchgym.records import Episode
+from searchgym.train.credit.term import CreditContext, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain(Term):
+    """Rewards a call that proposes an answer by how much better it is than the answer proposed before.
+
+    The call that proposes answer k gets ``s_k - s_{k-1}``, the first one ``s_0``; every other call gets 0. So the
+    rewards of an episode sum to the score of its last answer. Made for ``advantage.chain: episode``, which passes them
+    back to the calls that led to the answers. Ours: no paper has it.
+
+    An episode with an answer that no call proposed is refused with a DataError.
+    """
+
+    rewards_one: ClassVar = "call"
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        rewards, before, proposed = [0.0] * len(episode.calls), 0.0, False
+        for index, call in enumerate(episode.calls):
+            if call.answer is not None and not call.prefix:
+                score = context.score(episode, call.answer)
+                rewards[index], before, proposed = score - before, score, True
+        if episode.stop_reason == "answer" and not proposed:
+            raise DataError(
+                f"episode {episode.id}: no call proposes an answer, and credit gain needs an agent whose calls do"
+            )
+        return rewards

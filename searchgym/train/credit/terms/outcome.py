@@ -1,0 +1,40 @@
+"""Credit term ``outcome``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.records import Episode
+from searchgym.train.algorithms.samples import outcome_rewards
+from searchgym.train.credit.term import CreditContext, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Term):
+    """Gives the episode's reward to the last call of each of its sequences, and 0 to the others.
+
+    In a team every call is its own sequence, so every call gets the reward; of a monolithic agent only the last call.
+    """
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
+
+    split: bool = False
+    """If true, each call that the term rewards gets an equal part of the reward (UnityMAS-O, arXiv 2605.26646)."""
+
+    def differs(self, penalties: Mapping[str, float]) -> bool:
+        """See `Term.differs`; equal parts differ between episodes of different length."""
+        return self.split or Term.differs(self, penalties)
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        rewards = outcome_rewards(episode)
+        if not self.split:
+            return rewards
+        counts = [
+            value != 0 and (self.roles is None or c.role in self.roles)
+            for value, c in zip(rewards, episode.calls, strict=True)
+        ]
+        return [value / max(sum(counts), 1) for value in rewards]

@@ -1,0 +1,45 @@
+"""Credit term ``overlong``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from searchgym.options import Setting
+from searchgym.records import Episode
+from searchgym.train.algorithms.samples import sequences_of
+from searchgym.train.credit.term import CreditContext, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlong(Term):
+    """Charges a sequence for the tokens that the model wrote beyond a length, on its last call.
+
+    With n tokens of the model in the sequence, limit L and cache C: 0 up to ``L - C``, then ``(L - C - n) / C``, and -1
+    from L on.
+
+    Source: DAPO, arXiv 2503.14476, equation 13 (L = 20,480, C = 4,096), its soft overlong punishment.
+    """
+
+    passed_back: ClassVar = False
+
+    limit: Annotated[int, Ge(1)]
+    """Tokens of a sequence from which on the whole reward of 1 is deducted."""
+    cache: Annotated[int, Ge(1)]
+    """Tokens before the limit over which the deduction grows from 0 to 1."""
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Term.check`."""
+        if self.cache > self.limit:
+            yield f"cache is {self.cache}: more than limit, {self.limit}"
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        rewards = [0.0] * len(episode.calls)
+        for calls in sequences_of(episode):
+            written = sum(episode.calls[index].end - episode.calls[index].start for index in calls)
+            rewards[calls[-1]] = min(0.0, max(-1.0, (self.limit - self.cache - written) / self.cache))
+        return rewards

@@ -1,0 +1,63 @@
+"""Credit term ``ranking``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
+
+from searchgym.records import Call, Episode, Question
+from searchgym.scoring.ranking import mean_hit, ndcg
+from searchgym.train.credit.evidence import fetched_gains
+from searchgym.train.credit.term import CreditContext, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking(Term):
+    """Rewards a ranker's call by the quality q of its order and by the episode's reward r; other calls get 0.
+
+    With a relevant page among the fetched ones: q if q is at most `gate`, else q + r. Without one: r. An illegal
+    output: 0, so that only ``format`` speaks. q is measured against the gold pages that the search fetched
+    (`fetched_gains`).
+
+    Source: CoSearch, arXiv 2604.17555, whose q is the mean of hits of the gold answer, with nDCG as an ablation, and
+    whose gate is 0.5 (0.8, of a binarised r, in its released script). That gold pages are what is relevant is ours.
+    Deviation: rankers of an episode with an illegal reasoner learn, too.
+    """
+
+    rewards_one: ClassVar = "call"
+    normalise: ClassVar = "query"
+
+    measure: Literal["ndcg", "hits"] = "ndcg"
+    """Quality of an order: nDCG of the pages shown, or the mean of Hit@1, Hit@3 and Hit@5 (CoSearch)."""
+    gate: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    """Quality above which the episode's reward is added."""
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        return [self._of_call(episode, call, context) for call in episode.calls]
+
+    def _of_call(self, episode: Episode, call: Call, context: CreditContext) -> float:
+        if call.ranked is None or not call.legal:
+            return 0.0
+        quality = ranking_quality(context.question(episode), episode, call, self.measure)
+        if quality is None:
+            return episode.reward
+        return quality + (episode.reward if quality > self.gate else 0.0)
+
+
+def ranking_quality(question: Question, episode: Episode, call: Call, measure: str = "ndcg") -> float | None:
+    """Returns the quality of a ranker's order; None if no relevant page was fetched, and none could be shown.
+
+    Args:
+        question: Question of the episode.
+        episode: The episode.
+        call: A call that ranked.
+        measure: ``ndcg``, at as many ranks as were shown, or ``hits`` (`mean_hit`).
+    """
+    gains, order = fetched_gains(question, episode, call), call.ranked or ()
+    if not any(gains):
+        return None
+    shown = [gains[place] for place in order]
+    return mean_hit(shown) if measure == "hits" else ndcg(shown, [gain for gain in gains if gain], len(order))

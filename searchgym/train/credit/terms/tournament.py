@@ -1,0 +1,43 @@
+"""Credit term ``tournament``."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Ge
+
+from searchgym.judging.rubric import rubric_of
+from searchgym.judging.tournament import tournament
+from searchgym.records import Episode
+from searchgym.train.algorithms.samples import at_ends
+from searchgym.train.credit.term import CreditContext, Rows, Term, UnjudgedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tournament(Term):
+    """Rewards an episode by the matches that its answer wins against others of its group, in [0, 1].
+
+    Source: Tournament-GRPO; see `searchgym.judging.tournament.tournament`.
+    """
+
+    rewards_one: ClassVar = "episode"
+    sums_up: ClassVar = False
+    asks_judge: ClassVar = True
+
+    rounds: Annotated[int, Ge(1)] = 4
+    """Number of tournaments among a group's answers."""
+
+    def rewards(self, group: Sequence[Episode], context: CreditContext) -> Rows:
+        """See `Term.rewards`."""
+        question = context.question(group[0])
+        rng = np.random.default_rng(zlib.crc32((group[0].group_uid or question.id).encode("utf-8", "surrogatepass")))
+        answers = ["" if episode.answer is None else episode.answer.text for episode in group]
+        scores = tournament(context.judge, question.text, answers, rubric_of(question), self.rounds, rng).scores
+        if silent := [place for place, score in enumerate(scores) if score is None]:
+            why = f"episode {group[silent[0]].id}: the judge gave no verdict in any match of its answer"
+            raise UnjudgedError(silent, why)
+        return [at_ends(episode, score or 0.0) for episode, score in zip(group, scores, strict=True)]

@@ -1,0 +1,33 @@
+"""Credit term ``vpr``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.records import Episode
+from searchgym.train.credit.evidence import acting_calls, new_pages
+from searchgym.train.credit.term import CreditContext, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vpr(Term):
+    """Gives 1 to a call whose search, or opened page, is the first of the episode to find some gold page, else 0.
+
+    For ``advantage.chain: none`` and ``normalise: role-turn``, so that each turn is compared with the same turn of
+    other attempts; beside ``outcome``, which verifies the turn that answers.
+
+    Source: Verifiable Process Rewards, arXiv 2605.10325: an oracle judges each action. Deviations: the paper's oracles
+    are of games; that a new gold page is what to verify of a search is ours. By its repository's README four candidates
+    are compared at every state; here whole attempts are, turn by turn, as third-party notes describe it.
+    """
+
+    rewards_one: ClassVar = "call"
+
+    def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
+        """See `Term.of_episode`."""
+        rewards, acted = [0.0] * len(episode.calls), acting_calls(episode)
+        for turn, pages in new_pages(episode, context.question(episode)).items():
+            if pages and turn in acted:
+                rewards[acted[turn]] = 1.0
+        return rewards
