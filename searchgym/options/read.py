@@ -114,6 +114,11 @@ def loaded(value: T) -> T:
         raise CardError("\n".join(sentences(error.errors(), value.values, Source(where)))) from None
 
 
+def kind_name(value: Any) -> str:
+    """Returns the name by which a kind is chosen, whether it is imported or not."""
+    return value.name if isinstance(value, Unloaded) else name_of(value)
+
+
 def plain(value: Any, named: bool = False) -> Any:
     """Returns options as plain data, from which `read` makes an equal object."""
     if isinstance(value, Unloaded):

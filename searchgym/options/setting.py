@@ -11,6 +11,12 @@ class Setting:
 
     estimator: str = "grpo"
     """Name of the advantage estimator."""
+    critic: bool = False
+    """True if the estimator asks a critic."""
+    whole_episodes: bool = False
+    """True if the estimator needs rewards of whole episodes."""
+    valued: str = "model"
+    """Tokens that have a value; see `CriticOptions.tokens`."""
     normalise: str = "all"
     """What is compared together; see `AdvantageOptions.normalise`."""
     chain: str = "call"
@@ -21,4 +27,4 @@ class Setting:
     @property
     def by_episode(self) -> bool:
         """True if episodes are compared as wholes, so that calls of one episode cannot be told apart."""
-        return self.normalise == "all" and self.estimator != "gae"
+        return self.normalise == "all" and not self.critic

@@ -1,14 +1,13 @@
 """Advantages: one number per trained token, computed by comparing the rewards of episodes.
 
 `assign_advantages` applies an estimator of `searchgym.train.algorithms.estimators` to each group and writes the result
-onto the samples. GAE, which uses a critic and compares no episodes, is in `searchgym.train.algorithms.gae`. Rules that
-hold for all estimators:
+onto the samples. Rules that hold for all estimators that compare:
 
 * *Without signal.* A group whose rewards are all equal teaches nothing and gets exactly 0, and so does a group smaller
   than `min_group` (Search-R1 sets mean 0 and deviation 1 there, which lets the raw reward through). Both are counted,
-  and `drop_zero_variance` removes them from the batch. For ``reinforce++`` the whole batch is the group. Groups of
-  equal rewards that stay in the batch of ``reinforce++-baseline`` are 0 before the batch's mean is subtracted.
-* *KL in the reward.* The return is ``r - kl_coef * sum of k1``, over the episode's trained tokens; ``reinforce++``
+  and `drop_zero_variance` removes them from the batch. For ``reinforce-pp`` the whole batch is the group. Groups of
+  equal rewards that stay in the batch of ``reinforce-pp-baseline`` are 0 before the batch's mean is subtracted.
+* *KL in the reward.* The return is ``r - kl_coef * sum of k1``, over the episode's trained tokens; ``reinforce-pp``
   charges each token the k1 of its sequence from that token on. Whether a group has signal is judged on the reward
   alone: otherwise a group of equal rewards, divided by its deviation, would turn KL differences of any size into
   advantages around 1.
@@ -35,12 +34,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from searchgym.errors import DataError
 from searchgym.scoring.ranking import alike
-from searchgym.train.algorithms.estimators import (
+from searchgym.train.algorithms.groups import (
     Floats,
     GroupCounts,
     group_advantages,
@@ -49,7 +49,9 @@ from searchgym.train.algorithms.estimators import (
     whiten,
 )
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.recipe.options import AdvantageOptions
+
+if TYPE_CHECKING:
+    from searchgym.train.recipe.options import AdvantageOptions
 
 BATCH = ""
 """Group key of every episode where the whole batch is one group."""
@@ -92,7 +94,7 @@ def assign_advantages(
     """
     to_go = [_to_go(sample, kl_coef) for sample in samples]
     units = _units(samples, options, to_go)
-    by_token = options.estimator == "reinforce++"
+    by_token = options.estimator.kl_by_token
     advantages, fates, counts = _compare(units, options, with_penalties=bool(kl_coef) and not by_token)
     values, signal, small = [np.zeros(len(kl)) for kl in to_go], [False] * len(samples), [True] * len(samples)
     for unit, advantage, fate in zip(units, advantages, fates, strict=True):
@@ -104,7 +106,7 @@ def assign_advantages(
                     values[i][start:end] -= to_go[i][start:end]
             small[i] = small[i] and fate == "small"
     kept = [i for i in range(len(samples)) if signal[i] or not options.drop_zero_variance]
-    if options.estimator.startswith("reinforce++"):
+    if options.estimator.whitens:
         whitened = [i for i in kept if not small[i]]
         white = whiten_cells([values[i] for i in whitened], [samples[i] for i in whitened], options)
         for i, row in zip(whitened, white, strict=True):
@@ -176,13 +178,14 @@ def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: A
     Args:
         values: One (n,) float64 array per sample, one number per trained token.
         samples: The samples, in the same order.
-        options: See `whiten`.
+        options: What is whitened together, and an estimator that is `Scaled`.
 
     Returns:
         Whitened values, of the shapes given.
     """
+    estimator: Any = options.estimator
     if options.normalise == "all":
-        return whiten(values, options)
+        return whiten(values, estimator.divisor)
     whitened = [np.zeros_like(row) for row in values]
     places = [(i, *place) for i, sample in enumerate(samples) for place in _call_tokens(sample)]
     fine, coarse = zip(*_cells(samples, options, [""] * len(samples)), strict=True) if places else ((), ())
@@ -190,7 +193,7 @@ def whiten_cells(values: Sequence[Floats], samples: Sequence[Sample], options: A
     for key, members in members_of(fine).items():
         cell = members if len(members) >= options.min_group else wide[coarse[members[0]]]
         if len(cell) >= options.min_group:
-            white = whiten([values[i][start:end] for i, start, end in (places[m] for m in cell)], options)
+            white = whiten([values[i][start:end] for i, start, end in (places[m] for m in cell)], estimator.divisor)
             for m, row in zip(cell, white, strict=True):
                 i, start, end = places[m]
                 if fine[m] == key:  # the wider cell holds calls of other turns, which have cells of their own
@@ -208,7 +211,7 @@ def _to_go(sample: Sample, kl_coef: float) -> Floats:
 def _units(samples: Sequence[Sample], options: AdvantageOptions, to_go: Sequence[Floats]) -> list[_Unit]:
     """Returns the units to compare, in the order of the samples; see `assign_advantages` for the errors."""
     _check_groups(samples)
-    batch = options.estimator == "reinforce++"
+    batch = options.estimator.over_batch
     if options.normalise != "all":
         keys = iter(_cells(samples, options, [BATCH if batch else s.group_uid or "" for s in samples]))
         units, returns = [], call_returns(samples, options)

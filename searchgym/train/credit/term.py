@@ -130,9 +130,9 @@ def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
         yield "credit names no term: expected at least one, such as {outcome: 1}"
     single = {name: term for name, term in terms.items() if term.rewards_one == "call"}
     name = next(iter(single), f"advantage.chain {setting.chain}")
-    if setting.estimator == "tree" and (single or setting.chain != "call" or setting.normalise != "all"):
-        why = "it makes rewards of calls from those of whole episodes"
-        yield f"advantage.estimator tree: {why}; use it with normalise all, chain call and terms like outcome"
+    if setting.whole_episodes and (single or setting.chain != "call" or setting.normalise != "all"):
+        why = f"{setting.estimator}: it makes rewards of calls from those of whole episodes"
+        yield f"advantage.estimator {why}; use it with normalise all, chain call and terms like outcome"
     elif (single or setting.chain != "call") and setting.by_episode:
         why = f"{setting.estimator} compares episodes as wholes, and {name} rewards calls"
         yield f"advantage.normalise is all: {why}; set it to {single[name].normalise if single else Term.normalise}"

@@ -8,21 +8,11 @@ from typing import Any
 
 from searchgym.options import Unloaded
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.credit.term import term_problems
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launch_checks import launch_problems
 from searchgym.train.recipe.recipe import Recipe
-
-USED = {
-    "gae": {"std", "eps", "std_floor", "gamma", "lam", "whiten", "whiten_over"},
-    "grpo": {"std", "eps", "std_floor"},
-    "rloo": set[str](),
-    "reinforce++": {"std", "eps", "std_floor"},
-    "reinforce++-baseline": {"std", "eps", "std_floor"},
-    "stratified": {"std", "eps", "std_floor", "alpha"},
-    "tree": {"shared"},
-}
-"""Estimator-specific options, by estimator."""
 
 
 def combination_problems(recipe: Recipe) -> list[str]:
@@ -72,8 +62,9 @@ def changed(options: Any) -> list[str]:
 def _rollout_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the sampling options, given the method."""
     rollout, advantage, found = recipe.rollout, recipe.advantage, []
-    batch = advantage.estimator in ("reinforce++", "gae")
-    if advantage.estimator != "gae" and rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
+    estimator = recipe.estimator
+    batch = estimator.over_batch or estimator.critic
+    if not estimator.critic and rollout.attempts * (rollout.questions if batch else 1) < advantage.min_group:
         group = f"rollout.questions x rollout.attempts is {rollout.questions * rollout.attempts}"
         group = group if batch else f"rollout.attempts is {rollout.attempts}"
         found.append(
@@ -85,7 +76,7 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
         why = "samples of older weights are weighted by how likely the present ones make them"
         found.append(f"rollout.staleness is {rollout.staleness}: {why}; set loss.importance_cap, to 2 say")
     if rollout.resample and batch:
-        found.append(f"rollout.resample replaces groups without signal; {advantage.estimator} has none")
+        found.append(f"rollout.resample replaces groups without signal; {recipe.setting.estimator} has none")
     if rollout.resample and not advantage.drop_zero_variance:
         found.append("rollout.resample replaces groups that advantage.drop_zero_variance false keeps: choose one")
     return found
@@ -132,15 +123,10 @@ def _curriculum_problems(recipe: Recipe) -> list[str]:
 
 def _advantage_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the estimator's options."""
-    advantage, found = recipe.advantage, []
-    for name in sorted((set.union(*USED.values()) - USED[advantage.estimator]) & set(changed(advantage))):
-        found.append(f"advantage.{name} is {getattr(advantage, name)}: {advantage.estimator} does not read it")
-    if advantage.whiten_over == "valued" and not (advantage.whiten and advantage.normalise == "all"):
-        found.append("advantage.whiten_over valued needs advantage.whiten and advantage.normalise all")
-    if advantage.whiten_over == "valued" and recipe.critic.tokens != "response":
-        found.append("advantage.whiten_over valued needs critic.tokens response: else only trained tokens have values")
-    if advantage.estimator != "gae" and recipe.critic != type(recipe.critic)():
-        found.append(f"critic: only advantage.estimator gae asks one, not {advantage.estimator}")
+    estimator, found = recipe.estimator, []
+    found += [f"advantage.estimator: {problem}" for problem in estimator.check(recipe.setting)]
+    if not estimator.critic and recipe.critic != type(recipe.critic)():
+        found.append(f"critic: only an estimator like gae asks one, not {recipe.setting.estimator}")
     if recipe.critic.warmup_steps >= recipe.steps:
         found.append(f"critic.warmup_steps is {recipe.critic.warmup_steps} of {recipe.steps} steps: nothing is learnt")
     return found
@@ -157,9 +143,10 @@ def _loss_problems(recipe: Recipe) -> list[str]:
         found.append(f"loss.kl_estimator is {loss.kl_estimator} in the reward: {why}")
     elif loss.kl_cap != type(loss)().kl_cap and loss.kl_estimator != "k3":
         found.append(f"loss.kl_cap is {loss.kl_cap}: it cuts k3 alone, and loss.kl_estimator is {loss.kl_estimator}")
-    kl_by_token = recipe.advantage.estimator == "reinforce++" and loss.kl_in == "reward" and loss.kl_coef > 0
-    if loss.ratio == "sequence" and (kl_by_token or recipe.advantage.estimator == "gae"):
-        many = "gae has" if recipe.advantage.estimator == "gae" else "reinforce++ with KL in the reward has"
+    estimator = recipe.estimator
+    kl_by_token = estimator.kl_by_token and loss.kl_in == "reward" and loss.kl_coef > 0
+    if loss.ratio == "sequence" and (kl_by_token or estimator.critic):
+        many = f"{recipe.setting.estimator} has" if estimator.critic else "KL in the reward gives it"
         found.append(f"loss.ratio sequence takes one advantage per sequence; {many} many")
     if loss.llds_coef and not recipe.optimizer.several:
         why = "with one update per rollout no likelihood has fallen yet, and it would do nothing"
@@ -259,18 +246,18 @@ def _learner_problems(recipe: Recipe) -> list[str]:
 
 def _credit_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the credit terms that ship, and with the comparison of calls; see `check_credit`."""
-    advantage, estimator, chain = recipe.advantage, recipe.advantage.estimator, recipe.advantage.chain
+    advantage, estimator, chain = recipe.advantage, recipe.estimator, recipe.advantage.chain
     shipped = {name: term for name, term in recipe.credit.items() if not isinstance(term, Unloaded)}
     found = list(term_problems(shipped, recipe.setting)) if shipped or not recipe.credit else []
     if recipe.judge != "rules" and not any(isinstance(t, Unloaded) or t.asks_judge for t in recipe.credit.values()):
         found.append(f"judge is {recipe.judge}: no credit term of {', '.join(recipe.credit)} asks it")
-    if chain == "none" and estimator == "gae":
-        found.append("advantage.chain none: gae passes rewards back by advantage.lam; choose another estimator")
     in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
-    if in_reward and (estimator == "tree" or (chain != "call" and estimator != "gae")):
-        what = "advantage.estimator tree" if estimator == "tree" else f"advantage.chain {chain}"
+    if in_reward and (estimator.whole_episodes or (chain != "call" and not estimator.critic)):
+        named = f"advantage.estimator {recipe.setting.estimator}"
+        what = named if estimator.whole_episodes else f"advantage.chain {chain}"
         found.append(f"{what} passes no KL on: put it into the loss (loss.kl_in)")
-    if advantage.normalise == "query" and estimator not in ("grpo", "rloo", "stratified"):
+    within_groups = not (estimator.critic or estimator.over_batch or estimator.whitens or estimator.whole_episodes)
+    if advantage.normalise == "query" and not within_groups:
         why = "it compares calls within groups of attempts"
         found.append(f"advantage.normalise query: {why}; use it with grpo, rloo or stratified")
     if "query_overlap" in changed(advantage) and advantage.normalise != "query":
@@ -318,14 +305,13 @@ def _unused(recipe: Recipe) -> list[str]:
         "loss.importance_cap": loss.importance_cap is not None,
         "loss.llds_coef": loss.llds_coef > 0,
         "loss.ratio": loss.ratio != "token",
-        "advantage.estimator": recipe.advantage.estimator != "grpo",
+        "advantage.estimator": recipe.advantage.estimator != Grpo(),
         "advantage.drop_overlong": recipe.advantage.drop_overlong,
         "rollout.resample": recipe.rollout.resample > 0,
         "critic": recipe.critic != type(recipe.critic)(),
         "credit": recipe.credit != {"outcome": Outcome()},
         "advantage.normalise": recipe.advantage.normalise != "all",
         "advantage.chain": recipe.advantage.chain != "call",
-        "advantage.whiten_over": recipe.advantage.whiten_over != "trained",
     }
     return found + [
         f"{name} acts in method policy only, not in {method}" for name, there in set_though.items() if there

@@ -61,7 +61,7 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
         UsageError: A term rewards calls of one episode differently; says which one, and what to set.
         CardError: A user's term does not go with the recipe.
     """
-    advantage, terms = recipe.advantage, recipe.credit.loaded()
+    terms = recipe.credit.loaded()
     for term in terms.values():
         for role in term.roles or ():
             if role not in roles:
@@ -74,8 +74,8 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
     differing = [name for name, term in terms.items() if term.differs(penalties)]
     if recipe.setting.by_episode and len(roles) > 1 and differing:
         raise UsageError(
-            f"advantage.normalise is all: {advantage.estimator} compares episodes as wholes, and credit {differing[0]} "
-            "may give their calls different rewards; set it to role or role-turn"
+            f"advantage.normalise is all: {recipe.setting.estimator} compares episodes as wholes, and credit "
+            f"{differing[0]} may give their calls different rewards; set it to role or role-turn"
         )
     return terms
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from searchgym.cards import find_card
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.options import plain, read
+from searchgym.options import Named, loaded, plain, read
 from searchgym.options.yaml import Source, parse_yaml, read_source
 from searchgym.train.recipe.combinations import combination_problems
-from searchgym.train.recipe.recipe import Recipe, recipe_keys
+from searchgym.train.recipe.recipe import KindField, Recipe, recipe_keys, recipe_kinds
 from searchgym.train.recipe.renamed import refuse_old
 
 Say = Callable[[str], None]
@@ -75,7 +75,12 @@ def _override(data: dict[str, Any], override: str, known: Collection[str]) -> No
     if not equals:
         example = "optimizer.lr=1e-4" if "optimizer.lr" in known else f"{min(known, key=len)}=VALUE"
         raise CardError(f"override {override!r}: expected key=value, for example {example}")
-    if whole := next((name for name in known if key.startswith(f"{name}.")), None):
+    whole = next((name for name in known if key.startswith(f"{name}.")), None)
+    if whole in (kinds := recipe_kinds()):
+        value = parse_yaml(text, f"override {override!r}: the value")
+        _override_kind(data, whole, kinds[whole], key.removeprefix(f"{whole}.").split("."), value)
+        return
+    if whole:
         inside = key.removeprefix(f"{whole}.")
         raise CardError(f"override {override!r}: {whole} is one value, give all of it: {whole}='{{{inside}: ...}}'")
     if key not in known:
@@ -87,6 +92,28 @@ def _override(data: dict[str, Any], override: str, known: Collection[str]) -> No
             raise CardError(f"override {override!r}: {parent} is {inner!r} in the recipe, expected keys and values")
         data = inner
     data[last] = parse_yaml(text, f"override {override!r}: the value")
+
+
+def _override_kind(data: dict[str, Any], whole: str, kind: KindField, path: list[str], value: object) -> None:
+    """Writes one option of a kind (``advantage.estimator.lam``, ``credit.waypoint.share``) into a recipe's data.
+
+    What stands there in short, like ``estimator: gae`` or ``outcome: 1``, is written out first.
+    """
+    *parents, last = whole.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+    inner = data[last] = _written_out(data.get(last, kind.default), kind)
+    for name in path[:-1]:
+        inner[name] = inner = _written_out(inner.get(name, {}), kind)
+    inner[path[-1]] = value
+
+
+def _written_out(value: object, kind: KindField) -> Any:
+    """Returns the keys and values that a value of a recipe stands for, as a copy."""
+    keys = value if isinstance(value, dict) else kind.base.short(value)
+    if not isinstance(keys, dict):
+        raise CardError(f"{kind.base.noun} {value!r}: expected keys and values")
+    return dict(keys)
 
 
 def _shortened(recipe: Recipe, given: Collection[str], say: Say) -> Recipe:
@@ -115,6 +142,19 @@ def with_warmups_of(recipe: Recipe, before: Recipe, overrides: Collection[str]) 
             kept = getattr(before, section).warmup_steps
             options = dataclasses.replace(getattr(recipe, section), warmup_steps=kept)
             recipe = dataclasses.replace(recipe, **{section: options})
+    return recipe
+
+
+def with_code(recipe: Recipe) -> Recipe:
+    """Returns a recipe whose kinds of a user's code (``module:Class``) are imported, and checked with the rest.
+
+    Raises:
+        UsageError: A module cannot be imported, or code is refused here; see `searchgym.named.load_object`.
+        CardError: It is no such class, or its options or the combination do not fit.
+    """
+    advantage = dataclasses.replace(recipe.advantage, estimator=loaded(recipe.advantage.estimator))
+    recipe = dataclasses.replace(recipe, advantage=advantage, credit=Named(recipe.credit.loaded()))
+    _check_combinations(recipe, recipe.name)
     return recipe
 
 

@@ -9,9 +9,10 @@ from annotated_types import Ge, Gt, Interval
 
 from searchgym.options import Options
 from searchgym.rollout.sampler import VllmOptions
+from searchgym.train.algorithms.estimator import Estimator
+from searchgym.train.algorithms.estimators.grpo import Grpo
 
 Method = Literal["policy", "rejection", "supervised"]
-Estimator = Literal["gae", "grpo", "rloo", "reinforce++", "reinforce++-baseline", "stratified", "tree"]
 Reduction = Literal["token-mean", "sequence-mean", "episode-mean", "constant"]
 KL = Literal["k1", "k2", "k3"]
 Beta = Annotated[float, Interval(ge=0, lt=1)]
@@ -146,10 +147,10 @@ class KeyOptions(Options):
 class AdvantageOptions(Options):
     """How the rewards of a group become advantages; see `searchgym.train.algorithms.advantages`."""
 
-    estimator: Estimator = "grpo"
-    """Advantage estimator: which episodes are compared with each other, and by which formula."""
+    estimator: Estimator = field(default_factory=Grpo)
+    """Advantage estimator: its name, or ``kind`` and options; by it episodes are compared, or a critic is asked."""
     normalise: Literal["all", "role", "role-turn", "query"] = "all"
-    """What is compared or whitened together. ``all``: whole episodes (gae and reinforce++: all tokens of the step);
+    """What is compared or whitened together. ``all``: whole episodes (gae and reinforce-pp: all tokens of the step);
     ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
     those are fewer than `min_group`; ``query``: calls that ranked the hits of queries that are alike, and other calls
     as with ``role``."""
@@ -159,13 +160,6 @@ class AdvantageOptions(Options):
     """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
     its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
     no other call (VPR)."""
-    std: Literal["sample", "population", "none"] = "sample"
-    """Standard deviation that centred rewards are divided by: over n - 1, over n, or no division (Dr.GRPO). Strata of
-    ``stratified`` are divided by the one over n, or not at all."""
-    eps: Annotated[float, Ge(0)] = 1e-6
-    """Constant added to the standard deviation."""
-    std_floor: Annotated[float, Ge(0)] = 0.0
-    """Lower bound of the standard deviation: without it, differences of F1 near 0 are amplified to noise."""
     min_group: Annotated[int, Ge(2)] = 2
     """Smallest group that is compared; in a smaller one every advantage is 0."""
     drop_zero_variance: bool = True
@@ -173,20 +167,6 @@ class AdvantageOptions(Options):
     drop_overlong: bool = False
     """If true, episodes that a full context or a turn's token limit ended leave the batch and the loss denominator,
     after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
-    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.5
-    """``stratified``: weight of the comparison within the stratum, from 0 (plain GRPO) to 1."""
-    shared: bool = True
-    """``tree``: if false, no two attempts share a call: the control, GRPO without division whose first call counts
-    twice."""
-    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """``gae``: discount factor per token."""
-    lam: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    """``gae``: lambda, the weight of later tokens in the estimate."""
-    whiten: bool = True
-    """``gae``: if true, advantages are centred and divided by their deviation over all tokens of the step."""
-    whiten_over: Literal["trained", "valued"] = "trained"
-    """``gae``: tokens whose advantages make the mean and deviation: the trained ones, or all that have a value, with
-    ``critic.tokens: response`` observations too (Search-R1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

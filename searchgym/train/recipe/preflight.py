@@ -27,6 +27,7 @@ from searchgym.envs.task import named_options
 from searchgym.errors import DataMissingError
 from searchgym.rollout.folders import check_files, local_folder, model_folder
 from searchgym.train.recipe.keys import check_credit, keys_of
+from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
 
 
@@ -52,7 +53,7 @@ def check_names(recipe: Recipe) -> None:
     get_reward(options.get("reward") or card.reward)
     agent = load_agent(recipe.agent)
     keys = keys_of(recipe, agent.roles, agent.name)
-    check_credit(recipe, agent.roles)
+    check_credit(with_code(recipe), agent.roles)
     models = [key.recipe.model for key in keys]
     if recipe.has_critic and recipe.critic.model:
         models.append(recipe.critic.model)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
 
-from searchgym.options import Named, Options, Setting, dump
+from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
+from searchgym.train.algorithms.estimator import Estimator
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launching import Launcher, RayOptions
@@ -89,11 +90,20 @@ class Recipe(Options):
     ray: RayOptions = field(default_factory=RayOptions)
 
     @property
+    def estimator(self) -> Estimator:
+        """The advantage estimator; one without rules in the place of a user's before `with_code` imports it."""
+        estimator: Estimator | Unloaded = self.advantage.estimator
+        return Estimator() if isinstance(estimator, Unloaded) else estimator
+
+    @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
         advantage = self.advantage
         return Setting(
-            estimator=advantage.estimator,
+            estimator=kind_name(advantage.estimator),
+            critic=self.has_critic,
+            whole_episodes=self.estimator.whole_episodes,
+            valued=self.critic.tokens,
             normalise=advantage.normalise,
             chain=advantage.chain,
             terms=tuple(self.credit),
@@ -102,7 +112,7 @@ class Recipe(Options):
     @property
     def has_critic(self) -> bool:
         """True if a critic is trained beside the policy."""
-        return self.method == "policy" and self.advantage.estimator == "gae"
+        return self.method == "policy" and self.estimator.critic
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -114,8 +124,31 @@ def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:
     """Returns the dotted names of every value of a recipe."""
     keys = []
     for name, hint in typing.get_type_hints(cls).items():
-        keys += recipe_keys(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+        section = dataclasses.is_dataclass(hint) and not issubclass(typing.cast(type, hint), Kind)
+        keys += recipe_keys(hint, f"{prefix}{name}.") if section else [prefix + name]
     return keys
+
+
+class KindField(NamedTuple):
+    """A key of a recipe whose value is a kind, or several by name."""
+
+    base: type[Kind]
+    default: Any
+    """Its default as plain data."""
+
+
+def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
+    """Returns the keys of a recipe whose values are kinds, by their dotted names."""
+    found: dict[str, KindField] = {}
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name, hint in typing.get_type_hints(cls).items():
+        named = typing.get_origin(hint) is Named
+        base = typing.get_args(hint)[0] if named else hint
+        if isinstance(base, type) and issubclass(base, Kind):
+            found[prefix + name] = KindField(base, plain(typing.cast(Any, fields[name]).default_factory(), named=False))
+        elif dataclasses.is_dataclass(hint):
+            found |= recipe_kinds(hint, f"{prefix}{name}.")
+    return found
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:

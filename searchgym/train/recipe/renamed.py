@@ -14,7 +14,6 @@ RENAMED: Final = {
     "credit.judge_seconds": "nothing: a verdict may take 60 seconds",
     "credit.gate_delta": "credit: {gated: {delta: ...}}",
     "credit.tournament_rounds": "credit: {tournament: {rounds: ...}}",
-    "credit.candidates": "credit: {candidates: {most: ...}}",
     "credit.draws": "credit: {candidates: {draws: ...}}",
     "credit.alpha": "credit: {praise: {alpha: ...}}",
     "credit.train_prefixes": "nothing: a term says itself whether trial answers are trained on (Term.trains_prefixes)",
@@ -34,6 +33,10 @@ RENAMED: Final = {
     "credit.known_share": "credit: {decision: {known: ...}}",
     "credit.ranking_of": "credit: {ranking: {measure: ...}}",
     "credit.ranking_gate": "credit: {ranking: {gate: ...}}",
+    **{
+        f"advantage.{name}": f"advantage: {{estimator: {{kind: ..., {name}: ...}}}}"
+        for name in ("std", "eps", "std_floor", "alpha", "shared", "gamma", "lam", "whiten", "whiten_over")
+    },
 }
 
 
@@ -43,8 +46,11 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
         key, _, _ = override.partition("=")
         if key in RENAMED:
             raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
-    credit = data.get("credit") if isinstance(data, dict) else None
-    if isinstance(credit, dict) and "terms" in credit:
-        old = [name for name in credit if f"credit.{name}" in RENAMED]
-        lines = [f"{source.at(('credit', name))}: credit.{name}: write {RENAMED[f'credit.{name}']}" for name in old]
-        raise CardError("\n".join(["credit has an old spelling:", *lines]))
+    lines = []
+    for section in ("credit", "advantage") if isinstance(data, dict) else ():
+        values = data.get(section)
+        if isinstance(values, dict) and (section != "credit" or "terms" in values):
+            old = [name for name in values if f"{section}.{name}" in RENAMED]
+            lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
+    if lines:
+        raise CardError("\n".join(["old names of keys:", *lines]))

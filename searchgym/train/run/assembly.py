@@ -34,6 +34,7 @@ from searchgym.train.launch.cluster import launched
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner, LocalLearner
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
+from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
@@ -156,6 +157,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
+    recipe = with_code(recipe)
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
         sys.stderr.write(f"note: {note}\n")

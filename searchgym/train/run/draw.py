@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,10 +12,8 @@ import numpy as np
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
 from searchgym.selfplay.source import ListedQuestions, QuestionSource, batch_of
-from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
-from searchgym.train.algorithms.gae import assign_gae
+from searchgym.train.algorithms.advantages import groups_with_signal
 from searchgym.train.algorithms.samples import VALUED, Sample, retokenisation_mismatches, samples_from
-from searchgym.train.algorithms.tree import assign_tree
 from searchgym.train.credit.credit import Credit
 from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.recipe import Recipe
@@ -259,16 +257,10 @@ def with_advantages(
             which only a learner has.
     """
     in_reward = recipe.loss.kl_coef if recipe.loss.kl_in == "reward" else 0.0
-    gae = recipe.advantage.estimator == "gae"
+    estimator = recipe.estimator
     frozen = [s for s in samples if trained is not None and s.model_key not in trained]
-    if gae or in_reward:
+    if estimator.critic or in_reward:
         samples = learner.prepare([s for s in samples if trained is None or s.model_key in trained])
-    if gae:
-        return assign_gae(samples, recipe.advantage, VALUED[recipe.critic.tokens], in_reward, frozen), {}
-    if recipe.advantage.estimator == "tree":
-        assigned, counts = assign_tree(samples, recipe.advantage)
-    else:
-        assigned, counts = assign_advantages(samples, recipe.advantage, in_reward)
+    assigned, counts = estimator.assign(samples, recipe.advantage, in_reward, VALUED[recipe.critic.tokens], frozen)
     wanted = [s for s in assigned if trained is None or s.model_key in trained]
-    row = {f"groups/{name}": float(value) for name, value in asdict(counts).items() if value is not None}
-    return wanted, row | {"groups/zero_variance_share": counts.zero_variance / max(counts.groups, 1)}
+    return wanted, {} if counts is None else counts.metrics()

@@ -43,10 +43,6 @@ WHY = {
     ),
 }
 """What a guard's message says beside the numbers."""
-TREES = 3
-"""Number of steps after which `few_branches` looks at how many calls are shared."""
-FEW = 0.05
-"""Share of calls below which it warns."""
 LEGAL = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 
@@ -95,25 +91,6 @@ def _check_bound(name: str, bound: float | None, last: Sequence[Row], times: flo
                 f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}"
                 f"{'' if times == 1 else f' and ends a run at once at {times:g} times that'}{WHY.get(name, '')}"
             )
-
-
-def few_branches(rows: Sequence[Row]) -> str | None:
-    """Returns a warning after the third step with ``advantage.estimator: tree`` if its calls are hardly shared.
-
-    Args:
-        rows: Metrics of all steps so far.
-    """
-    trees = [row for row in rows if "groups/nodes" in row]
-    if len(trees) != TREES or trees[-1] is not rows[-1]:
-        return None
-    nodes, shared = (sum(row[f"groups/{name}"] for row in trees) for name in ("nodes", "shared"))
-    if shared >= FEW * nodes:
-        return None
-    return (
-        f"advantage.estimator tree: {shared:.0f} of {nodes:.0f} calls of {TREES} steps are shared by several attempts, "
-        "and without shared calls it is GRPO with std none whose first call counts twice: compare it with "
-        "advantage.shared=false before you credit branches"
-    )
 
 
 class Watchdog:

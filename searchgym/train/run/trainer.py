@@ -31,7 +31,7 @@ from searchgym.train.run.checkpoint import (
 )
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
 from searchgym.train.run.folder import Row, RunFolder
-from searchgym.train.run.guards import Watchdog, check_guards, few_branches
+from searchgym.train.run.guards import Watchdog, check_guards
 from searchgym.train.run.metrics import generated_tokens, validation_metrics
 from searchgym.train.run.phases import Phases, pace
 from searchgym.train.run.rollout import SamplerHooks
@@ -172,7 +172,7 @@ class Trainer:
                     learnt |= self._publish(data.samples)
             self._log(data, learnt, phases)
         check_guards(self.folder.rows, self.recipe.guard)
-        if self.recipe.advantage.shared and (warning := few_branches(self.folder.rows)):
+        if warning := self.recipe.estimator.warning(self.folder.rows):
             sys.stderr.write(f"warning: {warning}\n")
 
     def _phases(self, step: int) -> Phases:

@@ -10,10 +10,12 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.options import kind_name
 from searchgym.scoring import normalise_answer
 from searchgym.train.algorithms.samples import Sample, SampleCall
 from searchgym.train.recipe.options import AdvantageOptions
@@ -38,18 +40,18 @@ class _Unit:
 def group_advantages(samples: Sequence[Sample], options: AdvantageOptions, kl_coef: float) -> list[Floats | None]:
     """Returns the advantages of each sample's trained tokens by comparison of rewards; None where it is left out."""
     k1 = [kl_coef * k1_of(s) if kl_coef else np.zeros(int(s.mask.sum())) for s in samples]
-    by_token, units = options.estimator == "reinforce++", _compared(samples, options, k1)
+    by_token, units = kind_name(options.estimator) == "reinforce-pp", _compared(samples, options, k1)
     values = [np.zeros(len(row)) for row in k1]
     for unit in units:
         for i, first, end in unit.places:
             values[i][first:end] = unit.value
             if by_token and unit.fate == "signal":
                 values[i][first:end] -= [k1[i][t:].sum() for t in range(first, end)]
-    if options.estimator == "tree":
-        values = [_branches(i, samples, units, options.shared) for i in range(len(samples))]
+    if kind_name(options.estimator) == "tree":
+        values = [_branches(i, samples, units, options.estimator.shared) for i in range(len(samples))]
     fates = {i: {unit.fate for unit in units if any(p[0] == i for p in unit.places)} for i in range(len(samples))}
     stays = {i for i in range(len(samples)) if "signal" in fates[i] or not options.drop_zero_variance}
-    if options.estimator.startswith("reinforce++"):
+    if kind_name(options.estimator).startswith("reinforce-pp"):
         white = whitened(samples, values, options, {i for i in stays if fates[i] != {"small"}})
         for i in white:
             values[i] = white[i]
@@ -74,7 +76,7 @@ def _compared(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence
         same = [other for other in units if other.group == unit.group]
         if len(same) < options.min_group and options.normalise == "role-turn":
             same = [other for other in units if other.wide == unit.wide]
-        _compare(unit, same, options, options.estimator == "reinforce++")
+        _compare(unit, same, options, kind_name(options.estimator) == "reinforce-pp")
     return units
 
 
@@ -84,7 +86,7 @@ def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Fl
     whole: dict[tuple[str, str], _Unit] = {}
     leaders: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for i, sample in enumerate(samples):
-        group = "" if options.estimator == "reinforce++" else str(sample.group_uid)
+        group = "" if kind_name(options.estimator) == "reinforce-pp" else str(sample.group_uid)
         if options.normalise == "all":
             unit = whole.get((group, sample.episode_id))
             if unit is None:
@@ -175,26 +177,29 @@ def _compare(unit: _Unit, same: Sequence[_Unit], options: AdvantageOptions, by_t
         return
     returns = np.array([other.reward - (0.0 if by_token else other.penalty) for other in same])
     mine, mean = unit.reward - (0.0 if by_token else unit.penalty), returns.mean()
-    if options.estimator in ("grpo", "tree"):
-        unit.value = (mine - mean) / deviation(returns, options)
-    elif options.estimator == "rloo":
-        unit.value = mine - (returns.sum() - mine) / (len(returns) - 1)
-    elif options.estimator == "reinforce++-baseline":
+    estimator, kind = options.estimator, kind_name(options.estimator)
+    if kind == "tree":
         unit.value = mine - mean
-    elif options.estimator == "reinforce++":
+    elif kind == "grpo":
+        unit.value = (mine - mean) / deviation(returns, estimator)
+    elif kind == "rloo":
+        unit.value = mine - (returns.sum() - mine) / (len(returns) - 1)
+    elif kind == "reinforce-pp-baseline":
+        unit.value = mine - mean
+    elif kind == "reinforce-pp":
         unit.value = mine
     else:
         alike = np.array([other.searches == unit.searches for other in same])
-        wide = near = (mine - mean) / deviation(returns, options)
+        wide = near = (mine - mean) / deviation(returns, estimator)
         if alike.sum() > 1:
             equal = np.ptp(rewards[alike]) < 1e-6
-            over_n = replace(options, std="none" if options.std == "none" else "population")
+            over_n = replace(estimator, std="none" if estimator.std == "none" else "population")
             near = 0.0 if equal else (mine - returns[alike].mean()) / deviation(returns[alike], over_n)
-        unit.value = options.alpha * near + (1 - options.alpha) * wide
+        unit.value = estimator.alpha * near + (1 - estimator.alpha) * wide
 
 
-def deviation(values: Floats, options: AdvantageOptions) -> float:
-    """Returns what centred values are divided by."""
+def deviation(values: Floats, options: Any) -> float:
+    """Returns what centred values are divided by, given an estimator with `std`, `std_floor` and `eps`."""
     if options.std == "none":
         return 1.0
     squares = float(((values - values.mean()) ** 2).sum())
@@ -227,7 +232,7 @@ def whitened(
         every = np.concatenate([values[i][first:end] for i, first, end in with_whom])
         if len(every) and np.ptp(every) > 1e-9:
             for i, first, end in places:
-                made[i][first:end] = (values[i][first:end] - every.mean()) / deviation(every, options)
+                made[i][first:end] = (values[i][first:end] - every.mean()) / deviation(every, options.estimator)
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ def gae_advantages(
     frozen: Sequence[Sample] = (),
 ) -> list[tuple[Floats, Floats] | None]:
     """Returns (advantages of the trained tokens, returns of all tokens) by GAE; None where a sample is left out."""
+    estimator: Any = options.estimator
     spread = [np.zeros(len(sample.ids)) for sample in samples]
     targets = [np.zeros(len(sample.ids)) for sample in samples]
     valued: list[npt.NDArray[np.int64]] = []
@@ -38,17 +40,17 @@ def gae_advantages(
                 charge = kl_coef * k1_of(sample)[int(sample.mask[:place].sum())] if kl_coef else 0.0
                 reward[k] = sample.reward[place] - charge
             reward[k] += after
-        delta = reward + options.gamma * np.append(value[1:], 0.0) - value
+        delta = reward + estimator.gamma * np.append(value[1:], 0.0) - value
         apart = np.arange(len(chain))[None] - np.arange(len(chain))[:, None]
-        advantage = np.where(apart >= 0, (options.gamma * options.lam) ** np.maximum(apart, 0), 0.0) @ delta
+        advantage = np.where(apart >= 0, (estimator.gamma * estimator.lam) ** np.maximum(apart, 0), 0.0) @ delta
         for (i, place, _), own, estimate in zip(chain, advantage, value, strict=True):
             spread[i][place], targets[i][place] = own, own + estimate
     raw = [row[sample.mask] for row, sample in zip(spread, samples, strict=True)]
     returns = targets
-    if options.whiten and options.whiten_over == "valued":
+    if estimator.whiten and estimator.whiten_over == "valued":
         every = np.concatenate([row[places] for row, places in zip(spread, valued, strict=True)])
-        raw = [(row - every.mean()) / deviation(every, options) for row in raw]
-    elif options.whiten:
+        raw = [(row - every.mean()) / deviation(every, estimator) for row in raw]
+    elif estimator.whiten:
         white = whitened(samples, raw, options, set(range(len(samples))))
         raw = [white[i] for i in range(len(samples))]
     dropped = [options.drop_overlong and sample.overlong for sample in samples]

@@ -1,0 +1,1 @@
+"""Advantage estimators that ship: one module for each, with one class."""

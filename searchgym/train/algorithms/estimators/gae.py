@@ -1,0 +1,191 @@
+"""Estimator ``gae``: generalised advantage estimation, PPO's advantages from rewards and a critic's values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Interval
+
+from searchgym.errors import DataError
+from searchgym.options import Setting
+from searchgym.train.algorithms.advantages import calls_of_episodes, k1_of, whiten_cells, with_advantage
+from searchgym.train.algorithms.estimator import Scaled
+from searchgym.train.algorithms.groups import Floats, GroupCounts, whiten
+from searchgym.train.algorithms.samples import Sample, Targets
+
+if TYPE_CHECKING:
+    from searchgym.train.recipe.options import AdvantageOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gae(Scaled):
+    """Computes advantages from a critic's values, token by token; see `gae`.
+
+    With ``chain: episode`` (ours) the tokens of all calls of an episode form one chain, in the order of the calls,
+    although each call is a sequence of its own: the value after the last token of a call is that of the next call's
+    first token. A call of a frozen model key has no values: its reward is added to the token before it.
+    """
+
+    critic: ClassVar = True
+
+    gamma: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Discount factor per token."""
+    lam: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    """Lambda, the weight of later tokens in the estimate."""
+    whiten: bool = True
+    """If true, advantages are centred and divided by their deviation over all tokens of the step."""
+    whiten_over: Literal["trained", "valued"] = "trained"
+    """Tokens whose advantages make the mean and deviation: the trained ones, or all that have a value, with
+    ``critic.tokens: response`` observations too (Search-R1)."""
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Estimator.check`."""
+        if setting.chain == "none":
+            yield "advantage.chain none: gae passes rewards back by its lam; choose another estimator"
+        if self.whiten_over == "valued" and not (self.whiten and setting.normalise == "all"):
+            yield "whiten_over valued needs whiten and advantage.normalise all"
+        if self.whiten_over == "valued" and setting.valued != "response":
+            yield "whiten_over valued needs critic.tokens response: else only trained tokens have values"
+
+    def assign(
+        self,
+        samples: Sequence[Sample],
+        options: AdvantageOptions,
+        kl_coef: float = 0.0,
+        targets: Targets | None = None,
+        frozen: Sequence[Sample] = (),
+    ) -> tuple[list[Sample], GroupCounts | None]:
+        """Sets the advantages of samples, and the returns that the critic learns; see `Estimator.assign`.
+
+        Returns:
+            The samples with advantages on their masks, and with ``returns = advantage + value`` (before whitening) on
+            the target tokens; and None, as there are no groups.
+
+        Raises:
+            DataError: A sample without values, or a reward that is not finite.
+        """
+        assert targets is not None
+        rewards = [_token_rewards(sample, kl_coef) for sample in samples]
+        rewards += [_token_rewards(sample, 0.0) for sample in frozen]
+        values = [_values(sample) for sample in samples]
+        spread = [np.zeros(len(sample.ids)) for sample in samples]
+        returns = [np.zeros(len(sample.ids), np.float32) for sample in samples]
+        for chain in _chains(samples, frozen, options, targets):
+            of_chain = np.concatenate(
+                [np.zeros(0), *(values[p.sample][p.places] for p in chain if p.sample < len(samples))]
+            )
+            advantages = gae(_chain_rewards(chain, rewards, len(samples)), of_chain, self.gamma, self.lam)
+            start = 0
+            for piece in (p for p in chain if p.sample < len(samples)):
+                own = advantages[start : start + len(piece.places)]
+                spread[piece.sample][piece.places] = own
+                returns[piece.sample][piece.places] = own + values[piece.sample][piece.places]
+                start += len(own)
+        valued = [dataclasses.replace(sample, returns=own) for sample, own in zip(samples, returns, strict=True)]
+        made = [row[sample.mask] for sample, row in zip(valued, spread, strict=True)]
+        if self.whiten and self.whiten_over == "valued":
+            every = whiten([row[targets(sample)] for sample, row in zip(valued, spread, strict=True)], self.divisor)
+            made = [_on_mask(sample, targets(sample), row) for sample, row in zip(valued, every, strict=True)]
+        elif self.whiten:
+            made = whiten_cells(made, valued, options)
+        kept = [
+            with_advantage(sample, row)
+            for sample, row in zip(valued, made, strict=True)
+            if not (options.drop_overlong and sample.overlong)
+        ]
+        return kept, None
+
+
+def gae(rewards: Floats, values: Floats, gamma: float, lam: float) -> Floats:
+    """Computes GAE's advantages of one sequence, backwards from its end.
+
+    ``A_k = delta_k + gamma lam A_{k+1}`` with ``delta_k = r_k + gamma V_{k+1} - V_k``. k counts the tokens given, not
+    positions in the sequence: where observations are left out, it steps from the last token before one to the first
+    token after it. The value after the last token is 0: an episode that was cut off counts as one that ended.
+
+    Source: GAE, arXiv 1506.02438, equations 11, 12 and 16. Search-R1 and verl let the chain run through observations
+    (``critic.tokens: response``).
+
+    Args:
+        rewards: (n,) float64, one per token.
+        values: (n,) float64 estimates of the critic, each made before its token.
+        gamma: Discount factor.
+        lam: Weight of later rewards: 0 trusts the next value alone, 1 the rewards alone.
+
+    Returns:
+        (n,) float64 advantages.
+    """
+    advantages = np.zeros(len(rewards))
+    following = later = 0.0
+    for k in range(len(rewards) - 1, -1, -1):
+        later = rewards[k] + gamma * following - values[k] + gamma * lam * later
+        advantages[k], following = later, values[k]
+    return advantages
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive tokens of a chain: those of one call, with the observation before it where that has values."""
+
+    sample: int
+    """Index of the sample; of a frozen model key's call, counted after the samples that learn."""
+    places: npt.NDArray[np.int64]
+    """(n,) int64 positions in the sample."""
+
+
+def _token_rewards(sample: Sample, kl_coef: float) -> Floats:
+    """Returns the reward of each token of a sample, with k1 taken off trained ones, (T,) float64."""
+    rewards = np.where(sample.mask, sample.reward, 0).astype(np.float64)
+    if not np.isfinite(rewards).all():
+        raise DataError(f"episode {sample.episode_id}: a reward must be finite")
+    if kl_coef:
+        rewards[sample.mask] -= kl_coef * k1_of(sample)
+    return rewards
+
+
+def _values(sample: Sample) -> Floats:
+    """Returns the critic's estimates of a sample, (T,) float64."""
+    if sample.value is None:
+        raise DataError(f"episode {sample.episode_id} has no values: GAE needs a critic's estimates")
+    return sample.value.astype(np.float64)
+
+
+def _chains(
+    samples: Sequence[Sample], frozen: Sequence[Sample], options: AdvantageOptions, targets: Targets
+) -> list[list[_Piece]]:
+    """Returns the tokens that GAE runs over: one chain per sample, or one per episode and one per trial answer."""
+    if options.chain == "call":
+        return [[_Piece(i, targets(sample))] for i, sample in enumerate(samples)]
+    every = [*samples, *frozen]
+    pieces: dict[tuple[int, int], _Piece] = {}
+    for i, sample in enumerate(every):
+        places, start = targets(sample), 0
+        for j, call in enumerate(sample.calls):
+            pieces[i, j] = _Piece(i, places[(places >= start) & (places < call.end)])
+            start = call.end
+    chains = [[pieces.pop(place) for place in episode] for episode in calls_of_episodes(every)]
+    return chains + [[piece] for piece in pieces.values() if piece.sample < len(samples)]
+
+
+def _chain_rewards(chain: Sequence[_Piece], rewards: Sequence[Floats], trained: int) -> Floats:
+    """Returns the rewards of a chain's valued tokens; what a frozen call earns counts for the token before it."""
+    made = [0.0]  # what is earned before any token is nobody's
+    for piece in chain:
+        own = rewards[piece.sample][piece.places]
+        if piece.sample < trained:
+            made += own.tolist()
+        else:
+            made[-1] += float(own.sum())
+    return np.array(made[1:])
+
+
+def _on_mask(sample: Sample, places: npt.NDArray[np.int64], row: Floats) -> Floats:
+    """Returns the numbers of a sample's trained tokens, given numbers of the tokens at some places."""
+    spread = np.zeros(len(sample.ids))
+    spread[places] = row
+    return spread[sample.mask]

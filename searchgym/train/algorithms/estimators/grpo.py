@@ -1,0 +1,22 @@
+"""Estimator ``grpo``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from searchgym.train.algorithms.estimator import Scaled
+from searchgym.train.algorithms.groups import Floats, Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grpo(Scaled):
+    """Computes GRPO's advantages of one group, ``(r_i - mean(r)) / (max(std(r), floor) + eps)``.
+
+    Source: DeepSeekMath, arXiv 2402.03300, section 4.1.2, outcome supervision. Search-R1 uses the deviation over n - 1
+    and eps 1e-6 (the defaults), TRL over n - 1 and 1e-4; ``std: none`` is Dr.GRPO, arXiv 2503.20783. The floor is ours.
+    """
+
+    def compare(self, group: Group) -> Floats:
+        """See `Estimator.compare`."""
+        advantages: Floats = (group.returns - group.returns.mean()) / self.divisor(group.returns)
+        return advantages

@@ -1,0 +1,25 @@
+"""Estimator ``reinforce-pp``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.train.algorithms.estimator import Scaled
+from searchgym.train.algorithms.groups import Floats, Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforcePp(Scaled):
+    """Takes the returns of the batch as they are, whitened over its tokens (REINFORCE++).
+
+    Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.groups.whiten` for deviations.
+    """
+
+    over_batch: ClassVar = True
+    whitens: ClassVar = True
+    kl_by_token: ClassVar = True
+
+    def compare(self, group: Group) -> Floats:
+        """See `Estimator.compare`."""
+        return group.returns

@@ -1,0 +1,24 @@
+"""Estimator ``reinforce-pp-baseline``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from searchgym.train.algorithms.estimator import Scaled
+from searchgym.train.algorithms.groups import Floats, Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforcePpBaseline(Scaled):
+    """Computes ``r_i - mean(r)`` within each group, whitened over the tokens of the batch.
+
+    Source: REINFORCE++, arXiv 2501.03262, the variant with a group baseline.
+    """
+
+    whitens: ClassVar = True
+
+    def compare(self, group: Group) -> Floats:
+        """See `Estimator.compare`."""
+        advantages: Floats = group.returns - group.returns.mean()
+        return advantages

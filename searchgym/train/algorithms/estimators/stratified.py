@@ -1,0 +1,49 @@
+"""Estimator ``stratified``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Interval
+
+from searchgym.train.algorithms.estimator import Scaled
+from searchgym.train.algorithms.groups import Floats, Group, equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stratified(Scaled):
+    """Computes Stratified GRPO's advantages of one group, ``alpha A_SAN + (1 - alpha) A_GN``.
+
+    ``A_SAN`` is GRPO within the stratum, the episodes with the same number of searches, with the deviation over n, so
+    that its variance there is 1; ``A_GN`` is GRPO within the group, with the deviation that `std` names. Neither is
+    divided with ``std: none``.
+
+    Source: Stratified GRPO, arXiv 2510.06214, which proves unit variance within strata. The paper leaves the advantage
+    of a stratum of one episode open (0 or a division by 0, depending on the deviation); here it falls back to
+    ``A_SAN = A_GN``. A stratum of equal rewards, before a KL penalty, has ``A_SAN`` 0. The paper does not give its
+    alpha. In groups of fewer than 8, most strata hold one or two episodes.
+    """
+
+    alpha: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    """Weight of the comparison within the stratum, from 0 (plain GRPO) to 1."""
+
+    def compare(self, group: Group) -> Floats:
+        """See `Estimator.compare`."""
+        returns = group.returns
+        across: Floats = (returns - returns.mean()) / self.divisor(returns)
+        within = across.copy()
+        for count in np.unique(group.searches):
+            stratum = group.searches == count
+            if stratum.sum() > 1:
+                of = returns[stratum]
+                centred = (of - of.mean()) / self.divisor(of, "population")
+                within[stratum] = 0.0 if equal(group.rewards[stratum]) else centred
+        return self.alpha * within + (1 - self.alpha) * across
+
+    def tally(self, group: Group) -> Mapping[str, int]:
+        """Returns the numbers of strata, and of those of one episode, which got the whole group's advantage."""
+        _, sizes = np.unique(group.searches, return_counts=True)
+        return {"strata": len(sizes), "lone": int((sizes == 1).sum())}

@@ -1,0 +1,132 @@
+"""Estimator ``tree``: the attempts at a question form a tree, whose nodes are worth what grew out of them.
+
+Where no two attempts share a call, ``V(s)`` is the attempt's own reward everywhere: its first call gets
+``2 (r - mean r)`` and the others ``r - mean r``, which is GRPO without division whose first call counts twice. What
+the branches add is therefore seen beside that control, `Tree.shared` false, not beside GRPO alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import numpy as np
+
+from searchgym.train.algorithms.advantages import calls_of_episodes, staying, with_advantage
+from searchgym.train.algorithms.estimator import Estimator
+from searchgym.train.algorithms.groups import GroupCounts, counts_of
+from searchgym.train.algorithms.samples import Sample, Targets
+
+if TYPE_CHECKING:
+    from searchgym.train.recipe.options import AdvantageOptions
+
+STEPS: Final = 3
+"""Number of steps after which `Tree.warning` looks at how many calls are shared."""
+FEW: Final = 0.05
+"""Share of calls below which it warns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree(Estimator):
+    """Gives each call the process reward of its node in the tree of a question's attempts; see `branch_rewards`.
+
+    The same tokens, observations included, are the same call. Which samples stay in the batch, and what an episode's
+    reward is, is as with ``grpo`` and ``normalise: all``.
+    """
+
+    whole_episodes: ClassVar = True
+
+    shared: bool = True
+    """If false, no two attempts share a call: the control, GRPO without division whose first call counts twice."""
+
+    def assign(
+        self,
+        samples: Sequence[Sample],
+        options: AdvantageOptions,
+        kl_coef: float = 0.0,
+        targets: Targets | None = None,
+        frozen: Sequence[Sample] = (),
+    ) -> tuple[list[Sample], GroupCounts | None]:
+        """See `Estimator.assign`."""
+        kept, fates = staying(samples, options)
+        groups: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
+        for places in calls_of_episodes(samples):
+            if places:
+                groups[samples[places[0][0]].group_uid or ""].append(places)
+        by_call: dict[str, float] = {}
+        nodes = shared = 0
+        for group, members in groups.items():
+            if fates[group] != "signal":
+                continue
+            paths = [[samples[i].ids[: samples[i].calls[j].end].tobytes() for i, j in places] for places in members]
+            if not self.shared:
+                paths = [[b"%d " % attempt + call for call in path] for attempt, path in enumerate(paths)]
+            first = [samples[places[0][0]] for places in members]
+            rewards = [float(sample.reward[sample.mask].sum()) for sample in first]
+            for places, values in zip(members, branch_rewards(rewards, paths), strict=True):
+                by_call |= {samples[i].call_ids[j]: value for (i, j), value in zip(places, values, strict=True)}
+            passed: dict[tuple[bytes, ...], int] = defaultdict(int)
+            for path in paths:
+                for depth in range(1, len(path) + 1):
+                    passed[tuple(path[:depth])] += 1
+            nodes, shared = nodes + len(passed), shared + sum(n > 1 for n in passed.values())
+        counts = replace(counts_of(fates), more={"nodes": nodes, "shared": shared})
+        return [_spread(sample, by_call) for sample in kept], counts
+
+    def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
+        """Returns a warning after the third step if calls are hardly shared."""
+        trees = [row for row in metrics if "groups/nodes" in row]
+        if not self.shared or len(trees) != STEPS or trees[-1] is not metrics[-1]:
+            return None
+        nodes, shared = (sum(row[f"groups/{name}"] for row in trees) for name in ("nodes", "shared"))
+        if shared >= FEW * nodes:
+            return None
+        return (
+            f"advantage.estimator tree: {shared:.0f} of {nodes:.0f} calls of {STEPS} steps are shared by several "
+            "attempts, and without shared calls it is GRPO with std none whose first call counts twice: compare it "
+            "with advantage.estimator.shared=false before you credit branches"
+        )
+
+
+def _spread(sample: Sample, by_call: Mapping[str, float]) -> Sample:
+    """Returns a sample with the advantage of each of its calls; a trial answer is no part of the attempt and gets 0."""
+    spread = np.zeros(len(sample.ids))
+    for call, name in zip(sample.calls, sample.call_ids, strict=True):
+        spread[call.start : call.end] = by_call.get(name, 0.0)
+    return with_advantage(sample, spread[sample.mask])
+
+
+def branch_rewards(rewards: Sequence[float], paths: Sequence[Sequence[bytes]]) -> list[list[float]]:
+    """Computes the process reward of each call of a group, ``((V(s) - V(root)) + (V(s) - V(parent))) / sqrt(n(s))``.
+
+    A node s is a beginning of an attempt up to the end of one of its calls, ``V(s)`` the mean reward of the n(s)
+    attempts that begin so, and the root what all attempts begin with.
+
+    Source: TreeRL, arXiv 2506.11902: the global advantage and the local one, weighted down by the leaves below the
+    node. Deviations, which are ours: the tree is what independent attempts have in common, where TreeRL forks
+    responses at tokens of high entropy; a node is a call, not a segment; and rewards are not normalised further.
+
+    Args:
+        rewards: One per attempt of the group.
+        paths: For each attempt, what its calls are known by: equal keys at one place are the same call if all keys
+            before them are equal too.
+
+    Returns:
+        One list per attempt, with one number per call.
+    """
+    below: dict[tuple[bytes, ...], list[float]] = defaultdict(list)
+    for reward, path in zip(rewards, paths, strict=True):
+        for depth in range(len(path) + 1):
+            below[tuple(path[:depth])].append(reward)
+    value = {node: sum(own) / len(own) for node, own in below.items()}
+    return [
+        [
+            (2 * value[tuple(path[: d + 1])] - value[()] - value[tuple(path[:d])])
+            / math.sqrt(len(below[tuple(path[: d + 1])]))
+            for d in range(len(path))
+        ]
+        for path in paths
+    ]
