@@ -6,10 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from searchgym.train.credit.context import CreditContext
 
 from searchgym.judging.models.load import load_judge
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.options import CreditOptions
 

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from searchgym.train.credit.ssrl import form_of, ssrl_form
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
@@ -41,7 +42,6 @@ from searchgym.testing.fakes import HOSTILE_REPLIES
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.evidence import fetched_gains, supported
-from searchgym.train.credit.ssrl import form_of, ssrl_form
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions
 

@@ -6,8 +6,11 @@ import random
 
 import numpy as np
 import pytest
+from advantage_options import advantage_options
 from hypothesis import given
 from hypothesis import strategies as st
+from searchgym.train.credit.agent_terms import ranking_quality
+from searchgym.train.credit.context import CreditContext
 from support import run_team
 
 from searchgym.agents.base import load_agent
@@ -24,13 +27,11 @@ from searchgym.teams.cosearch import KEPT, fetched, fetched_for, read_order
 from searchgym.teams.oracle import CoSearchOracle
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import Sample, SampleCall, samples_from
-from searchgym.train.credit.agent_terms import ranking_quality
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.teams import play_team
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
+from searchgym.train.recipe.options import CreditOptions
 from searchgym.train.selfcheck.formulas import advantages as formulas
 
 ANSWER = "<answer>Ulm</answer>"
@@ -305,7 +306,7 @@ def sample(reward, query=None, role="ranker", episode="e", group="g", turn=1):
 
 
 def by_query(samples, **options):
-    made = AdvantageOptions(normalise="query", std="none", drop_zero_variance=False, **options)
+    made = advantage_options(normalise="query", std="none", drop_zero_variance=False, **options)
     got, counts = assign_advantages(samples, made)
     again = formulas.group_advantages(samples, made, 0.0)
     assert [float(one.advantage[1]) for one in got] == pytest.approx([float(own[0]) for own in again])

@@ -2,12 +2,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from advantage_options import advantage_options, compare
 
 from searchgym.errors import DataError
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal, whiten_cells
-from searchgym.train.algorithms.estimators import group_advantages, grpo, rloo, stratified
+from searchgym.train.algorithms.groups import group_advantages
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.recipe.options import AdvantageOptions
 
 
 def sample(reward, group="g", question="q", episode="e", tokens=3):
@@ -34,43 +34,43 @@ def test_ten_arms_by_hand():
     # Rewards 1, 0, 0, 0, 0.5, 0, 0, 0, 0, 1: mean 0.25, squared deviations 2 x 0.5625 + 0.0625 + 7 x 0.0625 = 1.625.
     rewards = np.array([1, 0, 0, 0, 0.5, 0, 0, 0, 0, 1])
     arms = ["g"] * 10
-    sample_std, _ = group_advantages(rewards, arms, AdvantageOptions(eps=0))
+    sample_std, _ = group_advantages(rewards, arms, advantage_options(eps=0))
     assert sample_std == pytest.approx((rewards - 0.25) / np.sqrt(1.625 / 9), rel=1e-12)
     assert sample_std[0] == pytest.approx(1.765045, abs=1e-6)
-    population, _ = group_advantages(rewards, arms, AdvantageOptions(eps=0, std="population"))
+    population, _ = group_advantages(rewards, arms, advantage_options(eps=0, std="population"))
     assert population == pytest.approx((rewards - 0.25) / np.sqrt(1.625 / 10), rel=1e-12)
     assert population[0] == pytest.approx(1.860521, abs=1e-6)
-    centred, _ = group_advantages(rewards, arms, AdvantageOptions(std="none"))
+    centred, _ = group_advantages(rewards, arms, advantage_options(std="none"))
     assert centred.tolist() == [0.75, -0.25, -0.25, -0.25, 0.25, -0.25, -0.25, -0.25, -0.25, 0.75]
-    floored, _ = group_advantages(rewards, arms, AdvantageOptions(eps=0.5, std_floor=1.0))
+    floored, _ = group_advantages(rewards, arms, advantage_options(eps=0.5, std_floor=1.0))
     assert floored == pytest.approx((rewards - 0.25) / 1.5, rel=1e-12)
 
 
 def test_each_group_has_its_own_mean_in_any_order():
     rewards, groups = np.array([1.0, 10.0, 0.0, 12.0]), ["a", "b", "a", "b"]
-    advantages, counts = group_advantages(rewards, groups, AdvantageOptions(std="none"))
+    advantages, counts = group_advantages(rewards, groups, advantage_options(std="none"))
     assert advantages.tolist() == [0.5, -1.0, -0.5, 1.0]
     assert (counts.groups, counts.small, counts.zero_variance) == (2, 0, 0)
 
 
 def test_groups_without_signal_get_zero_and_are_counted():
     rewards, groups = np.array([1.0, 0.1, 0.1, 0.1, 0.0, 1.0]), ["one", "same", "same", "same", "two", "two"]
-    advantages, counts = group_advantages(rewards, groups, AdvantageOptions(min_group=3))
+    advantages, counts = group_advantages(rewards, groups, advantage_options(min_group=3))
     assert advantages.tolist() == [0.0] * 6
     assert (counts.groups, counts.small, counts.zero_variance) == (3, 2, 1)
-    advantages, counts = group_advantages(rewards, groups, AdvantageOptions(eps=0, std="population"))
+    advantages, counts = group_advantages(rewards, groups, advantage_options(eps=0, std="population"))
     assert advantages.tolist() == [0.0, 0.0, 0.0, 0.0, -1.0, 1.0]
     assert (counts.groups, counts.small, counts.zero_variance) == (3, 1, 1)
 
 
 def test_a_reward_that_is_not_finite_is_refused():
     with pytest.raises(DataError, match="reward nan in group 'g'"):
-        group_advantages(np.array([0.0, np.nan]), ["g", "g"], AdvantageOptions())
+        group_advantages(np.array([0.0, np.nan]), ["g", "g"], advantage_options())
 
 
 def test_advantages_stand_on_the_mask_and_an_episode_counts_once():
     samples = [sample(1, episode="e0"), sample(1, episode="e0"), sample(0, episode="e1")]
-    (first, second, third), counts = assign_advantages(samples, AdvantageOptions(eps=0, std="population"))
+    (first, second, third), counts = assign_advantages(samples, advantage_options(eps=0, std="population"))
     assert first.advantage.tolist() == second.advantage.tolist() == [0.0, 1.0, 1.0]
     assert third.advantage.tolist() == [0.0, -1.0, -1.0]
     assert (first.advantage.dtype, counts.groups) == (np.float32, 1)
@@ -79,22 +79,22 @@ def test_advantages_stand_on_the_mask_and_an_episode_counts_once():
 def test_groups_without_signal_leave_the_batch_unless_they_are_kept():
     samples = [sample(1, "a", episode="0"), sample(0, "a", episode="1"), sample(1, "b"), sample(1, "c", episode="2")]
     samples.append(dataclasses.replace(samples[3], episode_id="3"))
-    kept, counts = assign_advantages(samples, AdvantageOptions())
+    kept, counts = assign_advantages(samples, advantage_options())
     assert [s.group_uid for s in kept] == ["a", "a"]
     assert (counts.groups, counts.small, counts.zero_variance) == (3, 1, 1)
-    everything, _ = assign_advantages(samples, AdvantageOptions(drop_zero_variance=False))
+    everything, _ = assign_advantages(samples, advantage_options(drop_zero_variance=False))
     assert [s.group_uid for s in everything] == ["a", "a", "b", "c", "c"]
     assert not any(s.advantage.any() for s in everything[2:])
 
 
 def test_a_group_that_mixes_questions_is_refused():
     with pytest.raises(DataError, match=r"group 'g' holds questions 'q' and 'p': a group is one question"):
-        assign_advantages([sample(1), sample(0, question="p", episode="f")], AdvantageOptions())
+        assign_advantages([sample(1), sample(0, question="p", episode="f")], advantage_options())
 
 
 def test_a_sample_without_a_group_is_refused():
     with pytest.raises(DataError, match="episode e has no group_uid"):
-        assign_advantages([sample(1, group=None)], AdvantageOptions())
+        assign_advantages([sample(1, group=None)], advantage_options())
 
 
 # -- estimators by hand --------------------------------------------------------------------------------------------
@@ -102,12 +102,12 @@ def test_a_sample_without_a_group_is_refused():
 
 def test_rloo_by_hand():
     # The others of 1, 0, 0, 2 have the means 2/3, 1, 1, 1/3.
-    assert rloo(np.array([1.0, 0.0, 0.0, 2.0])) == pytest.approx([1 / 3, -1, -1, 5 / 3], rel=1e-12)
+    assert compare("rloo", np.array([1.0, 0.0, 0.0, 2.0])) == pytest.approx([1 / 3, -1, -1, 5 / 3], rel=1e-12)
     advantages, counts = group_advantages(
-        np.array([1.0, 5.0, 0.0, 5.0, 7.0]), ["a", "b", "a", "b", "c"], AdvantageOptions(estimator="rloo")
+        np.array([1.0, 5.0, 0.0, 5.0, 7.0]), ["a", "b", "a", "b", "c"], advantage_options(estimator="rloo")
     )
     assert advantages.tolist() == [1, 0, -1, 0, 0]
-    assert (counts.groups, counts.small, counts.zero_variance, counts.strata) == (3, 1, 1, None)
+    assert (counts.groups, counts.small, counts.zero_variance, counts.more) == (3, 1, 1, {})
 
 
 SIX, COUNTS = np.array([1, 0, 0, 1, 0, 0.5]), np.array([1, 1, 2, 2, 2, 3])
@@ -118,40 +118,39 @@ def test_stratified_grpo_by_hand():
     # deviations 1/2 and sqrt(2)/3; the last stratum is a singleton and falls back to the group.
     group = (SIX - 5 / 12) / np.sqrt(1.2083333333333333 / 6)
     strata = [1, -1, -(0.5**0.5), 2**0.5, -(0.5**0.5), group[5]]
-    options = AdvantageOptions(estimator="stratified", std="population", eps=0, alpha=0.25)
+    options = advantage_options(estimator="stratified", std="population", eps=0, alpha=0.25)
     advantages, counts = group_advantages(SIX, ["g"] * 6, options, searches=COUNTS.tolist())
     assert advantages == pytest.approx(0.25 * np.array(strata) + 0.75 * group, rel=1e-12)
     assert advantages[3] == pytest.approx(1.328453, abs=1e-6)
-    assert (counts.strata, counts.lone) == (3, 1)
+    assert counts.more == {"strata": 3, "lone": 1}
 
 
 @pytest.mark.parametrize("std", ["sample", "population"])
 def test_the_two_ends_of_the_blend(std):
     """In a stratum the paper's variance is 1, over n, whatever the deviation of the whole group is taken over."""
-    only = AdvantageOptions(estimator="stratified", alpha=1.0, eps=0, std=std)
-    within = stratified(SIX, COUNTS, only)
+    within = compare("stratified", SIX, COUNTS, alpha=1.0, eps=0, std=std)
     for count in (1, 2):
         own = within[np.equal(COUNTS, count)]
         assert (own.mean(), own.std()) == (pytest.approx(0, abs=1e-12), pytest.approx(1, rel=1e-12))
     assert within[:2].tolist() == [1, -1]  # two that differ
-    none = AdvantageOptions(estimator="stratified", alpha=0.0, std=std)
-    assert stratified(SIX, COUNTS, none).tolist() == grpo(SIX, none).tolist()
-    population = AdvantageOptions(eps=0, std="population")
-    assert stratified(SIX, np.full(6, 4), only).tolist() == grpo(SIX, population).tolist()
+    none = compare("stratified", SIX, COUNTS, alpha=0.0, std=std)
+    assert none.tolist() == compare("grpo", SIX, std=std).tolist()
+    one = compare("stratified", SIX, np.full(6, 4), alpha=1.0, eps=0, std=std)
+    assert one.tolist() == compare("grpo", SIX, eps=0, std="population").tolist()
 
 
 def test_strata_are_not_divided_where_groups_are_not():
-    undivided = AdvantageOptions(estimator="stratified", alpha=1.0, std="none")
-    assert stratified(SIX, COUNTS, undivided)[:2].tolist() == [0.5, -0.5]
+    undivided = compare("stratified", SIX, COUNTS, alpha=1.0, std="none")
+    assert undivided[:2].tolist() == [0.5, -0.5]
 
 
 def test_a_stratum_of_equal_rewards_is_exactly_zero():
     rewards, searches = np.array([0.1, 0.1, 0.1, 0.7]), np.array([1, 1, 1, 2])
-    assert stratified(rewards, searches, AdvantageOptions(estimator="stratified", alpha=1.0))[:3].tolist() == [0, 0, 0]
+    assert compare("stratified", rewards, searches, alpha=1.0)[:3].tolist() == [0, 0, 0]
 
 
 def test_a_stratum_is_equal_by_rewards_whatever_kl_takes_off():
-    options = AdvantageOptions(estimator="stratified", alpha=1.0)
+    options = advantage_options(estimator="stratified", alpha=1.0)
     penalties = np.array([1e-5, 2e-5, 0.0, 3e-5])
     advantages, _ = group_advantages(
         np.array([1.0, 1, 0, 0]), ["g"] * 4, options, searches=[1, 1, 2, 2], penalties=penalties
@@ -166,7 +165,7 @@ def advantages_of(samples):
 def test_reinforce_plus_plus_by_hand():
     # Tokens 1, 1, 0: mean 2/3, deviation sqrt(2)/3. Each question was drawn once: no group is needed.
     samples = [sample(1, "a", "p"), sample(0, "b", "q", "f", tokens=2)]
-    options = AdvantageOptions(estimator="reinforce++", std="population", eps=0)
+    options = advantage_options(estimator="reinforce-pp", std="population", eps=0)
     found, counts = assign_advantages(samples, options)
     assert advantages_of(found) == pytest.approx([0.5**0.5, 0.5**0.5, -(2**0.5)], rel=1e-6)
     assert (counts.groups, counts.small, counts.zero_variance) == (1, 0, 0)
@@ -180,7 +179,7 @@ def test_reinforce_plus_plus_with_a_group_baseline_by_hand():
     # Centred: 0.5 twice, -0.5; 1 twice, -1 twice. Mean of seven tokens 1/14, of their squares 4.75 / 7.
     samples = [sample(1, episode="0"), sample(0, episode="1", tokens=2)]
     samples += [sample(3, "h", "p", "2"), sample(1, "h", "p", "3")]
-    options = AdvantageOptions(estimator="reinforce++-baseline", std="population", eps=0)
+    options = advantage_options(estimator="reinforce-pp-baseline", std="population", eps=0)
     flat = [sample(4, "same", "r", "4"), sample(4, "same", "r", "5")]
     found, counts = assign_advantages([*samples, *flat, sample(9, "alone", "s", "6")], options)
     centred = np.array([0.5, 0.5, -0.5, 1, 1, -1, -1])
@@ -210,27 +209,27 @@ def with_k1(own, *k1):
 def test_kl_in_the_reward_is_taken_off_the_return_of_an_episode():
     # k1 sums 0.3 and 0.1 at 0.1 each: returns 0.97 and -0.01, mean 0.48.
     pair = [with_k1(sample(1, episode="0"), 0.5, -0.2), with_k1(sample(0, episode="1", tokens=2), 0.1)]
-    found, _ = assign_advantages(pair, AdvantageOptions(std="none"), kl_coef=0.1)
+    found, _ = assign_advantages(pair, advantage_options(std="none"), kl_coef=0.1)
     assert advantages_of(found) == pytest.approx([0.49, 0.49, -0.49], abs=1e-6)
-    leave_one_out, _ = assign_advantages(pair, AdvantageOptions(estimator="rloo"), kl_coef=0.1)
+    leave_one_out, _ = assign_advantages(pair, advantage_options(estimator="rloo"), kl_coef=0.1)
     assert advantages_of(leave_one_out) == pytest.approx([0.98, 0.98, -0.98], abs=1e-6)
     # Two sequences of one episode: its return takes off both sums.
     second = with_k1(sample(1, episode="0", tokens=2), 0.4)
-    found, _ = assign_advantages([*pair, second], AdvantageOptions(std="none"), kl_coef=0.1)
+    found, _ = assign_advantages([*pair, second], advantage_options(std="none"), kl_coef=0.1)
     assert advantages_of(found) == pytest.approx([0.47, 0.47, -0.47, 0.47], abs=1e-6)
 
 
 def test_reinforce_plus_plus_gives_each_token_the_kl_from_itself_on():
     # k1 to go: 0.3, -0.2 and 0.3; returns 0.97, 1.02, -0.03 with mean 0.653333.
     pair = [with_k1(sample(1, "a", "p"), 0.5, -0.2), with_k1(sample(0, "b", "q", "f", tokens=2), 0.3)]
-    found, _ = assign_advantages(pair, AdvantageOptions(estimator="reinforce++", std="none"), kl_coef=0.1)
+    found, _ = assign_advantages(pair, advantage_options(estimator="reinforce-pp", std="none"), kl_coef=0.1)
     assert advantages_of(found) == pytest.approx([0.316667, 0.366667, -0.683333], abs=1e-5)
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "stratified", "reinforce++-baseline", "reinforce++"])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "stratified", "reinforce-pp-baseline", "reinforce-pp"])
 def test_kl_alone_is_no_signal(estimator):
     pair = [with_k1(sample(1, episode="0"), 0.5, -0.2), with_k1(sample(1, episode="1"), 0.1, 0.3)]
-    options = AdvantageOptions(estimator=estimator)
+    options = advantage_options(estimator=estimator)
     found, counts = assign_advantages(pair, options, kl_coef=0.1)
     assert (found, counts.zero_variance) == ([], 1)
     kept, _ = assign_advantages(pair, dataclasses.replace(options, drop_zero_variance=False), kl_coef=0.1)
@@ -239,10 +238,10 @@ def test_kl_alone_is_no_signal(estimator):
 
 def test_kl_in_the_reward_without_log_probs_is_refused():
     with pytest.raises(DataError, match="episode e: KL in the reward needs old_logp and ref_logp"):
-        assign_advantages([sample(1)], AdvantageOptions(), kl_coef=0.1)
+        assign_advantages([sample(1)], advantage_options(), kl_coef=0.1)
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "stratified", "reinforce++-baseline", "reinforce++"])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "stratified", "reinforce-pp-baseline", "reinforce-pp"])
 def test_garbage_outside_the_mask_changes_no_bit(estimator):
     rng = np.random.default_rng(0)
     rewards = [1.0, 0.0, 0.5, 0.0]
@@ -254,7 +253,7 @@ def test_garbage_outside_the_mask_changes_no_bit(estimator):
 
     names = ("reward", "advantage", "sampler_logp", "old_logp", "ref_logp")
     dirty = [dataclasses.replace(s, **{n: noise(getattr(s, n), s.mask) for n in names}) for s in own]
-    options = AdvantageOptions(estimator=estimator)
+    options = advantage_options(estimator=estimator)
     clean, noisy = (assign_advantages(x, options, kl_coef=0.1)[0] for x in (own, dirty))
     assert [s.advantage.tobytes() for s in clean] == [s.advantage.tobytes() for s in noisy]
     assert advantages_of(clean).any()
@@ -266,7 +265,7 @@ def test_garbage_outside_the_mask_changes_no_bit(estimator):
 
 def test_overlong_episodes_leave_after_their_group_was_compared_with_them():
     samples = [sample(1, episode="0"), dataclasses.replace(sample(0, episode="1"), overlong=True)]
-    options = AdvantageOptions(std="none", drop_overlong=True)
+    options = advantage_options(std="none", drop_overlong=True)
     found, counts = assign_advantages(samples, options)
     assert [s.episode_id for s in found] == ["0"]
     assert (advantages_of(found).tolist(), counts.zero_variance) == ([0.5, 0.5], 0)
@@ -276,7 +275,7 @@ def test_overlong_episodes_leave_after_their_group_was_compared_with_them():
 def test_groups_with_signal_are_large_enough_and_differ():
     samples = [sample(1, "a", episode="0"), sample(0, "a", episode="1"), sample(1, "b"), sample(1, "c", episode="2")]
     samples.append(dataclasses.replace(samples[3], episode_id="3"))
-    assert groups_with_signal(samples, AdvantageOptions()) == {"a"}
+    assert groups_with_signal(samples, advantage_options()) == {"a"}
 
 
 # -- by role and turn ----------------------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ def call(reward, role, turn=1, episode="e", group="g", start=1):
 
 
 def compared(samples, **options):
-    made, counts = assign_advantages(samples, AdvantageOptions(drop_zero_variance=False, **options))
+    made, counts = assign_advantages(samples, advantage_options(drop_zero_variance=False, **options))
     return [float(one.advantage[-1]) for one in made], counts
 
 
@@ -308,9 +307,9 @@ def test_calls_are_compared_with_those_of_their_role():
 def test_differences_that_rounding_alone_makes_are_no_signal():
     """0.1 + 0.2 - 0.3 is not 0, and 0.7 in single precision is not 0.7."""
     for rewards in ([0.1 + 0.2 - 0.3, 0.0], [float(np.float32(0.7)), 0.7], [1e7, 1e7 + 1]):
-        advantages, counts = group_advantages(np.array(rewards), ["g", "g"], AdvantageOptions())
+        advantages, counts = group_advantages(np.array(rewards), ["g", "g"], advantage_options())
         assert advantages.tolist() == [0, 0] and counts.zero_variance == 1
-    advantages, counts = group_advantages(np.array([1e-6, 2e-6]), ["g", "g"], AdvantageOptions(std="none"))
+    advantages, counts = group_advantages(np.array([1e-6, 2e-6]), ["g", "g"], advantage_options(std="none"))
     assert counts.zero_variance == 0 and advantages == pytest.approx([-5e-7, 5e-7], rel=1e-9)
 
 
@@ -324,8 +323,8 @@ def test_calls_of_a_turn_and_their_fallback_to_the_role():
     assert (counts.groups, counts.small) == (2, 1)
     alone = [*samples[:3], call(0.5, "answer", 2, "e2")]
     assert compared(alone, normalise="role-turn", std="none")[0][-1] == 0
-    assert groups_with_signal([alone[-1]], AdvantageOptions(normalise="role-turn")) == set()
-    assert groups_with_signal(samples, AdvantageOptions(normalise="role-turn")) == {"g"}
+    assert groups_with_signal([alone[-1]], advantage_options(normalise="role-turn")) == set()
+    assert groups_with_signal(samples, advantage_options(normalise="role-turn")) == {"g"}
 
 
 def test_a_call_in_a_sequence_gets_its_own_reward_and_the_later_ones():
@@ -342,7 +341,7 @@ def test_a_call_in_a_sequence_gets_its_own_reward_and_the_later_ones():
             calls=(SampleCall(0, 1, 2, "s", 1), SampleCall(1, 3, 4, "s", 2)),
         )
         made.append(one)
-    got, _ = assign_advantages(made, AdvantageOptions(normalise="role-turn", std="none"))
+    got, _ = assign_advantages(made, advantage_options(normalise="role-turn", std="none"))
     assert [one.advantage.tolist() for one in got] == [
         pytest.approx([0, 0.4, 0, 0.5]),
         pytest.approx([0, -0.4, 0, -0.5]),
@@ -350,7 +349,7 @@ def test_a_call_in_a_sequence_gets_its_own_reward_and_the_later_ones():
 
 
 def test_whitening_by_role_is_whitening_of_each_role_alone():
-    options = AdvantageOptions(estimator="reinforce++", normalise="role", drop_zero_variance=False)
+    options = advantage_options(estimator="reinforce-pp", normalise="role", drop_zero_variance=False)
     samples = [call(r, role, episode=f"e{i}") for role in ("a", "b") for i, r in enumerate([0.0, 0.25, 1.0])]
     samples[3:] = [dataclasses.replace(one, reward=one.reward * 10 + 5) for one in samples[3:]]
     got, _ = assign_advantages(samples, options)

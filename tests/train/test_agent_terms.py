@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 
 import pytest
+from searchgym.train.credit.agent_terms import AGENT_TERMS, order_penalty
+from searchgym.train.credit.context import CreditContext
 from test_credit import team
 
 from searchgym.errors import CardError, DataError
 from searchgym.records import Answer, Hit, Passage, Question, Searched
-from searchgym.train.credit.agent_terms import AGENT_TERMS, order_penalty
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions

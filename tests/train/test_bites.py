@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import stumbling
 import torch
+from searchgym.train.algorithms.tree import assign_tree
 
 from searchgym.agents import load_agent
 from searchgym.graphs.text import norm
@@ -20,7 +21,6 @@ from searchgym.train.algorithms import estimators, tree
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.algorithms.tree import assign_tree
 from searchgym.train.credit.credit import BUILT_IN, Credit
 from searchgym.train.credit.terms import TERMS
 from searchgym.train.recipe.options import AdvantageOptions, CreditOptions, LossOptions
@@ -121,7 +121,7 @@ def of_branch(question, episode, index, group):
 
 NOTHING = {"costs": 1.0}
 """Terms that reward nothing: what the only term of a mixture is compared with."""
-ROLES = AdvantageOptions(normalise="role", drop_zero_variance=False)
+ROLES = advantage_options(normalise="role", drop_zero_variance=False)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Case:
     agent: str = "search-r1"
     beside: Mapping[str, float] = field(default_factory=lambda: {"outcome": 1.0})
     credit: Mapping[str, object] = field(default_factory=dict)
-    options: AdvantageOptions = field(default_factory=lambda: AdvantageOptions(drop_zero_variance=False))
+    options: AdvantageOptions = field(default_factory=lambda: advantage_options(drop_zero_variance=False))
     without: AdvantageOptions | None = None
     """Options of the advantages that are compared with; None: the same."""
     name: str = ""
@@ -143,7 +143,7 @@ class Case:
 
 
 def options(**given):
-    return AdvantageOptions(drop_zero_variance=False, **given)
+    return advantage_options(drop_zero_variance=False, **given)
 
 
 TURNS = options(normalise="role-turn", chain="none")

@@ -6,15 +6,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from advantage_options import advantage_options, assign_gae, gae, with_options
 
 from searchgym.train.algorithms.advantages import assign_advantages, call_returns
-from searchgym.train.algorithms.gae import assign_gae, gae
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import VALUED, Sample, SampleCall
-from searchgym.train.recipe.options import AdvantageOptions, LossOptions
+from searchgym.train.recipe.options import LossOptions
 
-CHAIN = AdvantageOptions(
-    estimator="rloo", normalise="role", chain="episode", std="none", drop_zero_variance=False
+CHAIN = advantage_options(
+    estimator="rloo", normalise="role", chain="episode", drop_zero_variance=False
 )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_gains_that_are_not_passed_on_have_another_gradient():
 
 # -- GAE -----------------------------------------------------------------------------------------------------------
 
-GAE = AdvantageOptions(estimator="gae", chain="episode", gamma=0.9, lam=0.8, whiten=False)
+GAE = advantage_options(estimator="gae", chain="episode", gamma=0.9, lam=0.8, whiten=False)
 
 
 def valued(rewards, seed=0, **changes):
@@ -200,7 +200,7 @@ def test_a_chain_is_gae_over_the_calls_in_a_row():
 
 
 def test_without_discount_it_is_the_rewards_to_go_less_the_value():
-    options, calls = dataclasses.replace(GAE, gamma=1.0, lam=1.0), valued([0.3, -0.2, 0.9])
+    options, calls = with_options(GAE, gamma=1.0, lam=1.0), valued([0.3, -0.2, 0.9])
     for one, to_go in zip(assign_gae(calls, options, VALUED["model"]), [1.0, 0.7, 0.9], strict=True):
         np.testing.assert_allclose(one.advantage[2:], to_go - one.value[2:], atol=1e-6)
         np.testing.assert_allclose(one.returns[2:], to_go, atol=1e-6)
@@ -263,11 +263,11 @@ def test_search_r1_whitens_over_observations_too():
         rest = {"ids": np.arange(6, dtype=np.int32), "advantage": np.zeros(6, np.float32), "kept": None}
         rest |= {"sampler_logp": np.zeros(6, np.float32), "calls": calls, "episode_id": f"e{number}"}
         samples.append(dataclasses.replace(call(0, 0.0), mask=mask, reward=reward, value=value, **rest))
-    options = AdvantageOptions(estimator="gae", whiten_over="valued", gamma=0.9, lam=0.8)
+    options = advantage_options(estimator="gae", whiten_over="valued", gamma=0.9, lam=0.8)
     raw = [gae(s.reward[1:].astype(float), s.value[1:].astype(float), 0.9, 0.8) for s in samples]
     every = np.concatenate(raw)
     for one, own in zip(assign_gae(samples, options, VALUED["response"]), raw, strict=True):
         wanted = (own - every.mean()) / (every.std(ddof=1) + options.eps)
         np.testing.assert_allclose(one.advantage, np.where(mask, np.append(0, wanted), 0), atol=1e-5)
-    trained = assign_gae(samples, dataclasses.replace(options, whiten_over="trained"), VALUED["response"])
+    trained = assign_gae(samples, with_options(options, whiten_over="trained"), VALUED["response"])
     assert np.abs(trained[0].advantage - assign_gae(samples, options, VALUED["response"])[0].advantage).max() > 0.01

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from searchgym.train.credit.context import CreditContext
 
 from searchgym.agents.roles import Role
 from searchgym.envs.registration import find_env
@@ -14,7 +15,6 @@ from searchgym.envs.task import load_task
 from searchgym.errors import DataError, RewardError, UnknownNameError
 from searchgym.records import Call, Context, Episode, Searched, Span
 from searchgym.train.algorithms.samples import outcome_rewards, samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.terms import get_term
 from searchgym.train.recipe.options import CreditOptions, TermOptions

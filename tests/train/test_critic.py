@@ -7,19 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from advantage_options import advantage_options, assign_gae
 from made_models import tiny_qwen2
 from test_learner import gradients, random_samples
 from toy_training import toy_recipe, toy_trainer
 
-from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_weights, value_sums
 from searchgym.train.algorithms.samples import VALUED
 from searchgym.train.learner.critic import Critic, explained_variance, make_critic
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.updater import Updater
-from searchgym.train.recipe.options import AdvantageOptions, CriticOptions, LossOptions, OptimizerOptions
+from searchgym.train.recipe.options import CriticOptions, LossOptions, OptimizerOptions
 
-GAE = AdvantageOptions(estimator="gae", gamma=0.98, lam=0.9, std="population", eps=1e-8)
+GAE = advantage_options(estimator="gae", gamma=0.98, lam=0.9, std="population", eps=1e-8)
 
 
 def critic_model(seed=0):

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from advantage_options import advantage_options
+from searchgym.train.credit.context import CreditContext
 
 from searchgym.errors import CardError, DataError
 from searchgym.practice.controls import oracle, oracle_answers, oracle_searches
@@ -23,11 +25,10 @@ from searchgym.records import (
 )
 from searchgym.train.algorithms.advantages import assign_advantages, call_returns
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.evidence import connected, fetched_gains, named_entities, new_pages, supported
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
+from searchgym.train.recipe.options import CreditOptions
 
 PAGES = {
     "Zor": "Zor is a film. The director of Zor is Ulo Bel.",
@@ -112,7 +113,7 @@ def test_turns_are_compared_with_the_same_turn_of_other_attempts():
     ]
     rows = credit("outcome", "vpr").rewards(group)
     samples = [s for e, given in zip(group, rows, strict=True) for s in samples_from(e, rewards=given.total)]
-    options = AdvantageOptions(normalise="role-turn", chain="none", std="none")
+    options = advantage_options(normalise="role-turn", chain="none", std="none")
     assert call_returns(samples, options) == [[1, 0, 1], [0, 1, 0], [1, 0.5]]
     made, _ = assign_advantages(samples, options)
     by_call = [[float(s.advantage[call.start]) for call in s.calls] for s in made]

@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+from advantage_options import advantage_options, assign_gae, gae, with_options
 from test_learner import random_samples
 
 from searchgym.errors import DataError
-from searchgym.train.algorithms.gae import assign_gae, gae
 from searchgym.train.algorithms.samples import VALUED
-from searchgym.train.recipe.options import AdvantageOptions
 
-PLAIN = AdvantageOptions(estimator="gae", gamma=0.9, lam=0.8, whiten=False)
+PLAIN = advantage_options(estimator="gae", gamma=0.9, lam=0.8, whiten=False)
 
 
 def test_a_case_by_hand():
@@ -79,7 +78,7 @@ def test_what_stands_at_masked_places_changes_nothing():
 
 
 def test_whitened_advantages_have_mean_0_and_deviation_1_over_trained_tokens():
-    made = assign_gae(valued(), dataclasses.replace(PLAIN, whiten=True), VALUED["model"])
+    made = assign_gae(valued(), with_options(PLAIN, whiten=True), VALUED["model"])
     every = np.concatenate([sample.advantage[sample.mask] for sample in made])
     assert every.mean() == pytest.approx(0, abs=1e-6)
     assert every.std(ddof=1) == pytest.approx(1, abs=1e-4)
@@ -125,7 +124,7 @@ def test_sequences_of_one_episode_do_not_share_rewards():
 
 def test_whitening_leaves_observations_out():
     """With values on observations, their advantages are computed, but only trained tokens are averaged."""
-    samples, options = valued("response", seed=4), dataclasses.replace(PLAIN, whiten=True)
+    samples, options = valued("response", seed=4), with_options(PLAIN, whiten=True)
     for sample in samples:
         sample.value[~sample.mask] *= 50  # a mean that included these would be far off
     raw = assign_gae(samples, PLAIN, VALUED["response"])

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from searchgym.train.credit.context import CreditContext
+from searchgym.train.credit.judged import UnjudgedError
 from toy_training import QUESTIONS, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, NoVerdictError
@@ -9,9 +11,7 @@ from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import weightings
 from searchgym.judging.rules import RuleJudge
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import JUDGED, Credit
-from searchgym.train.credit.judged import UnjudgedError
 from searchgym.train.credit.terms import TERMS
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions

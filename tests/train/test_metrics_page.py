@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_run
+from searchgym.train.credit.context import CreditContext
 from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.cards import WorldSpec
@@ -17,7 +18,6 @@ from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, ProposerOptions, StageOptions

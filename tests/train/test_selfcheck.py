@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from made_models import tiny_qwen2, tiny_tokenizer
+from searchgym.train.algorithms.gae import assign_gae
 
 from searchgym.records import title_key
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms import advantages, losses
-from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit import terms

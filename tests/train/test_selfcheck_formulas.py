@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from searchgym.train.credit.context import CreditContext
 from test_credit import team
 
 from searchgym.records import (
@@ -22,7 +23,6 @@ from searchgym.records import (
     SupportingFact,
     Triple,
 )
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import BUILT_IN, Credit
 from searchgym.train.credit.waypoints import Names
 from searchgym.train.learner.trained_model import TrainedModel

@@ -5,17 +5,16 @@ import math
 
 import numpy as np
 import pytest
+from advantage_options import advantage_options, assign_tree, branch_rewards, with_options
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchgym.train.algorithms import advantages
 from searchgym.train.algorithms.advantages import assign_advantages, groups_with_signal
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.algorithms.tree import assign_tree, branch_rewards
-from searchgym.train.recipe.options import AdvantageOptions
 from searchgym.train.selfcheck.formulas import advantages as formulas
 
-TREE = AdvantageOptions(estimator="tree")
+TREE = advantage_options(estimator="tree")
 
 
 def test_branches_by_hand():
@@ -77,14 +76,14 @@ def test_advantages_of_attempts_that_share_their_first_search():
     assert by_call[1] == pytest.approx([first, (0 - 0.25) + (0 - 0.5)])
     assert by_call[2] == by_call[3] == pytest.approx([-0.5])
     assert all(not s.advantage[~s.mask].any() for s in made)
-    assert (counts.groups, counts.nodes, counts.shared) == (1, 5, 1)
+    assert (counts.groups, counts.more["nodes"], counts.more["shared"]) == (1, 5, 1)
 
 
 def test_an_observation_that_differs_parts_the_attempts():
     one, other = sample("a", 1, 1, 2), sample("b", 0, 1, 2)
     other.ids[2] = 77
     made, counts = assign_tree([one, other], TREE)
-    assert (counts.nodes, counts.shared) == (3, 1)
+    assert (counts.more["nodes"], counts.more["shared"]) == (3, 1)
     assert [float(s.advantage[s.mask][1]) for s in made] == [1.0, -1.0]
 
 
@@ -92,7 +91,7 @@ def test_groups_without_signal_leave_as_with_grpo():
     same = [sample("a", 0.3, 1), sample("b", 0.3, 2)]
     assert assign_tree(same, TREE)[0] == []
     kept, counts = assign_tree(same, dataclasses.replace(TREE, drop_zero_variance=False))
-    assert [s.advantage.any() for s in kept] == [False, False] and counts.nodes == 0
+    assert [s.advantage.any() for s in kept] == [False, False] and counts.more["nodes"] == 0
     mixed = [*same, sample("a", 1, 1, group="h"), sample("b", 0, 1, group="h")]
     assert [s.group_uid for s in assign_tree(mixed, TREE)[0]] == ["h", "h"]
 
@@ -110,13 +109,13 @@ def test_a_team_is_a_path_of_calls():
     assert values[:2] == pytest.approx([2 * shared, shared])
     assert values[2:4] == pytest.approx(values[:2])
     assert values[4:] == pytest.approx([-2 / 3, -1 / 3])
-    assert (counts.nodes, counts.shared) == (4, 2)
+    assert (counts.more["nodes"], counts.more["shared"]) == (4, 2)
 
 
 def test_without_common_beginnings_the_last_call_has_what_dr_grpo_gives():
     samples = [sample("a", 1, 1, 2), sample("b", 0, 3, 4), sample("c", 0, 5, 6)]
     made, _ = assign_tree(samples, TREE)
-    plain, _ = assign_advantages(samples, AdvantageOptions(std="none"))
+    plain, _ = assign_advantages(samples, advantage_options(std="none"))
     for one, other in zip(made, plain, strict=True):
         mine, theirs = one.advantage[one.mask], other.advantage[other.mask]
         assert mine[1] == pytest.approx(theirs[1]) and mine[0] == pytest.approx(2 * theirs[0])
@@ -130,11 +129,11 @@ def test_four_attempts_that_share_nothing_have_undivided_outcomes_whose_first_ca
 def test_the_control_takes_attempts_for_separate_however_alike_they_are():
     """``shared: false`` is what the tree gives where nothing is shared: what is left to explain is the branches."""
     samples = [sample("a", 1, 1, 2), sample("b", 0, 1, 3), sample("c", 0, 1, 3), sample("d", 1, 5)]
-    control = dataclasses.replace(TREE, shared=False)
+    control = with_options(TREE, shared=False)
     made, counts = assign_tree(samples, control)
     by_call = [[float(s.advantage[call.start]) for call in s.calls] for s in made]
     assert by_call == [[1.0, 0.5], [-1.0, -0.5], [-1.0, -0.5], [1.0]]
-    assert (counts.nodes, counts.shared) == (7, 0)
+    assert (counts.more["nodes"], counts.more["shared"]) == (7, 0)
     again = formulas.group_advantages(samples, control, 0.0)
     assert [row.tolist() for row in again] == by_call
     branched, _ = assign_tree(samples, TREE)
@@ -152,4 +151,4 @@ def test_what_stays_is_found_without_advantages_that_nobody_uses(monkeypatch):
     again, same = assign_tree(samples, TREE)
     assert [s.advantage.tolist() for s in again] == [s.advantage.tolist() for s in whole] and same == counts
     assert (counts.groups, counts.zero_variance, counts.small) == (2, 1, 0)
-    assert groups_with_signal(samples, AdvantageOptions(normalise="role-turn")) == {"g"}
+    assert groups_with_signal(samples, advantage_options(normalise="role-turn")) == {"g"}

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from advantage_options import advantage_options
 from datasets import Dataset
 from made_models import tiny_qwen2, tiny_tokenizer
 from quiet_trl import GRPOConfig, GRPOTrainer
@@ -17,7 +18,7 @@ from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.updater import Updater
-from searchgym.train.recipe.options import AdvantageOptions, LossOptions, OptimizerOptions
+from searchgym.train.recipe.options import LossOptions, OptimizerOptions
 
 ATTEMPTS = 4
 REWARDS = {"0": [1.0, 0.0, 0.25, 0.0], "1": [0.0, 1.0, 1.0, 0.5]}
@@ -184,7 +185,7 @@ def run_trl(case, folder):
 def test_loss_and_gradient_equal_trls(case, tmp_path):
     updates = run_trl(case, tmp_path)
     samples = [sample for episode in EPISODES for sample in samples_from(episode)]
-    samples, counts = assign_advantages(samples, AdvantageOptions(std=case.std, eps=1e-4))
+    samples, counts = assign_advantages(samples, advantage_options(std=case.std, eps=1e-4))
     assert (counts.groups, counts.zero_variance, len({len(s.ids) for s in samples})) == (2, 0, 8)
     start = tiny_qwen2(sharp=0.1)
     optimizer = OptimizerOptions(micro_batch_tokens=256)

@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 import pytest
+from advantage_options import advantage_options
+from searchgym.train.credit.context import CreditContext
 
 from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
@@ -14,11 +16,10 @@ from searchgym.graphs.text import norm
 from searchgym.records import Call, Context, Episode, Hit, Passage, Question, Searched, Span, SupportingFact, Triple
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.waypoints import Names, coverage, waypoints_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import WAYPOINT_RULES, AdvantageOptions, CreditOptions
+from searchgym.train.recipe.options import WAYPOINT_RULES, CreditOptions
 
 QUESTION = Question(
     "q",
@@ -154,7 +155,7 @@ def test_dividing_by_the_deviation_of_a_group_that_is_all_wrong_cancels_lambda(v
     samples = [s for e, given in zip(group, rows, strict=True) for s in samples_from(e, rewards=given.total)]
 
     def largest(**options):
-        assigned, _ = assign_advantages(samples, AdvantageOptions(**options))
+        assigned, _ = assign_advantages(samples, advantage_options(**options))
         return max(float(np.abs(sample.advantage).max()) for sample in assigned)
 
     assert largest(std="sample") == pytest.approx(1.5, abs=1e-4)  # three quarters over a deviation of a half

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
@@ -55,7 +55,7 @@ class Recipe(Options):
     """Number of steps."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of every generator in the run."""
-    env_options: dict[str, Any] = field(default_factory=dict)
+    env_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the environment (`TaskOptions`), merged over the id's own."""
     max_generated_tokens: Annotated[int, Ge(1)] | None = None
     """Token budget: the run stops after the step in which it is reached, so that methods can be compared at equal cost.
@@ -63,31 +63,31 @@ class Recipe(Options):
     max_read_tokens: Annotated[int, Ge(1)] | None = None
     """Token budget of the learner: the run stops after the step in which it has read as many tokens of training
     sequences, prompts and observations too (`learner/tokens_read`; a critic's are not counted). Default: no budget."""
-    models: dict[str, KeyOptions] = field(default_factory=dict)
+    models: dict[str, KeyOptions] = dataclasses.field(default_factory=dict)
     """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
-    proposer: ProposerOptions = field(default_factory=ProposerOptions)
-    curriculum: CurriculumOptions = field(default_factory=CurriculumOptions)
-    rollout: RolloutOptions = field(default_factory=RolloutOptions)
-    credit: Named[Term] = field(default_factory=lambda: Named[Term](outcome=Outcome()))
+    proposer: ProposerOptions = dataclasses.field(default_factory=ProposerOptions)
+    curriculum: CurriculumOptions = dataclasses.field(default_factory=CurriculumOptions)
+    rollout: RolloutOptions = dataclasses.field(default_factory=RolloutOptions)
+    credit: Named[Term] = dataclasses.field(default_factory=lambda: Named[Term](outcome=Outcome()))
     """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
     judge: str = "rules"
     """Judge of credit terms that ask one: ``rules``, a frozen model key, a model, ``URL#NAME`` behind an
     OpenAI-compatible server, or ``module:function``, which returns a judge."""
-    advantage: AdvantageOptions = field(default_factory=AdvantageOptions)
-    loss: LossOptions = field(default_factory=LossOptions)
-    supervised: SupervisedOptions = field(default_factory=SupervisedOptions)
-    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
-    lora: LoraOptions = field(default_factory=LoraOptions)
-    critic: CriticOptions = field(default_factory=CriticOptions)
-    learner: LearnerOptions = field(default_factory=LearnerOptions)
-    validation: ValidationOptions = field(default_factory=ValidationOptions)
-    checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
-    guard: GuardOptions = field(default_factory=GuardOptions)
-    deadline: DeadlineOptions = field(default_factory=DeadlineOptions)
-    log: LogOptions = field(default_factory=LogOptions)
+    advantage: AdvantageOptions = dataclasses.field(default_factory=AdvantageOptions)
+    loss: LossOptions = dataclasses.field(default_factory=LossOptions)
+    supervised: SupervisedOptions = dataclasses.field(default_factory=SupervisedOptions)
+    optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
+    lora: LoraOptions = dataclasses.field(default_factory=LoraOptions)
+    critic: CriticOptions = dataclasses.field(default_factory=CriticOptions)
+    learner: LearnerOptions = dataclasses.field(default_factory=LearnerOptions)
+    validation: ValidationOptions = dataclasses.field(default_factory=ValidationOptions)
+    checkpoint: CheckpointOptions = dataclasses.field(default_factory=CheckpointOptions)
+    guard: GuardOptions = dataclasses.field(default_factory=GuardOptions)
+    deadline: DeadlineOptions = dataclasses.field(default_factory=DeadlineOptions)
+    log: LogOptions = dataclasses.field(default_factory=LogOptions)
     launch: Launcher = "here"
     """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
-    ray: RayOptions = field(default_factory=RayOptions)
+    ray: RayOptions = dataclasses.field(default_factory=RayOptions)
 
     @property
     def estimator(self) -> Estimator:
@@ -121,11 +121,12 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:
-    """Returns the dotted names of every value of a recipe."""
-    keys = []
-    for name, hint in typing.get_type_hints(cls).items():
+    """Returns the dotted names of every value of a recipe; a kind, and kinds by name, are one value."""
+    keys, hints = list[str](), typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
         section = dataclasses.is_dataclass(hint) and not issubclass(typing.cast(type, hint), Kind)
-        keys += recipe_keys(hint, f"{prefix}{name}.") if section else [prefix + name]
+        keys += recipe_keys(hint, f"{prefix}{field.name}.") if section else [prefix + field.name]
     return keys
 
 
@@ -139,16 +140,15 @@ class KindField(NamedTuple):
 
 def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
     """Returns the keys of a recipe whose values are kinds, by their dotted names."""
-    found: dict[str, KindField] = {}
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    for name, hint in typing.get_type_hints(cls).items():
-        named = typing.get_origin(hint) is Named
-        base = typing.get_args(hint)[0] if named else hint
+    kinds, hints = dict[str, KindField](), typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        name, hint = prefix + field.name, hints[field.name]
+        base = typing.get_args(hint)[0] if typing.get_origin(hint) is Named else hint
         if isinstance(base, type) and issubclass(base, Kind):
-            found[prefix + name] = KindField(base, plain(typing.cast(Any, fields[name]).default_factory(), named=False))
+            kinds[name] = KindField(base, plain(typing.cast(Any, field).default_factory()))
         elif dataclasses.is_dataclass(hint):
-            found |= recipe_kinds(hint, f"{prefix}{name}.")
-    return found
+            kinds |= recipe_kinds(hint, f"{name}.")
+    return kinds
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
