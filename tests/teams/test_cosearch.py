@@ -277,7 +277,7 @@ def test_ranking_as_a_recipe_has_it():
         ("advantage.estimator=gae", "use it with grpo, rloo or stratified"),
         ("credit={ranking: {gate: 1.5}}", "ranking.gate: expected at most 1, got 1.5"),
         ("credit={ranking: {gate: -0.1}}", "ranking.gate: expected at least 0, got -0.1"),
-        ("advantage.query_overlap=0", "above 0 and at most 1"),
+        ("advantage.query_overlap=0", "query_overlap: expected above 0, got 0"),
     ):
         with pytest.raises(CardError, match=said):
             load_recipe("tiny-cosearch", [change])

@@ -131,7 +131,7 @@ def test_a_group_without_any_verdict_leaves_the_training():
     [
         (["judge=smollm2"], "judge is smollm2: no credit term of outcome asks it"),
         (["credit={tournamnt: 1}"], "did you mean 'tournament'"),
-        (["credit={gated: {delta: 0}}"], "gated.delta: expected at least 1e-06, got 0"),
+        (["credit={gated: {delta: 0}}"], "gated.delta: expected at least 0.000001, got 0"),
         (["credit={rubric: {rounds: 2}}"], "rubric.rounds: unknown key"),
         (["credit={rubric: 1}", "judge=own", "models={own: {}}"], "must not learn from its verdicts"),
         (["models={a: {}, b: {roles: [], frozen: true}}"], "models.b: no role asks it"),

@@ -105,7 +105,7 @@ def test_credit_and_comparison_must_fit():
         (["credit={costs: {turn: -1}}"], "costs.turn: expected at least 0, got -1"),
         (["credit={outcom: 0.5}"], "did you mean 'outcome'"),
         (["credit={outcome: 0}"], "expected a finite number other than 0"),
-        (["credit={outcome: .inf}"], "outcome.weight: expected a finite number, got inf"),
+        (["credit={outcome: .inf}"], "credit.outcome: expected a finite number, got inf"),
         (["credit={outcome: {weigth: 1}}"], "did you mean 'weight'"),
         (["credit={outcome: {roles: []}}"], "at least one, none twice"),
         (["credit={outcome: {roles: [search, search]}}"], "at least one, none twice"),

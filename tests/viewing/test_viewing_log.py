@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import sys
@@ -373,7 +374,7 @@ PLACES = {  # where a recipe may name code: what is changed, and whether it is n
         False,
     ),
     "engine": ({"env_options": {"retrievers": {"web": {"kind": "simulated", "model": EVIL}}}}, False),
-    "term": ({"credit": {"outcome": 1, EVIL: 1}}, True),
+    "term": ({"credit": {"outcome": 1, "theirs.evil:Paid": 1}}, True),
     "judge": ({"judge": EVIL, "credit": {"outcome": 1, "waypoint": 1, "rubric": 1}}, False),
     # not known when this was mended
     "agent by its class": ({"agent": "theirs.evil:Agent"}, None),  # it has no roles, so no rewards of calls
@@ -389,8 +390,16 @@ def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     change, needed = PLACES[place]
     theirs = old / "theirs"
     (theirs / "index").mkdir(parents=True)
-    code = "open('canary', 'w').close()\ndef search(given, *rest):\n"
-    code += "    return [[0.5] * len(e.calls) for e in given] if isinstance(given, list) else 0.5\n"
+    code = """open('canary', 'w').close()
+from searchgym.train import Term
+from dataclasses import dataclass
+def search(*given):
+    return 0.5
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid(Term):
+    def of_episode(self, episode, context):
+        return [0.5] * len(episode.calls)
+"""
     (theirs / "evil.py").write_text(code)
     (theirs / "tool.yaml").write_text(yaml.safe_dump(TOOL))
     card = yaml.safe_load((cards_folder("envs") / "demo.yaml").read_text()) | {"reward": EVIL}
@@ -404,7 +413,9 @@ def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     before = find_env("Demo")
     run = open_run(Path("run-policy"))
     calls = [call for viewed in run for call in viewed.calls]
-    refused = [note for note in run.notes if f"'{EVIL}' names code" in note and "--run-code" in note]
+    refused = [
+        note for note in run.notes if re.search("'theirs.evil:(search|Paid)' names code", note) and "--run-code" in note
+    ]
     assert not Path("canary").exists()
     assert bool(refused) == bool(needed)
     assert any(call.parts for call in calls) == (needed is False)
@@ -416,7 +427,7 @@ def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     if not needed:
         assert saved.terms(episode).keys() == {"outcome", "waypoint"}
         return
-    with pytest.raises(UsageError, match=f"'{EVIL}' names code.*--run-code"):
+    with pytest.raises(UsageError, match=r"'theirs\.evil:(search|Paid)' names code.*--run-code"):
         saved.terms(episode)
     assert not Path("canary").exists()
     sys.modules.pop("theirs.evil", None)
