@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from field import ARMS
+from searchgym.train.credit.context import CreditContext
 
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit_rows
@@ -26,10 +27,7 @@ from searchgym.envs import Task
 from searchgym.practice.controls import oracle_answers, oracle_searches
 from searchgym.records import Episode
 from searchgym.train import Recipe, load_recipe
-from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.algorithms.tree import assign_tree
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.run.assembly import load_tasks
@@ -97,10 +95,9 @@ def advantages(episodes: Sequence[Episode], task: Task, recipe: Recipe) -> dict[
         for sample in samples_from(episode, rewards=given.total, kept=given.kept)
     ]
     options = dataclasses.replace(recipe.advantage, drop_zero_variance=False)
-    assign = assign_tree if options.estimator == "tree" else assign_advantages
     return {
         name: float(sample.advantage[call.start])
-        for sample in assign(samples, options)[0]
+        for sample in options.estimator.assign(samples, options)[0]
         for call, name in zip(sample.calls, sample.call_ids, strict=True)
     }
 

@@ -80,7 +80,7 @@ CONTROLS: Final = "searchgym.practice.controls"
 ORACLE: Final = ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS)
 HALVES: Final = f"{{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}"
 THIRD: Final = ("tiny-grpo", f"credit.terms={HALVES}", *TURNS)
-UNDIVIDED: Final = "advantage.std=none"
+UNDIVIDED: Final = "advantage.estimator.std=none"
 """Advantages are not divided by the deviation, so that turns at which few attempts differ count less."""
 BALANCED: Final = (*THIRD, UNDIVIDED)
 VERIFIED: Final = ("tiny-grpo", "credit.terms={outcome: 1, vpr: 0.333}", *TURNS, UNDIVIDED)
@@ -140,7 +140,10 @@ ARMS: Final[dict[str, Arm]] = {
     "grpo-undivided": Arm(("tiny-grpo", UNDIVIDED), "grpo", "intervention", rate_of="grpo"),
     # what tree is where no call is shared: branches are credited only if tree wins against it
     "undivided-first-twice": Arm(
-        ("tiny-grpo", "advantage.estimator=tree", "advantage.shared=false"), "grpo", "intervention", rate_of="tree"
+        ("tiny-grpo", "advantage.estimator=tree", "advantage.estimator.shared=false"),
+        "grpo",
+        "intervention",
+        rate_of="tree",
     ),
     "ppo": Arm(("tiny-ppo", "critic.optimizer.autocast=bfloat16"), role="beside", seeds=SEEDS[:5]),
     "rejection": Arm(("tiny-rejection",), role="beside", seeds=SEEDS[:5]),

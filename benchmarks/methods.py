@@ -106,7 +106,7 @@ ARMS: dict[str, list[str]] = {
     "parallel-outcome": PARALLEL,
     "cosearch": ["tiny-cosearch"],
     "cosearch-outcome": ["tiny-cosearch", OUTCOME, "advantage.normalise=role"],
-    "sp-sample": [*SELF_PLAY, "proposer.kind=uniform", "advantage.std=sample"],
+    "sp-sample": [*SELF_PLAY, "proposer.kind=uniform", "advantage.estimator.std=sample"],
 }
 """Name of an arm to its recipe and values; LLDS acts only if a rollout is trained on in several minibatches."""
 CONTRASTS = ["grpo:rejection", "grpo:stratified", "grpo-4:llds", "grpo:ppo"]

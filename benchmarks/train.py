@@ -106,7 +106,7 @@ def rewarded(samples: Sequence[Sample]) -> list[Sample]:
         reward = np.zeros(len(sample.ids), np.float32)
         reward[-1] = number % 2
         made.append(dataclasses.replace(sample, reward=reward))
-    return assign_advantages(made, AdvantageOptions(std="sample", eps=1e-4))[0]
+    return assign_advantages(made, AdvantageOptions(estimator=Grpo(eps=1e-4)))[0]
 
 
 def compare(

@@ -11,9 +11,10 @@ import pytest
 from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.errors import GuardError
+from searchgym.train.algorithms.estimators.tree import Tree
 from searchgym.train.recipe.options import GuardOptions
 from searchgym.train.run.checkpoint import list_checkpoints
-from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards, few_branches
+from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards
 
 
 @pytest.mark.slow
@@ -93,21 +94,21 @@ def test_a_tree_without_branches_is_told_once():
         return {"groups/nodes": float(nodes), "groups/shared": float(shared)}
 
     few = [row(40, 1), {}, row(40, 0), row(20, 2)]
-    assert few_branches(few[:3]) is None  # two steps had a tree
-    told = few_branches(few)
+    assert Tree().warning(few[:3]) is None  # two steps had a tree
+    told = Tree().warning(few)
     assert told is not None and "3 of 100 calls" in told and "whose first call counts twice" in told
-    assert few_branches([*few, row(40, 0)]) is None and few_branches([*few, {}]) is None
-    assert few_branches([*few[:3], row(20, 4)]) is None  # 5 of 100
-    assert few_branches([row(0, 0)] * 3) is None and few_branches([]) is None
+    assert Tree().warning([*few, row(40, 0)]) is None and Tree().warning([*few, {}]) is None
+    assert Tree().warning([*few[:3], row(20, 4)]) is None  # 5 of 100
+    assert Tree().warning([row(0, 0)] * 3) is None and Tree().warning([]) is None
 
 
 @pytest.mark.parametrize(("shared", "told"), [("true", 1), ("false", 0)])
 def test_a_training_by_branches_that_has_few_says_so(shared, told, tmp_path, capsys, monkeypatch):
     """Here any share is few; a control that shares nothing on purpose is not warned."""
-    monkeypatch.setattr("searchgym.train.run.guards.FEW", 1.1)
+    monkeypatch.setattr("searchgym.train.algorithms.estimators.tree.FEW", 1.1)
     recipe = toy_recipe(
         steps=4,
-        advantage={"estimator": "tree", "shared": shared == "true"},
+        advantage={"estimator": {"kind": "tree", "shared": shared == "true"}},
         validation={"every": 0},
         checkpoint={"every": 0},
     )

@@ -121,13 +121,13 @@ def test_rejection_sampling_learns_from_right_answers_only(tmp_path):
         assert trained == round(row["rollout/em"] * 32) == round(row["rejection/kept"] * 32)
 
 
-@pytest.mark.parametrize("estimator", ["rloo", "reinforce++", "reinforce++-baseline", "stratified", "tree"])
+@pytest.mark.parametrize("estimator", ["rloo", "reinforce-pp", "reinforce-pp-baseline", "stratified", "tree"])
 def test_every_estimator_learns_the_bandit(estimator, tmp_path):
     recipe = toy_recipe(steps=25, advantage={"estimator": estimator}, validation={"every": 0}, checkpoint={"every": 0})
     found = toy_trainer(tmp_path / "run", recipe).run().rows[1:]
     assert np.mean([row["rollout/reward"] for row in found[:3]]) < 0.4
     assert np.mean([row["rollout/reward"] for row in found[-4:]]) > 0.8
-    assert {row["groups/groups"] for row in found} == {1 if estimator == "reinforce++" else 4}
+    assert {row["groups/groups"] for row in found} == {1 if estimator == "reinforce-pp" else 4}
     assert ("groups/strata" in found[0]) == (estimator == "stratified")
     assert ("groups/nodes" in found[0]) == (estimator == "tree")
 

@@ -9,7 +9,8 @@ from searchgym.errors import CardError
 from searchgym.options import Source
 
 RENAMED: Final = {
-    "credit.terms": "credit: {outcome: 1, format: 1}, each term with its weight or its options",
+    "credit.terms": "credit: {outcome: 1, format: 1}, each term with its weight or its options "
+    "(outcome: {share: split} is outcome: {split: true}, search_count is search-count)",
     "credit.judge": "judge, at the top",
     "credit.judge_seconds": "nothing: a verdict may take 60 seconds",
     "credit.gate_delta": "credit: {gated: {delta: ...}}",
@@ -49,8 +50,7 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
     lines = []
     for section in ("credit", "advantage") if isinstance(data, dict) else ():
         values = data.get(section)
-        if isinstance(values, dict) and (section != "credit" or "terms" in values):
-            old = [name for name in values if f"{section}.{name}" in RENAMED]
-            lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
+        old = [name for name in values if f"{section}.{name}" in RENAMED] if isinstance(values, dict) else []
+        lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
     if lines:
         raise CardError("\n".join(["old names of keys:", *lines]))

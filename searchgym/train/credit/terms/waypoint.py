@@ -23,9 +23,9 @@ class Waypoint(Term):
     earned: ``share (1 - r) c`` for the last call of each sequence, so that with ``outcome`` the sum is 1 where the
     episode is right and ``share c`` where r is 0.
 
-    Do not divide it by the deviation of its group (``advantage.std: sample``): in groups that are all wrong the share
-    cancels, and a search that still fails counts as much as a right answer elsewhere. Set ``std: none``, or `std_floor`
-    to about 0.3.
+    Do not divide it by the deviation of its group (the estimator's ``std: sample``): in groups that are all wrong the
+    share cancels, and a search that still fails counts as much as a right answer elsewhere. Set ``std: none``, or
+    `std_floor` to about 0.3.
 
     Source: Waypoint Coverage Reward, arXiv 2605.05702. The abstract alone is public: full reward if right, else graded
     by the coverage of the construction path. What counts as reached, the share and the scale for rewards between 0 and

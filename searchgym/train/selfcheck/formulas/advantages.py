@@ -81,7 +81,7 @@ def _compared(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence
 
 
 def _units(samples: Sequence[Sample], options: AdvantageOptions, k1: Sequence[Floats]) -> list[_Unit]:
-    """Returns what is compared with each other; all questions form one group for ``reinforce++``."""
+    """Returns what is compared with each other; all questions form one group for ``reinforce-pp``."""
     units: list[_Unit] = []
     whole: dict[tuple[str, str], _Unit] = {}
     leaders: dict[tuple[str, ...], list[str]] = defaultdict(list)
