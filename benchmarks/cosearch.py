@@ -23,8 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from searchgym.train.credit.agent_terms import ranking_quality
-
 from searchgym.agents.base import EpisodeIO, LoadedAgent, Reply, load_agent
 from searchgym.cli.output import emit_rows, say
 from searchgym.envs import Task, find_env, load_task
@@ -36,6 +34,7 @@ from searchgym.rollout.models import Loading, Model, load_models
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.teams.oracle import CoSearchOracle
 from searchgym.train import load_recipe, train
+from searchgym.train.credit.terms.ranking import ranking_quality
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.play import turn_ids
 from searchgym.train.demonstrations.teams import QueuedSampler

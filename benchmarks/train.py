@@ -35,6 +35,7 @@ from searchgym.records import Episode
 from searchgym.rollout import load_model
 from searchgym.train import load_recipe
 from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.learner.batching import MicroBatch
 from searchgym.train.learner.policy import Policy
