@@ -267,7 +267,7 @@ def test_search_r1_whitens_over_observations_too():
     raw = [gae(s.reward[1:].astype(float), s.value[1:].astype(float), 0.9, 0.8) for s in samples]
     every = np.concatenate(raw)
     for one, own in zip(assign_gae(samples, options, VALUED["response"]), raw, strict=True):
-        wanted = (own - every.mean()) / (every.std(ddof=1) + options.eps)
+        wanted = (own - every.mean()) / (every.std(ddof=1) + options.estimator.eps)
         np.testing.assert_allclose(one.advantage, np.where(mask, np.append(0, wanted), 0), atol=1e-5)
     trained = assign_gae(samples, with_options(options, whiten_over="trained"), VALUED["response"])
     assert np.abs(trained[0].advantage - assign_gae(samples, options, VALUED["response"])[0].advantage).max() > 0.01

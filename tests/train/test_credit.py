@@ -8,7 +8,6 @@ import pytest
 from credit_terms import read_terms, terms_of
 from hypothesis import given
 from hypothesis import strategies as st
-from searchgym.train.credit.context import CreditContext
 
 from searchgym.agents.roles import Role
 from searchgym.envs.registration import find_env

@@ -130,5 +130,5 @@ def test_whitening_leaves_observations_out():
     raw = assign_gae(samples, PLAIN, VALUED["response"])
     every = np.concatenate([sample.advantage[sample.mask] for sample in raw]).astype(np.float64)
     for before, after in zip(raw, assign_gae(samples, options, VALUED["response"]), strict=True):
-        wanted = (before.advantage[before.mask] - every.mean()) / (every.std(ddof=1) + options.eps)
+        wanted = (before.advantage[before.mask] - every.mean()) / (every.std(ddof=1) + options.estimator.eps)
         np.testing.assert_allclose(after.advantage[after.mask], wanted, rtol=1e-4, atol=1e-5)

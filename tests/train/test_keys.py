@@ -81,7 +81,7 @@ def test_keys_take_their_roles_and_their_rates():
         ("{a: {roles: [planning]}, b: {roles: [planning]}}", CardError, "role planning is named by a and by b"),
         ("{A/b: {}}", CardError, "small letters"),
         ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0: it is frozen"),
-        ("{a: {lr: -1}}", CardError, "from 0 on"),
+        ("{a: {lr: -1}}", CardError, "expected at least 0, got -1"),
         ("{a: {rolls: [planning]}}", CardError, "did you mean 'roles'"),
     ],
 )
@@ -121,7 +121,7 @@ def test_credit_and_comparison_must_fit():
         (["optimizer.minibatches=2", "optimizer.minibatch_samples=2"], "choose one"),
         (["optimizer.minibatch_samples=2", "loss.reduction=episode-mean"], "needs optimizer.minibatches 1"),
         (["optimizer.minibatch_samples=0"], "expected at least 1"),
-        (["advantage.estimator.whiten_over=valued"], "valued"),
+        (["advantage.estimator=gae", "advantage.estimator.whiten_over=valued"], "needs critic.tokens response"),
     ]:
         with pytest.raises(CardError, match=said):
             small(*overrides)
@@ -135,7 +135,7 @@ def test_credit_and_comparison_must_fit():
         grpo(*chained, "loss.kl_coef=0.1", "loss.kl_in=reward", "loss.kl_estimator=k1")
     with pytest.raises(CardError, match="set it to role or role-turn"):
         grpo(*chained, "advantage.normalise=all")
-    for changed in ("advantage.chain=episode", "advantage.estimator.whiten_over=valued"):
+    for changed in ("advantage.chain=episode", "advantage.estimator=rloo"):
         with pytest.raises(CardError, match=f"{changed.partition('=')[0]} acts in method policy only"):
             load_recipe("tiny-rejection", [changed])
     split = load_recipe("tiny-grpo", ["agent=m-ask", "model=tiny-teams", "credit={outcome: {split: true}}"])

@@ -182,7 +182,7 @@ def test_overlong_episodes_leave_the_batch_and_are_counted(tmp_path):
                     episode.stop_reason = "context"
             return episodes
 
-    recipe = toy_recipe(steps=1, validation={"every": 0}, advantage={"drop_overlong": True, "std": "none"})
+    recipe = toy_recipe(steps=1, validation={"every": 0}, advantage={"drop_overlong": True, "estimator": {"kind": "grpo", "std": "none"}})
     row = toy_trainer(tmp_path / "run", recipe, **with_rollout(Cut)).run().rows[1]
     assert row["rollout/overlong"] == pytest.approx(3 / 32)
     assert row["learner/tokens_trained"] == 29
@@ -260,7 +260,7 @@ def test_a_resume_is_exact_with_every_part_in_use(tmp_path):
     recipe = toy_recipe(
         steps=6,
         rollout={"questions": 2, "resample": 1},
-        advantage={"estimator": "stratified", "alpha": 0.7, "drop_overlong": True},
+        advantage={"estimator": {"kind": "stratified", "alpha": 0.7}, "drop_overlong": True},
         loss={
             "dual_clip": 2.0,
             "ratio": "sequence",
@@ -289,7 +289,7 @@ def test_kl_in_the_reward_changes_the_advantages_by_the_policy_s_distance(tmp_pa
     recipe = toy_recipe(
         steps=4,
         validation={"every": 0},
-        advantage={"std": "none"},
+        advantage={"estimator": {"kind": "grpo", "std": "none"}},
         loss={"kl_coef": 0.5, "kl_in": "reward", "kl_estimator": "k1"},
     )
     trainer = toy_trainer(tmp_path / "run", recipe)
