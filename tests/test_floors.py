@@ -50,6 +50,11 @@ FLOORS = [
     {"rollout.engine"},
     {"judging.models", "merging"},
     {"train.algorithms.samples"},
+    {"train.algorithms.estimator"},
+    {"train.algorithms.groups"},
+    {"train.algorithms.advantages"},
+    {"train.algorithms.comparing"},
+    {"train.algorithms.estimators"},
     {"train.credit"},  # recipes name its terms
     {"adapters", "eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},

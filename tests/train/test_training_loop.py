@@ -182,7 +182,11 @@ def test_overlong_episodes_leave_the_batch_and_are_counted(tmp_path):
                     episode.stop_reason = "context"
             return episodes
 
-    recipe = toy_recipe(steps=1, validation={"every": 0}, advantage={"drop_overlong": True, "estimator": {"kind": "grpo", "std": "none"}})
+    recipe = toy_recipe(
+        steps=1,
+        validation={"every": 0},
+        advantage={"drop_overlong": True, "estimator": {"kind": "grpo", "std": "none"}},
+    )
     row = toy_trainer(tmp_path / "run", recipe, **with_rollout(Cut)).run().rows[1]
     assert row["rollout/overlong"] == pytest.approx(3 / 32)
     assert row["learner/tokens_trained"] == 29

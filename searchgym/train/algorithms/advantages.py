@@ -34,24 +34,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from searchgym.errors import DataError
 from searchgym.scoring.ranking import alike
-from searchgym.train.algorithms.groups import (
-    Floats,
-    GroupCounts,
-    group_advantages,
-    group_fates,
-    members_of,
-    whiten,
-)
+from searchgym.train.algorithms.estimator import AdvantageOptions, Floats, GroupCounts
+from searchgym.train.algorithms.groups import group_advantages, group_fates, members_of, whiten
 from searchgym.train.algorithms.samples import Sample
-
-if TYPE_CHECKING:
-    from searchgym.train.recipe.options import AdvantageOptions
 
 BATCH = ""
 """Group key of every episode where the whole batch is one group."""

@@ -1,21 +1,52 @@
-"""Interface of advantage estimators, one class each: formulas from the rewards of a group to advantages."""
+"""Interface of advantage estimators, one class each, and the options of advantages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
+import numpy.typing as npt
+from annotated_types import Ge, Interval
 
-from searchgym.options import Kind, Setting
-from searchgym.train.algorithms.advantages import assign_advantages
-from searchgym.train.algorithms.groups import Floats, Group, GroupCounts
+from searchgym.options import Kind, Options, Setting, find_kind
 from searchgym.train.algorithms.samples import Sample, Targets
 
-if TYPE_CHECKING:
-    from searchgym.train.recipe.options import AdvantageOptions
+Floats = npt.NDArray[np.float64]
+"""A float64 array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What an estimator compares: the attempts at one question, or calls that are alike."""
+
+    returns: Floats
+    """(n,) float64 rewards less the KL penalty."""
+    rewards: Floats
+    """(n,) float64 rewards without it, which decide whether members are equal."""
+    searches: npt.NDArray[np.int64]
+    """(n,) int64 number of searches of each member's episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCounts:
+    """Counts of a batch's groups by outcome, for metrics."""
+
+    groups: int
+    """Number of groups in the batch."""
+    small: int
+    """Number of groups with fewer than `AdvantageOptions.min_group` episodes."""
+    zero_variance: int
+    """Number of groups that are large enough but whose rewards are all equal."""
+    more: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of the estimator, such as strata; see `Estimator.tally`."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the counts by the names of their metrics."""
+        counts = {"groups": self.groups, "small": self.small, "zero_variance": self.zero_variance, **self.more}
+        row = {f"groups/{name}": float(value) for name, value in counts.items()}
+        return row | {"groups/zero_variance_share": self.zero_variance / max(self.groups, 1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +81,7 @@ class Estimator(Kind):
         Args:
             group: Returns, rewards and numbers of searches of at least `AdvantageOptions.min_group` episodes or calls.
         """
-        raise NotImplementedError(f"{type(self).__name__} defines neither compare nor assign")
+        raise NotImplementedError(f"{type(self).__name__} compares nothing")
 
     def tally(self, group: Group) -> Mapping[str, int]:
         """Returns numbers of a group with signal, which are summed over groups for metrics. Default: none."""
@@ -64,7 +95,7 @@ class Estimator(Kind):
         targets: Targets | None = None,
         frozen: Sequence[Sample] = (),
     ) -> tuple[list[Sample], GroupCounts | None]:
-        """Sets the advantages of a batch of samples. Default: `compare` within groups, by `assign_advantages`.
+        """Sets the advantages of a batch of samples; see `Comparing` for estimators that compare within groups.
 
         Args:
             samples: Whole groups; with values and log-probs where the estimator or `kl_coef` needs them.
@@ -76,7 +107,7 @@ class Estimator(Kind):
         Returns:
             The samples that stay in the batch, with advantages; and counts of the groups, if there are groups.
         """
-        return assign_advantages(samples, options, kl_coef)
+        raise NotImplementedError(f"{type(self).__name__} defines no assign")
 
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
         """Returns a warning after a step, given the metrics of all steps so far. Default: none."""
@@ -105,3 +136,33 @@ class Scaled(Estimator):
             return 1.0
         deviation = float(np.std(values, ddof=1 if (std or self.std) == "sample" else 0))
         return max(deviation, self.std_floor) + self.eps
+
+
+def _grpo() -> Estimator:
+    return find_kind(Estimator, "grpo")()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageOptions(Options):
+    """How the rewards of a group become advantages; see `searchgym.train.algorithms.advantages`."""
+
+    estimator: Estimator = field(default_factory=_grpo)
+    """Advantage estimator: its name, or ``kind`` and options; by it episodes are compared, or a critic is asked."""
+    normalise: Literal["all", "role", "role-turn", "query"] = "all"
+    """What is compared or whitened together. ``all``: whole episodes (gae and reinforce-pp: all tokens of the step);
+    ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
+    those are fewer than `min_group`; ``query``: calls that ranked the hits of queries that are alike, and other calls
+    as with ``role``."""
+    query_overlap: Annotated[float, Interval(gt=0, le=1)] = 0.8
+    """``normalise: query``: token F1 from which on two queries are alike (CoSearch's)."""
+    chain: Literal["none", "call", "episode"] = "call"
+    """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
+    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
+    no other call (VPR)."""
+    min_group: Annotated[int, Ge(2)] = 2
+    """Smallest group that is compared; in a smaller one every advantage is 0."""
+    drop_zero_variance: bool = True
+    """If true, groups without signal leave the batch and the loss denominator; if false, they stay with advantage 0."""
+    drop_overlong: bool = False
+    """If true, episodes that a full context or a turn's token limit ended leave the batch and the loss denominator,
+    after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""

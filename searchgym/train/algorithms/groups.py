@@ -7,53 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from searchgym.errors import DataError
+from searchgym.train.algorithms.estimator import AdvantageOptions, Floats, Group, GroupCounts
 
-if TYPE_CHECKING:
-    from searchgym.train.recipe.options import AdvantageOptions
-
-Floats = npt.NDArray[np.float64]
-"""A float64 array."""
 ROUNDING, SINGLE = 1e-9, 1e-6
 """Absolute tolerance for float64 sums of order 1, and relative tolerance for float32; see `equal`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What an estimator compares: the attempts at one question, or calls that are alike."""
-
-    returns: Floats
-    """(n,) float64 rewards less the KL penalty."""
-    rewards: Floats
-    """(n,) float64 rewards without it, which decide whether members are equal."""
-    searches: npt.NDArray[np.int64]
-    """(n,) int64 number of searches of each member's episode."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCounts:
-    """Counts of a batch's groups by outcome, for metrics."""
-
-    groups: int
-    """Number of groups in the batch."""
-    small: int
-    """Number of groups with fewer than `AdvantageOptions.min_group` episodes."""
-    zero_variance: int
-    """Number of groups that are large enough but whose rewards are all equal."""
-    more: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of the estimator, such as strata; see `Estimator.tally`."""
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the counts by the names of their metrics."""
-        counts = {"groups": self.groups, "small": self.small, "zero_variance": self.zero_variance, **self.more}
-        row = {f"groups/{name}": float(value) for name, value in counts.items()}
-        return row | {"groups/zero_variance_share": self.zero_variance / max(self.groups, 1)}
 
 
 def equal(values: Floats) -> bool:

@@ -9,8 +9,6 @@ from annotated_types import Ge, Gt, Interval
 
 from searchgym.options import Options
 from searchgym.rollout.sampler import VllmOptions
-from searchgym.train.algorithms.estimator import Estimator
-from searchgym.train.algorithms.estimators.grpo import Grpo
 
 Method = Literal["policy", "rejection", "supervised"]
 Reduction = Literal["token-mean", "sequence-mean", "episode-mean", "constant"]
@@ -141,32 +139,6 @@ class KeyOptions(Options):
     """Learning rate of this key. Default: `OptimizerOptions.lr` of the recipe."""
     critic_lr: Annotated[float, Ge(0)] | None = None
     """Learning rate of this key's critic. Default: the rate of the recipe's critic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantageOptions(Options):
-    """How the rewards of a group become advantages; see `searchgym.train.algorithms.advantages`."""
-
-    estimator: Estimator = field(default_factory=Grpo)
-    """Advantage estimator: its name, or ``kind`` and options; by it episodes are compared, or a critic is asked."""
-    normalise: Literal["all", "role", "role-turn", "query"] = "all"
-    """What is compared or whitened together. ``all``: whole episodes (gae and reinforce-pp: all tokens of the step);
-    ``role``: calls of the same role; ``role-turn``: calls of the same role in the same turn, or of the same role where
-    those are fewer than `min_group`; ``query``: calls that ranked the hits of queries that are alike, and other calls
-    as with ``role``."""
-    query_overlap: Annotated[float, Interval(gt=0, le=1)] = 0.8
-    """``normalise: query``: token F1 from which on two queries are alike (CoSearch's)."""
-    chain: Literal["none", "call", "episode"] = "call"
-    """How far rewards are passed back. ``call``: to earlier calls of the same sequence, so that in a team each call has
-    its own rewards alone; ``episode``: to all earlier calls of the episode (ours; for the term ``gain``); ``none``: to
-    no other call (VPR)."""
-    min_group: Annotated[int, Ge(2)] = 2
-    """Smallest group that is compared; in a smaller one every advantage is 0."""
-    drop_zero_variance: bool = True
-    """If true, groups without signal leave the batch and the loss denominator; if false, they stay with advantage 0."""
-    drop_overlong: bool = False
-    """If true, episodes that a full context or a turn's token limit ended leave the batch and the loss denominator,
-    after they were compared with their group (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

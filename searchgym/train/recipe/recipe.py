@@ -10,12 +10,11 @@ from typing import Annotated, Any, NamedTuple
 from annotated_types import Ge
 
 from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
-from searchgym.train.algorithms.estimator import Estimator
+from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launching import Launcher, RayOptions
 from searchgym.train.recipe.options import (
-    AdvantageOptions,
     CheckpointOptions,
     CriticOptions,
     CurriculumOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,9 @@ from annotated_types import Interval
 from searchgym.errors import DataError
 from searchgym.options import Setting
 from searchgym.train.algorithms.advantages import calls_of_episodes, k1_of, whiten_cells, with_advantage
-from searchgym.train.algorithms.estimator import Scaled
-from searchgym.train.algorithms.groups import Floats, GroupCounts, whiten
+from searchgym.train.algorithms.estimator import AdvantageOptions, Floats, GroupCounts, Scaled
+from searchgym.train.algorithms.groups import whiten
 from searchgym.train.algorithms.samples import Sample, Targets
-
-if TYPE_CHECKING:
-    from searchgym.train.recipe.options import AdvantageOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

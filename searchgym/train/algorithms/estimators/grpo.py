@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from searchgym.train.algorithms.estimator import Scaled
-from searchgym.train.algorithms.groups import Floats, Group
+from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grpo(Scaled):
+class Grpo(Comparing, Scaled):
     """Computes GRPO's advantages of one group, ``(r_i - mean(r)) / (max(std(r), floor) + eps)``.
 
     Source: DeepSeekMath, arXiv 2402.03300, section 4.1.2, outcome supervision. Search-R1 uses the deviation over n - 1

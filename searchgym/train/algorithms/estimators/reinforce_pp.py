@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from searchgym.train.algorithms.estimator import Scaled
-from searchgym.train.algorithms.groups import Floats, Group
+from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReinforcePp(Scaled):
+class ReinforcePp(Comparing, Scaled):
     """Takes the returns of the batch as they are, whitened over its tokens (REINFORCE++).
 
     Source: REINFORCE++, arXiv 2501.03262; see `searchgym.train.algorithms.groups.whiten` for deviations.

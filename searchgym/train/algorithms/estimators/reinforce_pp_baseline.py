@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from searchgym.train.algorithms.estimator import Scaled
-from searchgym.train.algorithms.groups import Floats, Group
+from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group, Scaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReinforcePpBaseline(Scaled):
+class ReinforcePpBaseline(Comparing, Scaled):
     """Computes ``r_i - mean(r)`` within each group, whitened over the tokens of the batch.
 
     Source: REINFORCE++, arXiv 2501.03262, the variant with a group baseline.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from searchgym.train.algorithms.estimator import Estimator
-from searchgym.train.algorithms.groups import Floats, Group
+from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rloo(Estimator):
+class Rloo(Comparing):
     """Computes RLOO's advantages of one group, ``r_i - mean of the others``.
 
     Source: RLOO, arXiv 2402.14740, equation 7 (Kool et al. 2019). Deviation: its loss treats a whole response as one

@@ -9,12 +9,13 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Interval
 
-from searchgym.train.algorithms.estimator import Scaled
-from searchgym.train.algorithms.groups import Floats, Group, equal
+from searchgym.train.algorithms.comparing import Comparing
+from searchgym.train.algorithms.estimator import Floats, Group, Scaled
+from searchgym.train.algorithms.groups import equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stratified(Scaled):
+class Stratified(Comparing, Scaled):
     """Computes Stratified GRPO's advantages of one group, ``alpha A_SAN + (1 - alpha) A_GN``.
 
     ``A_SAN`` is GRPO within the stratum, the episodes with the same number of searches, with the deviation over n, so

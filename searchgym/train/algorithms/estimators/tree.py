@@ -11,17 +11,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from searchgym.train.algorithms.advantages import calls_of_episodes, staying, with_advantage
-from searchgym.train.algorithms.estimator import Estimator
-from searchgym.train.algorithms.groups import GroupCounts, counts_of
+from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator, GroupCounts
+from searchgym.train.algorithms.groups import counts_of
 from searchgym.train.algorithms.samples import Sample, Targets
-
-if TYPE_CHECKING:
-    from searchgym.train.recipe.options import AdvantageOptions
 
 STEPS: Final = 3
 """Number of steps after which `Tree.warning` looks at how many calls are shared."""

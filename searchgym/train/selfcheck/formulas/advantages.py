@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from searchgym.options import kind_name
 from searchgym.scoring import normalise_answer
+from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.samples import Sample, SampleCall
-from searchgym.train.recipe.options import AdvantageOptions
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.recipe.options import AdvantageOptions
 from searchgym.train.selfcheck.formulas.advantages import Floats, deviation, k1_of, whitened
 
 
