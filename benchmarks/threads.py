@@ -26,10 +26,11 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from searchgym.cli.output import emit_rows
 from searchgym.rollout import SampleRequest, Sampling, load_tokenizer
 from searchgym.rollout.transformers.sampler import TransformersSampler
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.updater import Updater
-from searchgym.train.recipe.options import LossOptions, OptimizerOptions
+from searchgym.train.recipe.options import OptimizerOptions
 
 VOCABULARY, PROMPT, RESPONSE, ROWS, ROW = 2048, 200, 16, 8, 256
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from searchgym.options import find_kind, name_of
-from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
+from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator, Group
 from searchgym.train.algorithms.estimators.gae import Gae, gae
 from searchgym.train.algorithms.estimators.tree import Tree, branch_rewards
-from searchgym.train.algorithms.estimator import Group
 
 __all__ = ["advantage_options", "assign_gae", "assign_tree", "branch_rewards", "compare", "gae", "with_options"]
 

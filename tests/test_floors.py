@@ -50,7 +50,7 @@ FLOORS = [
     {"rollout.engine"},
     {"judging.models", "merging"},
     {"train.algorithms.samples"},
-    {"train.algorithms.estimator"},
+    {"train.algorithms.estimator", "train.algorithms.loss_options"},
     {"train.algorithms.groups"},
     {"train.algorithms.advantages"},
     {"train.algorithms.comparing"},

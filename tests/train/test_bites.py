@@ -22,11 +22,11 @@ from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.estimator import AdvantageOptions
 from searchgym.train.algorithms.estimators import stratified, tree
 from searchgym.train.algorithms.estimators.grpo import Grpo
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import Term
-from searchgym.train.recipe.options import LossOptions
 
 LEAST = 0.05
 """Share of the calls whose advantage a term must change."""

@@ -9,9 +9,9 @@ import torch
 from advantage_options import advantage_options, assign_gae, gae, with_options
 
 from searchgym.train.algorithms.advantages import assign_advantages, call_returns
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import VALUED, Sample, SampleCall
-from searchgym.train.recipe.options import LossOptions
 
 CHAIN = advantage_options(
     estimator="rloo", normalise="role", chain="episode", drop_zero_variance=False

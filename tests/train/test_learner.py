@@ -9,13 +9,14 @@ from toy_training import toy_recipe
 from transformers import FalconConfig, FalconForCausalLM, OPTConfig, OPTForCausalLM
 
 from searchgym.errors import TrainingError, UsageError
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, SampleCall, with_all_targets
 from searchgym.train.learner.batching import collate, pack, run_lengths, trained_logits
 from searchgym.train.learner.learner import _ready
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.updater import Updater, lr_scale
-from searchgym.train.recipe.options import LossOptions, OptimizerOptions
+from searchgym.train.recipe.options import OptimizerOptions
 
 
 def model(seed=0):

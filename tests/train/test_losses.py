@@ -5,6 +5,7 @@ import pytest
 import torch
 from test_advantages import sample
 
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import (
     clipped_ratio_loss,
     importance_weight,
@@ -16,7 +17,6 @@ from searchgym.train.algorithms.losses import (
     token_logp,
     token_weights,
 )
-from searchgym.train.recipe.options import LossOptions
 
 
 def test_log_probs_and_entropy_against_torch_distributions():

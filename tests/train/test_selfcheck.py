@@ -17,6 +17,7 @@ from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.train.algorithms import advantages, losses
 from searchgym.train.algorithms.estimators.gae import Gae
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.term import Term
@@ -27,7 +28,6 @@ from searchgym.train.learner.trained_model import TrainedModel
 from searchgym.train.learner.updater import Updater
 from searchgym.train.recipe import keys
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import LossOptions
 from searchgym.train.run import assembly, draw, trainer
 from searchgym.train.run.assembly import Assembly
 from searchgym.train.run.rollout import EngineRollout

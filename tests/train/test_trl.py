@@ -14,11 +14,12 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.train.algorithms.advantages import assign_advantages
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.updater import Updater
-from searchgym.train.recipe.options import LossOptions, OptimizerOptions
+from searchgym.train.recipe.options import OptimizerOptions
 
 ATTEMPTS = 4
 REWARDS = {"0": [1.0, 0.0, 0.25, 0.0], "1": [0.0, 1.0, 1.0, 0.5]}

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from searchgym.train.algorithms.loss_options import KL, LossOptions, Reduction
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
-from searchgym.train.recipe.options import KL, LossOptions, Reduction
 
 FARTHEST: Final = 20.0
 """Nats at which the exponent of a ratio is bounded, as in later versions of verl: float32 ends at about 88."""

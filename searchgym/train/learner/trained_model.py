@@ -21,12 +21,13 @@ from torch import Tensor
 
 from searchgym.errors import TrainingError, UsageError
 from searchgym.rollout.transformers.precision import mixed_precision
+from searchgym.train.algorithms.loss_options import Reduction
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import Sample, Targets, model_targets
 from searchgym.train.learner.batching import MicroBatch, collate, pack, trained_logits
 from searchgym.train.learner.ranks import Ranks, add, shares
 from searchgym.train.learner.updater import Updater
-from searchgym.train.recipe.options import OptimizerOptions, Reduction
+from searchgym.train.recipe.options import OptimizerOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,6 +11,7 @@ from annotated_types import Ge
 
 from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launching import Launcher, RayOptions
@@ -24,7 +25,6 @@ from searchgym.train.recipe.options import (
     LearnerOptions,
     LogOptions,
     LoraOptions,
-    LossOptions,
     Method,
     OptimizerOptions,
     ProposerOptions,

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.algorithms.samples import Sample
-from searchgym.train.recipe.options import LossOptions
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.formulas.advantages import Floats
 
