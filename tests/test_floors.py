@@ -16,8 +16,10 @@ from structure import circles, full_name, graph, imports, modules, mutual, room_
 PACKAGE = Path(searchgym.__file__).parent
 FLOORS = [
     {"_lazy", "errors", "reading", "threads", "version"},
-    {"http_client", "packages", "yaml_reader"},
-    {"cards", "named", "records"},
+    {"http_client", "named", "packages"},
+    {"options"},
+    {"options.__init__"},
+    {"cards", "records"},
     {"protocol", "scoring"},
     {"scoring.__init__"},
     {"corpora"},

@@ -53,7 +53,7 @@ def test_a_user_registers_a_card(tmp_path):
     env = gymnasium.make(searchgym.register(card))
     assert env.unwrapped.task.rules.max_turns == 2
     card.write_text(card.read_text() + "max_turn: 3\n")
-    with pytest.raises(CardError, match=r"mine\.yaml: unknown key 'max_turn'; did you mean 'max_turns'"):
+    with pytest.raises(CardError, match=r"mine\.yaml:6: max_turn: unknown key; did you mean 'max_turns'"):
         searchgym.register(card)
 
 
@@ -103,7 +103,19 @@ def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning
         "questions: {dataset: mine, split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
     )
     assert full_id(str(card)) == "Mine/Own-v0"
-    card.write_text("id: Mine/Own-v1\n")
     monkeypatch.setattr("searchgym.envs.registration.list_cards", lambda kind: {"own": card})
-    with pytest.warns(UserWarning, match=r"own\.yaml: missing key"):
-        register_shipped()
+    for text, problem in [
+        ("[", "cannot be read"),
+        ("", "missing key id"),
+        ("id: 3", "missing key id"),
+        ("id: a b", ""),
+    ]:
+        card.write_text(text)
+        with pytest.warns(UserWarning, match=f"not registered: .*{problem}"):
+            register_shipped()
+    card.write_text("id: Mine/Own-v1\n")
+    register_shipped()  # no warning: the other keys are read when the environment is used
+    for use in (find_env, gymnasium.make):
+        with pytest.raises(CardError, match=r"own\.yaml:1: summary: missing key"):
+            use("Mine/Own-v1")
+    del gymnasium.registry["Mine/Own-v1"]

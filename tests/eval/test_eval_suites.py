@@ -11,7 +11,7 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.data import bundled_file
-from searchgym.envs.registration import registered
+from searchgym.envs.registration import find_env, registered
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError, UnknownNameError
 from searchgym.eval.runner import EvalOptions
 from searchgym.eval.suites.cards import Subset, find_suite, ids_sha256, load_suite
@@ -56,7 +56,7 @@ def test_every_suite_that_ships_is_read_and_has_its_size():
 
 def test_sizes_are_those_of_the_environments():
     for part in load_suite("seven").parts:
-        assert part.n == registered()[part.env].questions.size
+        assert part.n == find_env(part.env).questions.size
 
 
 def test_no_suite_has_the_name_of_an_environment():
