@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,11 +13,12 @@ from gymnasium.envs.registration import parse_env_id, registry
 
 from searchgym.cards import EnvCard, QuestionSource, find_card, list_cards, load_card
 from searchgym.envs.task import TaskOptions
-from searchgym.errors import CardError, UnknownNameError, UsageError
-from searchgym.options.yaml import read_yaml
+from searchgym.errors import CardError, SearchGymError, UnknownNameError, UsageError
+from searchgym.options.yaml import read_small
 
 _registered: dict[str, EnvCard | Path] = {}
 """Card of each id, or its file: one that ships is read when it is used, since the library for that takes time."""
+_ID = re.compile(r"^id: *(\S+) *$", re.MULTILINE)
 
 
 class _Options(dict[str, Any]):
@@ -159,9 +161,13 @@ def register_shipped() -> None:
     """Registers the ids of the environment cards that ship with the package."""
     for path in list_cards("envs").values():
         try:
-            data = read_yaml(path)
-            if not isinstance(data, dict) or not isinstance(data.get("id"), str):
-                raise CardError(f"{path}: missing key id")
-            _register(data["id"], path, {})
-        except (CardError, UsageError) as error:  # one card that somebody is editing must not break every import
+            line = _ID.search(read_small(path))
+            if line is None:
+                raise CardError(f"{path}: expected a line such as id: Mine/Quiz-v0")
+            _register(line[1], path, {})
+        except (
+            SearchGymError,
+            OSError,
+            ValueError,
+        ) as error:  # one card that somebody is editing must not break every import
             warnings.warn(f"environment not registered: {error}", stacklevel=2)

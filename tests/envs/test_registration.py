@@ -105,12 +105,12 @@ def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning
     assert full_id(str(card)) == "Mine/Own-v0"
     monkeypatch.setattr("searchgym.envs.registration.list_cards", lambda kind: {"own": card})
     for text, problem in [
-        ("[", "cannot be read"),
-        ("", "missing key id"),
-        ("id: 3", "missing key id"),
-        ("id: a b", ""),
+        (b"", "expected a line such as id: Mine/Quiz-v0"),
+        (b"id: a b", "expected a line such as id: Mine/Quiz-v0"),
+        (b"id: Quiz!-v0", "is not an environment id"),
+        (b"id: Mine/Own-v1\xff", "utf-8"),
     ]:
-        card.write_text(text)
+        card.write_bytes(text)
         with pytest.warns(UserWarning, match=f"not registered: .*{problem}"):
             register_shipped()
     card.write_text("id: Mine/Own-v1\n")
