@@ -1,4 +1,3 @@
-import dataclasses
 import re
 
 import pytest
@@ -6,7 +5,7 @@ import pytest
 from searchgym.cards import list_cards
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.train.recipe.load import load_recipe, read_recipe
-from searchgym.train.recipe.recipe import Recipe, dump_recipe, recipe_keys
+from searchgym.train.recipe.recipe import dump_recipe, recipe_keys
 
 SMALL = "{name: n, summary: s, method: policy, model: m, env: e, agent: a, steps: 5}"
 
@@ -42,7 +41,7 @@ def test_overrides_are_typed(small):
         ],
     )
     assert (recipe.optimizer.lr, recipe.optimizer.weight_decay, recipe.steps) == (1e-4, 1.0, 9)
-    assert recipe.optimizer.betas == [0.9, 0.95]
+    assert recipe.optimizer.betas == (0.9, 0.95)
     assert (recipe.log.wandb, recipe.max_generated_tokens, recipe.log.tensorboard) == ("my project", None, False)
     assert recipe.loss.clip_low == 0.2
 
@@ -66,25 +65,25 @@ def test_the_names_of_all_values():
         ("optimizer.lrr=1", UnknownNameError, "did you mean 'optimizer.lr'"),
         ("optimizer=1", UnknownNameError, "unknown recipe key 'optimizer'"),
         ("steps", CardError, "override 'steps': expected key=value, for example optimizer.lr=1e-4"),
-        ("steps=many", CardError, "steps: expected int, got 'many'"),
-        ("steps=1.5", CardError, "steps: expected int, got 1.5"),
-        ("steps=", CardError, "steps: expected int, got None"),
+        ("steps=many", CardError, "steps: expected an integer, got 'many'"),
+        ("steps=1.5", CardError, "steps: expected an integer, got 1.5"),
+        ("steps=", CardError, "steps: expected an integer, got None"),
         ("steps=[", CardError, "override 'steps=[': the value: cannot be read as YAML"),
-        ("optimizer.lr=fast", CardError, "optimizer: lr: expected float, got 'fast'"),
+        ("optimizer.lr=fast", CardError, "optimizer.lr: expected a number, got 'fast'"),
         ("method=ppo", CardError, "method: got 'ppo'"),
         ("loss.reduction=mean", CardError, "did you mean 'token-mean'"),
-        ("steps=0", CardError, "steps is 0: expected at least 1"),
-        ("optimizer.lr=.nan", CardError, "optimizer.lr is nan: expected a finite number"),
-        ("optimizer.lr=-1", CardError, "optimizer.lr is -1.0: expected at least 0"),
-        ("optimizer.betas=[0.9]", CardError, "optimizer.betas is [0.9]: expected two numbers"),
-        ("rollout.temperature=0", CardError, "rollout.temperature is 0.0: attempts need one above 0"),
-        ("rollout.top_p=0", CardError, "rollout.top_p is 0.0: expected above 0 and at most 1"),
+        ("steps=0", CardError, "steps: expected at least 1, got 0"),
+        ("optimizer.lr=.nan", CardError, "optimizer.lr: expected a finite number, got nan"),
+        ("optimizer.lr=-1", CardError, "optimizer.lr: expected at least 0, got -1"),
+        ("optimizer.betas=[0.9]", CardError, "optimizer.betas[1]: missing key"),
+        ("rollout.temperature=0", CardError, "rollout.temperature: expected above 0, got 0"),
+        ("rollout.top_p=0", CardError, "rollout.top_p: expected above 0, got 0"),
         ("rollout.top_p=0.9", CardError, "rollout.top_p is 0.9: a ratio needs the whole distribution"),
         ("rollout.attempts=1", CardError, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
-        ("advantage.min_group=1", CardError, "advantage.min_group is 1: expected at least 2"),
-        ("loss.clip_low=1", CardError, "loss.clip_low is 1.0: a ratio is never below 0"),
+        ("advantage.min_group=1", CardError, "advantage.min_group: expected at least 2, got 1"),
+        ("loss.clip_low=1", CardError, "loss.clip_low: expected below 1, got 1"),
         ("method=supervised", CardError, "method supervised needs supervised.demonstrations"),
-        ("advantage.estimator=ga", CardError, "advantage: estimator: got 'ga'; did you mean 'gae'"),
+        ("advantage.estimator=ga", CardError, "advantage.estimator: got 'ga'; did you mean 'gae'"),
         ("learner.zero=4", CardError, "learner.zero needs learner.backend deepspeed"),
         ("learner.ranks=2", CardError, "learner.ranks needs learner.backend deepspeed"),
         ("learner.dtype=bfloat16", CardError, "set optimizer.autocast to bfloat16"),
@@ -93,13 +92,13 @@ def test_the_names_of_all_values():
             CardError,
             "transformers samples from the adapter merged into the rounded weights",
         ),
-        ("critic.optimizer.lr=-1", CardError, "critic.optimizer.lr is -1.0: expected at least 0"),
+        ("critic.optimizer.lr=-1", CardError, "critic.optimizer.lr: expected at least 0, got -1"),
         ("critic.value_clip=0.1", CardError, "critic: only advantage.estimator gae asks one, not grpo"),
         ("advantage.lam=0.9", CardError, "advantage.lam is 0.9: grpo does not read it"),
-        ("deadline.learn=0", CardError, "deadline.learn is 0.0: expected at least 0.001"),
+        ("deadline.learn=0", CardError, "deadline.learn: expected at least 0.001, got 0"),
         ("advantage.alpha=0.7", CardError, "advantage.alpha is 0.7: grpo does not read it"),
         ("loss.dual_clip=1.1", CardError, "loss.dual_clip is 1.1: it bounds ratios beyond the clip"),
-        ("loss.importance_cap=0.9", CardError, "loss.importance_cap is 0.9: expected at least 1"),
+        ("loss.importance_cap=0.9", CardError, "loss.importance_cap: expected at least 1, got 0.9"),
         ("loss.reduction=constant", CardError, "loss.reduction constant needs loss.constant_length"),
         ("loss.constant_length=9", CardError, "loss.constant_length acts with loss.reduction constant only"),
         ("loss.kl_in=reward", CardError, "loss.kl_estimator is k3 in the reward"),
@@ -108,7 +107,7 @@ def test_the_names_of_all_values():
             CardError,
             "loss.llds_coef is 0.2: with one update per rollout no likelihood has fallen",
         ),
-        ("rollout.resample=-1", CardError, "rollout.resample is -1: expected at least 0"),
+        ("rollout.resample=-1", CardError, "rollout.resample: expected at least 0, got -1"),
         ("optimizer.warmup_steps=6", CardError, "optimizer.warmup_steps is 6 of 5 steps"),
     ],
 )
@@ -127,7 +126,7 @@ STRATIFIED = "advantage.estimator=stratified"
     ("overrides", "message"),
     [
         (["advantage.estimator=rloo", "advantage.std=none"], "advantage.std is none: rloo does not read it"),
-        ([STRATIFIED, "advantage.alpha=1.5"], "advantage.alpha is 1.5: expected at most 1"),
+        ([STRATIFIED, "advantage.alpha=1.5"], "advantage.alpha: expected at most 1, got 1.5"),
         ([STRATIFIED, "rollout.attempts=1"], "rollout.attempts is 1: no group reaches advantage.min_group"),
         (
             [REINFORCE, "rollout.attempts=1", "rollout.questions=1"],
@@ -143,8 +142,8 @@ STRATIFIED = "advantage.estimator=stratified"
             ["loss.kl_estimator=k2", "loss.kl_coef=0.1", "loss.kl_cap=5"],
             "loss.kl_cap is 5.0: it cuts k3 alone, and loss.kl_estimator is k2",
         ),
-        (["loss.kl_cap=0"], "loss.kl_cap is 0.0: expected above 0"),
-        ([GAE, "advantage.gamma=1.1"], "advantage.gamma is 1.1: expected at most 1"),
+        (["loss.kl_cap=0"], "loss.kl_cap: expected above 0, got 0"),
+        ([GAE, "advantage.gamma=1.1"], "advantage.gamma: expected at most 1, got 1.1"),
         ([GAE, "rollout.resample=1"], "rollout.resample replaces groups without signal; gae has none"),
         ([GAE, "loss.ratio=sequence"], "loss.ratio sequence takes one advantage per sequence; gae has many"),
         ([GAE, "critic.warmup_steps=5"], "critic.warmup_steps is 5 of 5 steps: nothing is learnt"),
@@ -191,7 +190,8 @@ def test_a_coefficient_that_cannot_act_is_refused(small):
 
 
 def test_every_problem_is_named_at_once(small):
-    with pytest.raises(CardError, match=r"small\.yaml steps=0 .*: steps is 0: .*; rollout\.attempts is 0: "):
+    message = r"override steps=0: steps: .*\noverride rollout\.attempts=0: rollout\.attempts: "
+    with pytest.raises(CardError, match=message):
         load_recipe(str(small), ["steps=0", "rollout.attempts=0"])
 
 
@@ -210,12 +210,5 @@ def test_unknown_recipes_and_unreadable_files_are_named(tmp_path):
     with pytest.raises(CardError, match=r"bad\.yaml: cannot be read as YAML"):
         load_recipe(str(path))
     path.write_text("- 1")
-    with pytest.raises(CardError, match=r"bad\.yaml: expected keys and values, got list"):
+    with pytest.raises(CardError, match=r"bad\.yaml:1: expected keys and values, got \[1\]"):
         load_recipe(str(path), ["steps=1"])
-
-
-def test_every_limit_names_a_key():
-    from searchgym.train.recipe import load as module
-
-    assert module._AT_LEAST.keys() <= set(recipe_keys())
-    assert dataclasses.is_dataclass(Recipe)
