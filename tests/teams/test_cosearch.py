@@ -275,7 +275,7 @@ def test_ranking_as_a_recipe_has_it():
         ("advantage.normalise=all", "ranking rewards single calls"),
         ("advantage.estimator=gae", "use it with grpo, rloo or stratified"),
         ("credit.ranking_gate=1.5", "expected from 0 to 1"),
-        ("advantage.query_overlap=0", "above 0 and at most 1"),
+        ("advantage.query_overlap=0", "query_overlap: expected above 0, got 0"),
     ):
         with pytest.raises(CardError, match=said):
             load_recipe("tiny-cosearch", [change])

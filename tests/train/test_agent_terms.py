@@ -172,7 +172,10 @@ def test_no_term_falls_over_an_episode_of_which_little_is_known(name):
         (["credit.terms=[decision]"], "set it to role or role-turn"),
         (["credit.terms=[outcome, ikea]"], "takes the place of outcome"),
         (["credit.terms=[process]", "advantage.chain=episode", "advantage.normalise=role"], "process gives many"),
-        (["credit.terms=[decision]", "credit.known_share=0", "advantage.normalise=role"], "above 0 and at most 1"),
+        (
+            ["credit.terms=[decision]", "credit.known_share=0", "advantage.normalise=role"],
+            "known_share: expected above 0, got 0",
+        ),
         (["credit.known_share=0.4"], "no term of .* reads it"),
         (["credit.terms=[proces]"], "did you mean 'process'"),
     ],

@@ -130,7 +130,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, world: {{siz
     ("override", "status", "message"),
     [
         (OPTIONS.format("equal", 1), 2, "a world of 1 questions is too small for hops [1, 2]"),
-        (OPTIONS.format("equal", "many"), 2, "size: expected int, got 'many'"),
+        (OPTIONS.format("equal", "many"), 2, "size: expected an integer, got 'many'"),
         ("validation.every=1 | validation.env_options={world: {size: 1}}", 2, "a world of 1 questions is too small"),
         ("validation=1", 2, "unknown recipe key 'validation'; did you mean 'validation."),
         ("rollout.questions=13", 2, "12 questions for 13 per step: give more, or make the step smaller (rollout."),

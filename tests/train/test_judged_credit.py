@@ -131,7 +131,7 @@ def test_a_group_without_any_verdict_leaves_the_training():
     [
         (["credit.judge=smollm2"], "credit.judge is smollm2: no term of"),
         (["credit.terms=[tournamnt]"], "did you mean 'tournament'"),
-        (["credit.terms=[gated]", "credit.gate_delta=0"], "credit.gate_delta is 0"),
+        (["credit.terms=[gated]", "credit.gate_delta=0"], "credit.gate_delta: expected at least 0.000001, got 0"),
         (["credit.terms=[rubric]", "credit.tournament_rounds=2"], "no term of"),
         (["credit.terms=[rubric]", "credit.judge=own", "models={own: {}}"], "must not learn from its verdicts"),
         (["models={a: {}, b: {roles: [], frozen: true}}"], "models.b: no role asks it"),

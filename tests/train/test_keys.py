@@ -80,7 +80,7 @@ def test_keys_take_their_roles_and_their_rates():
         ("{a: {roles: [planning]}, b: {roles: [planning]}}", CardError, "role planning is named by a and by b"),
         ("{A/b: {}}", CardError, "small letters"),
         ("{a: {frozen: true, lr: 1}, b: {}}", CardError, "models.a.lr is 1.0: it is frozen"),
-        ("{a: {lr: -1}}", CardError, "from 0 on"),
+        ("{a: {lr: -1}}", CardError, "expected at least 0, got -1"),
         ("{a: {rolls: [planning]}}", CardError, "did you mean 'roles'"),
     ],
 )
@@ -104,10 +104,10 @@ def test_credit_and_comparison_must_fit():
         (["credit.turn_cost=-1"], "expected at least 0"),
         (["credit.terms={outcom: 0.5}"], "did you mean 'outcome'"),
         (["credit.terms={outcome: 0}"], "expected a finite number other than 0"),
-        (["credit.terms={outcome: .inf}"], "expected a finite number other than 0"),
+        (["credit.terms={outcome: .inf}"], "terms.outcome: expected a finite number or keys and values, got inf"),
         (["credit.terms={outcome: {weigth: 1}}"], "did you mean 'weight'"),
         (["credit.terms={outcome: {roles: []}}"], "at least one, none twice"),
-        (["credit.terms={outcome: {weight: x}}"], r"terms.outcome: weight: expected float, got 'x'$"),
+        (["credit.terms={outcome: {weight: x}}"], r"terms.outcome.weight: expected a number, got 'x'$"),
         (["credit.terms={difference: {share: split}}"], "divides the outcome"),
         (["credit.terms=[outcome, overlong]"], "needs credit.length_limit and credit.length_cache"),
         (

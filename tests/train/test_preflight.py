@@ -12,7 +12,7 @@ from searchgym.train import load_recipe
 from searchgym.train.recipe.preflight import check_names
 
 CASES = [
-    (["train", "tiny-grpo", "steps=ten"], "steps: expected int, got 'ten'"),
+    (["train", "tiny-grpo", "steps=ten"], "steps: expected an integer, got 'ten'"),
     (["train", "tiny-grpo", "stepps=3"], "did you mean 'steps'"),
     (["train", "tiny-grppo"], "unknown recipe 'tiny-grppo'; did you mean 'tiny-grpo'"),
     (["train", "tiny-grpo", "model=/nowhere"], "/nowhere: no such folder"),

@@ -75,7 +75,7 @@ def test_the_names_of_all_values():
         ("steps=0", CardError, "steps: expected at least 1, got 0"),
         ("optimizer.lr=.nan", CardError, "optimizer.lr: expected a finite number, got nan"),
         ("optimizer.lr=-1", CardError, "optimizer.lr: expected at least 0, got -1"),
-        ("optimizer.betas=[0.9]", CardError, "optimizer.betas[1]: missing key"),
+        ("optimizer.betas=[0.9]", CardError, "override optimizer.betas=[0.9]: optimizer.betas[1]: missing key"),
         ("rollout.temperature=0", CardError, "rollout.temperature: expected above 0, got 0"),
         ("rollout.top_p=0", CardError, "rollout.top_p: expected above 0, got 0"),
         ("rollout.top_p=0.9", CardError, "rollout.top_p is 0.9: a ratio needs the whole distribution"),

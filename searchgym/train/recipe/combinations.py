@@ -395,10 +395,8 @@ def _key_problems(recipe: Recipe) -> list[str]:
                 found.append(f"models: role {role} is named by {seen[role]} and by {name}")
             seen[role] = name
         for rate in ("lr", "critic_lr"):
-            value = getattr(own, rate)
-            if value is not None and (own.frozen or not 0 <= value < math.inf):
-                why = "it is frozen" if own.frozen else "expected a finite number from 0 on"
-                found.append(f"models.{name}.{rate} is {value}: {why}")
+            if own.frozen and getattr(own, rate) is not None:
+                found.append(f"models.{name}.{rate} is {getattr(own, rate)}: it is frozen")
         if name == recipe.credit.judge and not own.frozen:
             found.append(f"credit.judge is the key {name}, which is trained: a judge must not learn from its verdicts")
         if own.roles == [] and name != recipe.credit.judge:

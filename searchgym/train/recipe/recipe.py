@@ -96,9 +96,10 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def recipe_keys(cls: Any = Recipe, prefix: str = "") -> list[str]:
     """Returns the dotted names of every value of a recipe."""
-    keys = []
-    for name, hint in typing.get_type_hints(cls).items():
-        keys += recipe_keys(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+    keys, hints = list[str](), typing.get_type_hints(cls)
+    for one in dataclasses.fields(cls):
+        name, hint = prefix + one.name, hints[one.name]
+        keys += recipe_keys(hint, f"{name}.") if dataclasses.is_dataclass(hint) else [name]
     return keys
 
 

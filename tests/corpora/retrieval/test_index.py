@@ -237,7 +237,7 @@ def test_an_expected_corpus_is_checked(folder: Path) -> None:
         ({"parts": {"bm25": part() | {"card": {"kind": "bm26"}}}}, "unknown kind of retriever"),
         ({"retriever": {"kind": "bm25", "k2": 1}}, "unknown key 'k2'"),
         ({"passages": 4}, "3 and 4 passages"),
-        ({"passages": "3"}, "passages: expected int, got '3'"),
+        ({"passages": "3"}, "passages: expected an integer, got '3'"),
         ({"surprise": 1}, "unknown key 'surprise'"),
         ({"corpus_sha256": "0"}, "contradicts itself"),
         ({"files": {}}, "contradicts itself"),
