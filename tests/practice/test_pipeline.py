@@ -78,8 +78,8 @@ def test_shipped_pipelines_are_read_and_told_from_recipes(name, tmp_path):
         (["demonstrations.values=[lora.ranks=3]"], UnknownNameError, "did you mean 'lora.rank'"),
         ([], UsageError, "smol-own needs your documents: searchgym train smol-own corpus=DIR"),
         (["corpus=x", "modle=y"], UnknownNameError, "did you mean 'model'"),
-        (["corpus=x", "test=0"], CardError, "test must be at least 1"),
-        (["corpus=x", "demonstrations.reading=-1"], CardError, "not negative"),
+        (["corpus=x", "test=0"], CardError, "test: expected at least 1 or a string, got 0"),
+        (["corpus=x", "demonstrations.reading=-1"], CardError, "demonstrations.reading: expected at least 0, got -1"),
         (["corpus=x", "questions.shares=[1]"], UsageError, "shares are three numbers"),
         (["corpus=x", "questions.shapes=[chian]"], UnknownNameError, "did you mean 'chain'"),
         (["corpus=x", "selection.low=0.9"], UsageError, "0 <= low <= high <= 1"),
@@ -250,9 +250,12 @@ def test_questions_of_ones_own_are_the_test(tmp_path):
     assert (work.pipeline.own_test, work.pipeline.tests) == (str(own), 1)
 
 
-def test_a_missing_file_of_test_questions_is_refused_before_anything_is_loaded():
+def test_a_missing_or_empty_file_of_test_questions_is_refused_before_anything_is_loaded(tmp_path):
     with pytest.raises(DataMissingError, match=r"none\.jsonl"):
         load_pipeline("smol-own", ["corpus=demo", "test=none.jsonl"])
+    (tmp_path / "none.jsonl").touch()
+    with pytest.raises(SearchGymError, match=r"none\.jsonl"):
+        load_pipeline("smol-own", ["corpus=demo", f"test={tmp_path / 'none.jsonl'}"])
 
 
 def test_a_folder_whose_questions_failed_can_be_used_again(tmp_path):
