@@ -279,11 +279,11 @@ def load_pack(name: str) -> Pack:
         UnknownNameError: No such pack.
     """
     path = find_card("packs", name)
+    pack = load_card(Pack, path)
     try:
-        pack = load_card(Pack, path)
         _check(pack)
     except CardError as error:
-        raise CardError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+        raise CardError(f"{path}: {error}") from None
     return pack
 
 

@@ -178,7 +178,7 @@ def changed(tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: p["relations"]["born"].update(paterns=[]), r"unknown key 'paterns'; did you mean 'patterns'"),
+        (lambda p: p["relations"]["born"].update(paterns=[]), r"born\.paterns: unknown key; did you mean 'patterns'"),
         (
             lambda p: p["relations"]["born"].update(patterns=["(a"]),
             r"relations\.born\.patterns\[0\]: the pattern .* is broken",
@@ -247,7 +247,7 @@ def test_a_pack_that_would_take_all_memory_or_hours(name):
 
 def test_a_file_of_a_pack_that_would_take_all_memory(tmp_path):
     path = changed(tmp_path, lambda p: p["pieces"].update(A="x" * 40_000, B="{A}" * 30_000))
-    with pytest.raises(CardError, match=r"mine\.yaml: pack .*: pieces\.B: the pattern .* stands for 1,200,090,000"):
+    with pytest.raises(CardError, match=r"mine\.yaml:1: pack .*: pieces\.B: the pattern .* stands for 1,200,090,000"):
         load_pack(path)
 
 
