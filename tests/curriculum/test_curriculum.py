@@ -215,12 +215,13 @@ def test_recipes_and_their_mistakes():
     for values, message in (
         (["curriculum.window=2"], "curriculum.window is set, and there are no stages"),
         (["curriculum.stages=[{}]", "curriculum.up=0.5"], "curriculum.up is set, and advance is steps"),
-        (["curriculum.stages=[{noise: 1.5}]"], r"stages\[0\].noise is 1.5"),
-        (["curriculum.stages=[{distractors: -1}]"], r"stages\[0\].distractors is -1"),
-        (["curriculum.stages=[{share: 0}]"], r"stages\[0\].share is 0"),
+        (["curriculum.stages=[{noise: 1.5}]"], r"stages\[0\].noise: expected at most 1, got 1.5"),
+        (["curriculum.stages=[{distractors: -1}]"], r"stages\[0\].distractors: expected at least 0, got -1"),
+        (["curriculum.stages=[{share: 0}]"], r"stages\[0\].share: expected above 0, got 0"),
+        (["curriculum.stages=[{mix: {1: -1, 2: 1}}]"], r"stages\[0\].mix\[1\]: expected at least 0, got -1"),
         (["curriculum.stages=[{mix: {1: 0}}]"], r"stages\[0\].mix is \{1: 0"),
         (["curriculum.stages=[{}]", "proposer.kind=path"], "the proposer chooses the questions"),
-        (["curriculum.stages=[{mixx: {}}]"], r"unknown key 'mixx'.*mix"),
+        (["curriculum.stages=[{mixx: {}}]"], r"stages\[0\].mixx: unknown key; did you mean 'mix'"),
     ):
         with pytest.raises(CardError, match=message):
             recipe(*values)
