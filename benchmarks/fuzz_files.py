@@ -39,6 +39,7 @@ from fuzz_mutations import PLANTED, mutate
 
 from searchgym.cli.output import emit_rows
 from searchgym.errors import SearchGymError
+from searchgym.options import yaml as yaml_reader
 
 SECONDS: Final = 10
 """CPU seconds that one file may take."""
@@ -234,16 +235,15 @@ def _limit() -> None:
 
 def _plant(fault: str) -> None:
     """Makes a library unsafe, in this process."""
-    libraries: dict[str, Any] = {"yaml": yaml, "numpy": np, "torch": torch}
-    library = libraries.get(fault)
-    if library is None:
-        return
-    load = library.load
     if fault == "yaml":
-        library.load = lambda text, Loader=None: load(text, yaml.UnsafeLoader)
-        library.safe_load = lambda text: load(text, yaml.UnsafeLoader)
-    else:
-        unsafe = {"allow_pickle": True} if fault == "numpy" else {"weights_only": False}
+        vars(yaml_reader)["_Loader"] = yaml.UnsafeLoader
+    libraries: dict[str, tuple[Any, dict[str, bool]]] = {
+        "numpy": (np, {"allow_pickle": True}),
+        "torch": (torch, {"weights_only": False}),
+    }
+    if fault in libraries:
+        library, unsafe = libraries[fault]
+        load = library.load
         library.load = lambda file, **options: load(file, **options | unsafe)
 
 

@@ -10,7 +10,9 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from annotated_types import Ge, Gt
 
 from searchgym.errors import CardError, UnknownNameError
 from searchgym.options import Options, read
@@ -106,10 +108,10 @@ class OpenSpec(Options):
 
     kind: Literal["report", "several"]
     """``report``: a short report that states given facts. ``several``: a question with several answers, all wanted."""
-    n: int = 100
+    n: Annotated[int, Ge(1)] = 100
     """Number of tasks."""
     seed: int = 0
-    facts: int = 4
+    facts: Annotated[int, Ge(2)] = 4
     """``report``: number of facts, of which the last stands on another page; at least 2."""
 
 
@@ -139,19 +141,19 @@ class EnvCard(Options):
     """Action grammar that the model writes."""
     thoughts: Literal["keep", "drop"] = "keep"
     """Whether `SearchEnv.render` shows the model's ``<think>`` blocks; the model's context always keeps them."""
-    top_k: int = 3
+    top_k: Annotated[int, Gt(0)] = 3
     """Passages retrieved per query."""
-    max_turns: int = 5
+    max_turns: Annotated[int, Gt(0)] = 5
     """Actions per episode, the answer included: with n turns, at most n - 1 searches."""
-    max_queries: int = 1
+    max_queries: Annotated[int, Gt(0)] = 1
     """Maximum number of queries in one search action."""
-    max_observation_words: int = 500
+    max_observation_words: Annotated[int, Gt(0)] = 500
     """Maximum number of words of retrieved text per turn; longer text is cut."""
     browse: bool = False
     """Whether searches show only the beginning of each passage, and pages of the corpus can be opened."""
-    snippet_words: int = 30
+    snippet_words: Annotated[int, Gt(0)] = 30
     """Maximum number of words of each passage that a search shows where pages can be opened."""
-    retriever_deadline: float = 30.0
+    retriever_deadline: Annotated[float, Gt(0)] = 30.0
     """Seconds that one retrieval may take, retries included."""
 
 

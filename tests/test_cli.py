@@ -102,7 +102,7 @@ def test_eval_refuses_resumes_and_overwrites(cli):
         (["Demo", "--agent", "oracle", "--model", "x"], 2, "no roles that ask a model"),
         (["Demo", "--agent", "oracle", "--questions", "none.json"], 1, "none.json"),
         (["Demo", "--agent", "oracle", "--corpus", "none.jsonl"], 1, "none.jsonl"),
-        (["Demo", "--agent", "oracle", "--top-k", "0"], 2, "top_k must be positive"),
+        (["Demo", "--agent", "oracle", "--top-k", "0"], 2, "top_k: expected above 0, got 0"),
         (["Demo", "--agent", "oracle", "--reward", "best"], 2, "unknown reward"),
         (["Demo", "--agent", "oracle", "--aliases", "x.json"], 2, "is for 2WikiMultihopQA"),
     ],

@@ -194,7 +194,7 @@ Rows = list[dict[str, Any]]
 
 
 def _envs() -> Rows:
-    from searchgym.envs.registration import env_options, registered
+    from searchgym.envs.registration import env_options, find_env, registered
 
     return [
         {
@@ -204,7 +204,7 @@ def _envs() -> Rows:
             "ready": _ready(c, cast("TaskOptions", env_options(c.id))),
             "summary": c.summary,
         }
-        for c in registered().values()
+        for c in map(find_env, registered())
     ]
 
 

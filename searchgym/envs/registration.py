@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
+from pathlib import Path
 from typing import Any, Unpack
 
 import gymnasium
@@ -11,9 +13,12 @@ from gymnasium.envs.registration import parse_env_id, registry
 
 from searchgym.cards import EnvCard, QuestionSource, find_card, list_cards, load_card
 from searchgym.envs.task import TaskOptions
-from searchgym.errors import CardError, UnknownNameError, UsageError
+from searchgym.errors import CardError, SearchGymError, UnknownNameError, UsageError
+from searchgym.options.yaml import read_small
 
-_registered: dict[str, EnvCard] = {}
+_registered: dict[str, EnvCard | Path] = {}
+"""Card of each id, or its file: one that ships is read when it is used, since the library for that takes time."""
+_ID = re.compile(r"^id: *(\S+) *$", re.MULTILINE)
 
 
 class _Options(dict[str, Any]):
@@ -36,22 +41,26 @@ def register_card(card: EnvCard, **options: Any) -> str:
     Raises:
         UsageError: The id is malformed, or belongs to another package.
     """
+    return _register(card.id, card, options)
+
+
+def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str:
     try:
-        parse_env_id(card.id)
+        parse_env_id(env_id)
     except gymnasium.error.Error as error:
-        raise UsageError(f"{card.id!r} is not an environment id such as 'Mine/Quiz-v0': {error}") from None
-    if card.id in registry:
-        if card.id not in _registered:
-            raise UsageError(f"environment id {card.id!r} is taken by another package: choose another")
-        del registry[card.id]
+        raise UsageError(f"{env_id!r} is not an environment id such as 'Mine/Quiz-v0': {error}") from None
+    if env_id in registry:
+        if env_id not in _registered:
+            raise UsageError(f"environment id {env_id!r} is taken by another package: choose another")
+        del registry[env_id]
     gymnasium.register(
-        id=card.id,
+        id=env_id,
         entry_point="searchgym.envs.single:SearchEnv",
         vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
-        kwargs=_Options(card=card, **options),
+        kwargs=_Options(card=str(card) if isinstance(card, Path) else card, **options),
     )
-    _registered[card.id] = card
-    return card.id
+    _registered[env_id] = card
+    return env_id
 
 
 def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
@@ -125,13 +134,22 @@ def full_id(name: str) -> str:
 
 
 def find_env(name: str) -> EnvCard:
-    """Returns the card of a registered environment, given its id or short name."""
-    return _registered[full_id(name)]
+    """Returns the card of a registered environment, given its id or short name.
+
+    Raises:
+        UnknownNameError: See `full_id`.
+        CardError: The card cannot be read.
+    """
+    env_id = full_id(name)
+    card = _registered[env_id]
+    if isinstance(card, Path):
+        card = _registered[env_id] = load_card(EnvCard, card)
+    return card
 
 
-def registered() -> dict[str, EnvCard]:
-    """Returns every environment id that SearchGym registered, with its card; none that Gymnasium has no longer."""
-    return {env_id: card for env_id, card in _registered.items() if env_id in registry}
+def registered() -> list[str]:
+    """Returns every environment id that SearchGym registered; none that Gymnasium has no longer."""
+    return [env_id for env_id in _registered if env_id in registry]
 
 
 def env_options(name: str) -> dict[str, Any]:
@@ -140,9 +158,16 @@ def env_options(name: str) -> dict[str, Any]:
 
 
 def register_shipped() -> None:
-    """Registers every environment card that ships with the package."""
+    """Registers the ids of the environment cards that ship with the package."""
     for path in list_cards("envs").values():
         try:
-            register_card(load_card(EnvCard, path))
-        except CardError as error:  # one card that somebody is editing must not break every import
+            line = _ID.search(read_small(path))
+            if line is None:
+                raise CardError(f"{path}: expected a line such as id: Mine/Quiz-v0")
+            _register(line[1], path, {})
+        except (
+            SearchGymError,
+            OSError,
+            ValueError,
+        ) as error:  # one card that somebody is editing must not break every import
             warnings.warn(f"environment not registered: {error}", stacklevel=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -234,15 +233,9 @@ def _override(card: EnvCard, options: TaskOptions) -> EnvCard:
     if "open_answers" in options:
         given["open_answers"] = _spec(card, "open_answers", options["open_answers"])
     try:
-        card = read(EnvCard, dataclasses.asdict(card) | given, card.id)
+        return read(EnvCard, dataclasses.asdict(card) | given, card.id)
     except CardError as error:
         raise UsageError(str(error)) from None
-    if card.open_answers is not None and (card.open_answers.n < 1 or card.open_answers.facts < 2):
-        raise UsageError(f"{card.id}: open_answers needs n of at least 1 and 2 facts or more, got {card.open_answers}")
-    for name in ("top_k", "max_turns", "max_queries", "max_observation_words", "snippet_words", "retriever_deadline"):
-        if not 0 < getattr(card, name) < math.inf:
-            raise UsageError(f"{card.id}: {name} must be positive and finite, got {getattr(card, name)!r}")
-    return card
 
 
 def _labelled(card: EnvCard, given: object) -> EnvCard:

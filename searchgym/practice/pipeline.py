@@ -162,7 +162,9 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
     pipeline = read(Pipeline, data, override_values(data, list(overrides), recipe_keys(Pipeline), source))
     if not pipeline.corpus:
         raise UsageError(f"{pipeline.name} needs your documents: searchgym train {pipeline.name} corpus=DIR")
-    _ = pipeline.plan, pipeline.choice, pipeline.tests  # they check their values
+    if pipeline.tests < 1:
+        raise CardError(f"{path}: test: {pipeline.test} holds no questions")
+    _ = pipeline.plan, pipeline.choice  # they check their values
     if pipeline.recipe.method != "policy":
         raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {pipeline.recipe.method}: policy")
     for name in WARM.values():

@@ -11,7 +11,7 @@ from searchgym.corpora.own import home
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.worlds import cached_world
 from searchgym.envs.data import bundled_file
-from searchgym.envs.registration import registered
+from searchgym.envs.registration import find_env, registered
 from searchgym.errors import SearchGymError
 from searchgym.eval.runner import questions_sha256
 from searchgym.options import read
@@ -60,9 +60,9 @@ def _of_env(env: object, options: Mapping[str, Any]) -> Iterable[Question]:
 
     A run of others names the environment: only registered ids are looked up, and no file that it names is read.
     """
-    card = registered().get(str(env))
-    if card is None or "questions" in options:
+    if env not in registered() or "questions" in options:
         return []
+    card = find_env(str(env))
     if card.questions.bundled:
         return read_questions(bundled_file(card.questions.bundled))
     return _of_world(card, options)

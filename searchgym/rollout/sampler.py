@@ -120,7 +120,7 @@ class VllmOptions(Options):
     this machine's memory, for servers on it."""
     stall: Annotated[float, Ge(0.1)] = 60.0
     """Seconds without a sign of life after which a server is given up until the next weights."""
-    sleep: Literal[0, 1, 2] = 0
+    sleep: Annotated[int, Interval(ge=0, le=2)] = 0
     """Sleep level while the learner uses the GPU: 0 keeps the engine awake, 1 moves its weights to main memory, 2
     drops them."""
     eager: bool = False

@@ -217,5 +217,5 @@ def test_demonstrations_open_pages_and_read_until_the_answer():
 
 
 def test_snippet_words_must_be_positive():
-    with pytest.raises(UsageError, match="snippet_words must be positive"):
+    with pytest.raises(UsageError, match="snippet_words: expected above 0, got 0"):
         task(snippet_words=0)

@@ -218,9 +218,10 @@ def test_recipes_and_their_mistakes():
         (["curriculum.stages=[{noise: 1.5}]"], r"stages\[0\].noise: expected at most 1, got 1.5"),
         (["curriculum.stages=[{distractors: -1}]"], r"stages\[0\].distractors: expected at least 0, got -1"),
         (["curriculum.stages=[{share: 0}]"], r"stages\[0\].share: expected above 0, got 0"),
+        (["curriculum.stages=[{mix: {1: -1, 2: 1}}]"], r"stages\[0\].mix\[1\]: expected at least 0, got -1"),
         (["curriculum.stages=[{mix: {1: 0}}]"], r"stages\[0\].mix is \{1: 0"),
         (["curriculum.stages=[{}]", "proposer.kind=path"], "the proposer chooses the questions"),
-        (["curriculum.stages=[{mixx: {}}]"], r"mixx: unknown key.*mix"),
+        (["curriculum.stages=[{mixx: {}}]"], r"stages\[0\].mixx: unknown key; did you mean 'mix'"),
     ):
         with pytest.raises(CardError, match=message):
             recipe(*values)

@@ -5,7 +5,7 @@ import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
 from searchgym.corpora.retrieval.index.index import build_in_memory
-from searchgym.envs.registration import registered
+from searchgym.envs.registration import find_env, registered
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
@@ -66,7 +66,7 @@ class TestEveryRegisteredEnvironment(EnvironmentTests):
     def id_of_it(self, request):
         self.id, demo, world = request.param, request.param == "searchgym/Demo-v0", "World" in request.param
         self.options = {} if demo else WORLD if world else SMALL
-        self.protocol = registered()[self.id].protocol
+        self.protocol = find_env(self.id).protocol
 
     def make_env(self, retriever=None):
         options = self.options | ({"retriever": retriever} if retriever else {})

@@ -103,7 +103,19 @@ def test_a_card_may_stand_for_its_id_and_a_broken_shipped_card_is_only_a_warning
         "questions: {dataset: mine, split: all, size: 3, file: mine.json, get: here, bundled: demo/questions.json}\n"
     )
     assert full_id(str(card)) == "Mine/Own-v0"
-    card.write_text("id: Mine/Own-v1\n")
     monkeypatch.setattr("searchgym.envs.registration.list_cards", lambda kind: {"own": card})
-    with pytest.warns(UserWarning, match=r"own\.yaml:1: questions: missing key|own\.yaml:1: summary: missing key"):
-        register_shipped()
+    for text, problem in [
+        (b"", "expected a line such as id: Mine/Quiz-v0"),
+        (b"id: a b", "expected a line such as id: Mine/Quiz-v0"),
+        (b"id: Quiz!-v0", "is not an environment id"),
+        (b"id: Mine/Own-v1\xff", "utf-8"),
+    ]:
+        card.write_bytes(text)
+        with pytest.warns(UserWarning, match=f"not registered: .*{problem}"):
+            register_shipped()
+    card.write_text("id: Mine/Own-v1\n")
+    register_shipped()  # no warning: the other keys are read when the environment is used
+    for use in (find_env, gymnasium.make):
+        with pytest.raises(CardError, match=r"own\.yaml:1: summary: missing key"):
+            use("Mine/Own-v1")
+    del gymnasium.registry["Mine/Own-v1"]

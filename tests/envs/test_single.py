@@ -222,7 +222,7 @@ def test_out_of_order_and_wrong_types():
     ("options", "error", "message"),
     [
         ({"topk": 3}, UnknownNameError, "unknown option 'topk'; did you mean 'top_k'"),
-        ({"top_k": 0}, UsageError, "top_k must be positive and finite, got 0"),
+        ({"top_k": 0}, UsageError, "top_k: expected above 0, got 0"),
         ({"top_k": 2.5}, UsageError, "top_k: expected an integer, got 2.5"),
         ({"max_turns": "3"}, UsageError, "max_turns: expected an integer, got '3'"),
         ({"max_queries": True}, UsageError, "max_queries: expected an integer, got True"),

@@ -11,7 +11,7 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.data import bundled_file
-from searchgym.envs.registration import registered
+from searchgym.envs.registration import find_env, registered
 from searchgym.errors import CardError, DataError, DataMissingError, RunExistsError, UnknownNameError
 from searchgym.eval.runner import EvalOptions
 from searchgym.eval.suites.cards import Subset, find_suite, ids_sha256, load_suite
@@ -56,7 +56,7 @@ def test_every_suite_that_ships_is_read_and_has_its_size():
 
 def test_sizes_are_those_of_the_environments():
     for part in load_suite("seven").parts:
-        assert part.n == registered()[part.env].questions.size
+        assert part.n == find_env(part.env).questions.size
 
 
 def test_no_suite_has_the_name_of_an_environment():
@@ -98,8 +98,8 @@ def test_without_the_data_the_suite_says_what_is_missing(monkeypatch, tmp_path):
         ("  - env: Dema\n    n: 12\n", "unknown environment 'Dema'; did you mean 'Demo'"),
         ("  - env: mine.yaml\n    n: 12\n", "env 'mine.yaml' is a file; name a registered environment"),
         ("  - env: Demo\n    n: 12\n    options: {retriever: {kind: tool}}\n", "is no card that ships"),
-        ("  - env: Demo\n    n: 12\n    size: 3\n", "unknown key 'size'"),
-        ("  - env: Demo\n", "missing key n"),
+        ("  - env: Demo\n    n: 12\n    size: 3\n", r"mine\.yaml:6: parts\[0\]\.size: unknown key"),
+        ("  - env: Demo\n", r"mine\.yaml:4: parts\[0\]\.n: missing key"),
         ("  - env: Demo\n    n: 12\n    options: {topk: 3}\n", "unknown option 'topk'; did you mean 'top_k'"),
         ("  - env: Demo\n    n: 12\n    options: {reward: os:getcwd}\n", "unknown option 'reward'"),
         ("  - env: Demo\n    n: 12\n    ids: [demo-01]\n    subset: {n: 2}\n", "gives ids and a subset"),

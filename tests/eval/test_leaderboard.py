@@ -130,11 +130,11 @@ def test_an_edit_by_hand_is_refused_by_the_name_of_the_field(made, sub, field):
         ("models", {"searcher": {"name": "another"}}, "models"),
         ("models", {"searcher": {"name": "tiny", "sha256": "0" * 64}}, "models"),
         ("temperature", -1.0, "temperature"),
-        ("temperature", float("nan"), "temperature"),
+        ("temperature", float("nan"), "manifest.json: manifest: temperature: expected a finite number, got nan"),
         ("samples", 2, "samples"),
         ("seed", 1, "seed"),
         ("training_seed", -1, "training_seed"),
-        ("seconds", float("inf"), "seconds"),
+        ("seconds", float("inf"), "manifest.json: manifest: seconds: expected a finite number, got inf"),
         ("commit", "HEAD", "commit"),
         ("hardware", {"gpu": ["H100"]}, "hardware"),
         ("files", {EPISODES: "0" * 64}, "files"),
@@ -146,7 +146,7 @@ def test_a_field_that_the_data_contradict_is_refused_though_it_is_sealed(made, s
     edit_manifest(sub, **{field: value})
     with pytest.raises(SubmissionError) as caught:
         check_submission(sub, made[2])
-    assert caught.value.field == named
+    assert (caught.value.field, named in str(caught.value)) == (named.split(":")[0], True)
 
 
 def test_a_reward_of_another_name_is_refused(made, sub):
@@ -619,10 +619,16 @@ def test_reported_rows_are_apart_and_checked(tmp_path, made):
     board = build_board([tmp_path / "board"], made[2])
     assert (board.tracks, [r.name for r in board.reported]) == ([], ["Paper"])
     assert "## Reported only" in to_markdown(board_page(board))
-    for field, value in (("em", 43.3), ("em", float("nan")), ("source", " "), ("name", "a\nb"), ("differs", "")):
+    for field, value, named in (
+        ("em", 43.3, "reported.json: reported: em: expected at most 1, got 43.3"),
+        ("em", float("nan"), "reported.json: reported: em: expected a finite number, got nan"),
+        ("source", " ", "source"),
+        ("name", "a\nb", "name"),
+        ("differs", "", "differs"),
+    ):
         with pytest.raises(SubmissionError) as caught:
             write_reported(dataclasses.replace(row, **{field: value}), tmp_path / "bad")
-        assert caught.value.field == field
+        assert (caught.value.field, named in str(caught.value)) == (named.split(":")[0], True)
         assert not (tmp_path / "bad").exists()
     (folder / "reported.json").write_text("{}")
     with pytest.raises(SubmissionError, match="missing key"):

@@ -178,7 +178,7 @@ def changed(tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: p["relations"]["born"].update(paterns=[]), r"paterns: unknown key; did you mean 'patterns'"),
+        (lambda p: p["relations"]["born"].update(paterns=[]), r"born\.paterns: unknown key; did you mean 'patterns'"),
         (
             lambda p: p["relations"]["born"].update(patterns=["(a"]),
             r"relations\.born\.patterns\[0\]: the pattern .* is broken",

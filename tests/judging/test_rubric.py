@@ -115,8 +115,10 @@ def test_a_broken_rubric_is_named(rubric, says):
 
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf])
 def test_weights_are_positive(weight):
-    with pytest.raises(DataError, match="weight"):
+    with pytest.raises(DataError, match=rf"question 'q': rubric\[0\].* weight.* got {weight}"):
         rubric_of(question(rubric=[{"text": "x", "weight": weight}]))
+    with pytest.raises(UsageError, match="weight is a number above 0"):
+        Criterion("x", weight=weight)
 
 
 @pytest.mark.parametrize("wanted", [[], "Zor", ["Zor"], [[]], [[1]]])

@@ -106,9 +106,9 @@ def test_they_are_gymnasium_environments(name):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"open_answers": {"n": 0}}, "n of at least 1"),
-        ({"open_answers": {"facts": 1}}, "2 facts or more"),
-        ({"open_answers": {"kin": "report"}}, "unknown key 'kin'; did you mean 'kind'"),
+        ({"open_answers": {"n": 0}}, "open_answers.n: expected at least 1, got 0"),
+        ({"open_answers": {"facts": 1}}, "open_answers.facts: expected at least 2, got 1"),
+        ({"open_answers": {"kin": "report"}}, "open_answers.kin: unknown key; did you mean 'kind'"),
     ],
 )
 def test_wrong_options_are_named(options, says):

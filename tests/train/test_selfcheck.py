@@ -626,7 +626,7 @@ def test_a_validation_that_searches_the_training_corpus(monkeypatch, tmp_path, n
         ["rollout.resample=2"],
         ["learner.frozen_layers=1"],
         ["lora.rank=4", "optimizer.minibatch_samples=32"],
-        ["curriculum.stages=[{mix: {1: 1}}, {mix: {1: 1, 2: 1}}]"],
+        ["rollout.questions=8", "curriculum.stages=[{mix: {1: 1}}, {mix: {1: 1, 2: 1}}]"],  # 8 of one hop there are
         ["credit={outcome: 1, waypoint: 1}", "advantage.estimator.std=none"],
     ],
     ids=" ".join,

@@ -18,7 +18,8 @@ from annotated_types import Interval
 
 from searchgym.cards import EncoderCard, find_card, load_card
 from searchgym.errors import CardError, UnknownNameError
-from searchgym.options import Options, read
+from searchgym.options import Options, Source, read
+from searchgym.options.problems import refuse_logins
 from searchgym.options.yaml import read_yaml
 
 T = TypeVar("T")
@@ -359,6 +360,7 @@ def _read(data: Any, where: str) -> RetrieverCard:
         raise CardError(f"{where}: a retriever card names its kind, one of {', '.join(KINDS)}; got {data!r:.80}")
     if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
         raise UnknownNameError(f"kind of retriever in {where}:", str(data["kind"]), KINDS)
+    refuse_logins(data, Source(where))  # before texts become cards
     data = dict(data)
     if "of" in data:
         data["of"] = _inner(data["of"], f"{where}: of")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt
 
 from searchgym.options import Options
 
@@ -22,11 +24,11 @@ class RayOptions(Options):
     retrieval: str | None = None
     """Index folder, corpus file or corpus card that a retrieval server on the cluster serves, under the same path or
     name there. Default: the training retrieves by itself."""
-    rank_cpus: float = 1
+    rank_cpus: Annotated[float, Gt(0)] = 1
     """Number of CPUs that each rank of the learner asks for, beside a GPU where it learns on one."""
-    server_cpus: float = 1
+    server_cpus: Annotated[float, Gt(0)] = 1
     """Number of CPUs that each sampling server and the retrieval server ask for."""
     spread: bool = False
     """Whether programs start on as many nodes as possible instead of as few."""
-    seconds: float = 300
+    seconds: Annotated[float, Gt(0)] = 300
     """Seconds to wait for nodes with enough CPUs and GPUs, and for the programs to start."""

@@ -65,7 +65,9 @@ def override_values(data: object, overrides: Iterable[str], known: Collection[st
     if isinstance(data, dict):
         for override in overrides:
             _override(data, override, known)
-            lines[tuple(override.partition("=")[0].split("."))] = f"override {override}"
+            path = tuple(override.partition("=")[0].split("."))
+            lines = {key: line for key, line in lines.items() if key[: len(path)] != path}
+            lines[path] = f"override {override}"
     return source._replace(lines=lines)
 
 

@@ -94,7 +94,7 @@ class ProposerOptions(Options):
 class StageOptions(Options):
     """One stage of a curriculum: its mix of questions, and how much of what searches find is noise."""
 
-    mix: dict[str | int, float] = field(default_factory=dict)
+    mix: dict[str | int, Annotated[float, Ge(0)]] = field(default_factory=dict)
     """Weights of the values of `CurriculumOptions.by`, such as ``{1: 0.5, 2: 0.5}``. Empty: as many as there are."""
     share: Annotated[float, Gt(0)] = 1.0
     """Weight of the stage's share of the steps, with ``advance: steps``."""
