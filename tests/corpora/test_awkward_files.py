@@ -33,8 +33,8 @@ from searchgym.eval.leaderboard.check import check_submission
 from searchgym.eval.retrieval import read_qrels
 from searchgym.eval.suites.cards import find_suite
 from searchgym.graphs.triples import read_texts
-from searchgym.records import Passage
 from searchgym.options.yaml import read_yaml
+from searchgym.records import Passage
 
 MIB = 1 << 20
 

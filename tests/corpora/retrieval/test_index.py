@@ -20,9 +20,9 @@ import pytest
 from searchgym.corpora.passages import corpus_sha256, read_passages
 from searchgym.corpora.retrieval.bm25 import analysis
 from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
-from searchgym.corpora.retrieval.cards import BM25Card
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+from searchgym.corpora.retrieval.kinds.bm25 import BM25Card
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 
@@ -298,7 +298,7 @@ def test_repeated_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_impossible_parameters_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(CardError, match="k1 is from 0 to 1e\\+06, got -1"):
+    with pytest.raises(CardError, match="k1: expected at least 0, got -1"):
         build_index(broken_source(), tmp_path / "out", BM25Card(k1=-1))
     assert list(tmp_path.iterdir()) == []
 
