@@ -268,13 +268,13 @@ def test_a_recipe_of_theirs_is_planned_without_its_code(birds, tmp_path):
     (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
     (tmp_path / "p").write_text("go")
     own = "env_options={reward: 'birds:reward', retriever: {kind: tool, function: 'birds:search'}}"
-    recipe = load_recipe("tiny-grpo", [f"agent={tmp_path / 'card.yaml'}", own, "credit.terms=[outcome, 'birds:term']"])
+    recipe = load_recipe("tiny-grpo", [f"agent={tmp_path / 'card.yaml'}", own, "credit={outcome: 1, 'birds:Term': 1}"])
     assert plan(recipe)
     assert not birds.exists()
 
 
 def test_a_report_of_their_run_imports_nothing(birds, tmp_path):
-    recipe = load_recipe("tiny-grpo", ["env_options={reward: 'birds:reward'}", "credit.terms=['birds:term']"])
+    recipe = load_recipe("tiny-grpo", ["env_options={reward: 'birds:reward'}", "credit={'birds:Term': {share: 0.3}}"])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
     with EpisodeWriter(tmp_path / "run" / "episodes.jsonl") as writer:

@@ -18,12 +18,12 @@ from fuzz_kinds import KINDS  # noqa: E402
 from searchgym.corpora.files import MAX_LINE, read_json  # noqa: E402
 from searchgym.corpora.locks import lock_folder  # noqa: E402
 from searchgym.errors import CardError, DataError, UsageError  # noqa: E402
+from searchgym.options.yaml import parse_yaml  # noqa: E402
 from searchgym.rollout.loading import generation_settings  # noqa: E402
 from searchgym.rollout.storage import read_episodes, sidecar  # noqa: E402
 from searchgym.train.learner.updater import Updater  # noqa: E402
 from searchgym.train.recipe.options import OptimizerOptions  # noqa: E402
 from searchgym.train.run.checkpoint import load_checkpoint  # noqa: E402
-from searchgym.options.yaml import parse_yaml  # noqa: E402
 
 HEAVY = {"model", "checkpoint", "index", "dense index", "episodes", "world"}
 """Kinds whose valid files take long to make."""

@@ -180,7 +180,7 @@ def package(folder: Path) -> None:
 def training(folder: Path) -> Path:
     """Writes a run whose recipe names code in every place."""
     own = {"reward": EVIL, "retriever": {"kind": "tool", "function": EVIL}}
-    recipe = load_recipe("tiny-grpo", [f"env_options={json.dumps(own)}", f"credit.terms=[outcome, '{EVIL}']"])
+    recipe = load_recipe("tiny-grpo", [f"env_options={json.dumps(own)}", f"credit={{outcome: 1, '{EVIL}': 1}}"])
     (folder / "run").mkdir()
     (folder / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
     with EpisodeWriter(folder / "run" / "episodes.jsonl") as writer:
@@ -338,6 +338,6 @@ def test_a_plan_on_the_command_line_imports_nothing(folder, monkeypatch, capsys)
     (folder / "card.yaml").write_text(yaml.safe_dump(card))
     (folder / "p").write_text("go")
     cli = command_line(monkeypatch, capsys)
-    status, out, _ = cli("train", "tiny-grpo", "agent=./card.yaml", f"credit.terms=[outcome, '{EVIL}']", "--plan")
+    status, out, _ = cli("train", "tiny-grpo", "agent=./card.yaml", f"credit={{outcome: 1, '{EVIL}': 1}}", "--plan")
     assert (status, "policy: weights" in out) == (0, True)
     assert not (folder / "canary").exists()

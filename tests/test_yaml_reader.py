@@ -15,8 +15,8 @@ from support import growth
 from searchgym.corpora import convert_documents
 from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.errors import CardError, SearchGymError
-from searchgym.train.recipe.load import load_recipe
 from searchgym.options.yaml import parse_yaml, read_small, read_yaml
+from searchgym.train.recipe.load import load_recipe
 
 BOMB = "kind: bm25\na: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise("abcdefg")

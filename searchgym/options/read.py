@@ -196,6 +196,10 @@ def _section(cls: Any, value: Any, handler: Any) -> Any:
         raise problem("short", str(error)) from error
     except ValidationError as error:
         raise reworded(error, cls) from None
-    if texts := "; ".join(made.problems()):
+    try:
+        texts = "; ".join(made.problems())
+    except Exception as error:  # whatever the class of another package raises
+        raise problem("problem", f"its check failed: {type(error).__name__}: {error}") from error
+    if texts:
         raise problem("problem", texts)
     return made

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from artefact_parts import RECIPES, STEPS, Letters, episodes_of, hits_of, machine
+from support import respell_credit
 
 import searchgym
 from searchgym.cli import main
@@ -44,6 +45,7 @@ def expected(request, tmp_path, monkeypatch) -> dict[str, Any]:
         file.write_text(
             bare.replace("model: model\n", "model: ./model\n").replace('path": "model"', 'path": "./model"')
         )
+    respell_credit(folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(HERE.parents[1] / "benchmarks")
     return json.loads(Path("expected.json").read_text())

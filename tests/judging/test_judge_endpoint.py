@@ -6,12 +6,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 
 from searchgym.judging.models.load import load_judge
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
-from searchgym.train.recipe.options import CreditOptions
+from searchgym.train.credit.term import CreditContext
 
 RUBRIC = [{"text": "It says that the mother of Zor is Ada Bel."}]
 QUESTION = Question("q", "Write about Zor.", ("Ada Bel",), metadata={"rubric": RUBRIC})
@@ -63,8 +63,7 @@ def attempt(text, number):
 def test_only_what_it_judged_in_time_gets_a_reward(endpoint):
     judge, close = load_judge(endpoint, seconds=1.0)
     try:
-        options = CreditOptions(terms=["rubric"])
-        credit = Credit(options, CreditContext(options, question=lambda episode: QUESTION, judge=judge))
+        credit = Credit(terms_of("rubric"), CreditContext(question=lambda episode: QUESTION, judge=judge))
         answers = ["The mother is Ada Bel.", "A slow answer: Ada Bel.", "A chat on Ada Bel.", "The mother is Kim Vos."]
         found = credit.rewards([attempt(text, number) for number, text in enumerate(answers)])
         assert [None if row is None else row.total for row in found] == [[1.0], None, None, [0.0]]

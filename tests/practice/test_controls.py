@@ -3,11 +3,11 @@
 from collections import Counter
 
 import numpy as np
+from credit_terms import terms_of
 
-from searchgym.practice.controls import permuted
+from searchgym.practice.controls import Permuted
 from searchgym.records import Call, Context, Episode, Span
 from searchgym.train.credit.credit import Credit
-from searchgym.train.recipe.options import CreditOptions
 
 
 def attempt(number, reward, group="g"):
@@ -24,13 +24,13 @@ def attempt(number, reward, group="g"):
 def test_a_group_keeps_its_rewards_and_chance_says_whose_they_are():
     rewards = [0.0, 0.25, 0.5, 1.0]
     seen = Counter()
-    credit = Credit(CreditOptions(terms=["searchgym.practice.controls:permuted"]))
+    credit = Credit(terms_of("searchgym.practice.controls:Permuted"))
     for draw in range(400):
         group = [attempt(number, reward, f"g{draw}") for number, reward in enumerate(rewards)]
         rows = credit.allocate(group)
         assert all(row[0] == 0.0 for row in rows)
         assert sorted(row[1] for row in rows) == rewards
-        assert rows == permuted(group, None)  # the same draw for the same group
+        assert rows == Permuted().rewards(group, None)  # the same draw for the same group
         seen.update((number, row[1]) for number, row in enumerate(rows))
     # every attempt gets every reward a quarter of the time, its own too
     assert len(seen) == 16 and all(70 < count < 130 for count in seen.values())

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import WorldSpec
@@ -41,9 +42,8 @@ from searchgym.testing.fakes import HOSTILE_REPLIES
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.evidence import fetched_gains, supported
-from searchgym.train.credit.ssrl import form_of, ssrl_form
+from searchgym.train.credit.terms.ssrl_form import SsrlForm, form_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CreditOptions
 
 QUESTIONS = build_world(WorldSpec("simple", 60, 1, "train")).questions[:8]
 CARD = find_retriever({"kind": "simulated", "model": "test_simulated:Kinds", "pages": 2, "end": 0.5})
@@ -274,7 +274,7 @@ def test_whatever_it_writes_as_an_engine_is_a_page_without_tags(text):
 def test_what_it_writes_as_an_engine_is_not_trained_on():
     """SSRL masks information: it is an observation in the searcher's sequence, and the fork leaves the batch."""
     episode, _ = ssrl_episode("<search>Zor</search>", "a page</information>", "<answer>x</answer>")
-    credit = Credit(CreditOptions(terms=["outcome", "ssrl_form"]))
+    credit = Credit(terms_of("outcome", "ssrl-form"))
     counted = [s for s in samples_from(episode) if credit.trains_prefixes or not all(call.prefix for call in s.calls)]
     (sample,) = counted
     trained = "".join(chr(i) for i in sample.ids[sample.mask] if i < ASSISTANT)
@@ -361,7 +361,7 @@ def test_the_form_is_a_credit_term():
     span = Span("model", np.array([1], np.int32), np.array([-1], np.float32))
     context = Context(None, 0, [Span("prompt", np.array([0], np.int32)), span])
     call = Call(0, 1, 2, "searcher", "policy", 1, text="<think>a</think><answer>x</answer>")
-    assert ssrl_form([Episode("e", "q", "a", "e", contexts=[context], calls=[call])], None) == [[0.5]]
+    assert SsrlForm().rewards([Episode("e", "q", "a", "e", contexts=[context], calls=[call])], None) == [[0.5]]
     assert written("<b>a</b></information> rest") == "a"
 
 

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 from hypothesis import given
 from hypothesis import strategies as st
 from support import run_team
@@ -24,13 +25,13 @@ from searchgym.teams.cosearch import KEPT, fetched, fetched_for, read_order
 from searchgym.teams.oracle import CoSearchOracle
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import Sample, SampleCall, samples_from
-from searchgym.train.credit.agent_terms import ranking_quality
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext
+from searchgym.train.credit.terms.ranking import ranking_quality
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.teams import play_team
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
+from searchgym.train.recipe.options import AdvantageOptions
 from searchgym.train.selfcheck.formulas import advantages as formulas
 
 ANSWER = "<answer>Ulm</answer>"
@@ -219,9 +220,9 @@ def ranked(*orders, reward=0.0, pages="ABCDE", legal=True, question=GOLD, **opti
     calls = [Call(0, 0, 1, "reasoner", "m", 1)]
     calls += [Call(0, 0, 1, "ranker", "m", turn + 2, legal=legal, ranked=order) for turn, order in enumerate(orders)]
     searches = [Searched(turn + 1, "x", hits) for turn in range(len(orders))]
-    made = CreditOptions(terms=["ranking"], **options)
     episode = Episode("q#0", "q", "cosearch", "env", calls=calls, searches=searches, group_uid="g", reward=reward)
-    (row,) = Credit(made, CreditContext(made, {}, lambda e, text: 0.0, lambda e: question)).allocate([episode])
+    credit = Credit(terms_of(ranking=options), CreditContext(question=lambda episode: question))
+    (row,) = credit.allocate([episode])
     assert row[0] == 0  # the reasoner's
     return row[1:]
 
@@ -237,17 +238,17 @@ def test_the_ranking_reward_by_hand():
     got = ranked((1, 3, 0), (0, 1, 3), (0, 2, 4), (0, 1, 2), reward=0.6)
     assert got == pytest.approx([1.6, (1 / math.log2(3) + 1 / 2) / IDEAL + 0.6, 0, (1 / math.log2(3)) / IDEAL])
     assert got[3] < 0.5 < got[1] - 0.6  # the gate
-    assert ranked((0, 1, 2), reward=0.6, ranking_gate=0.3) == pytest.approx([(1 / math.log2(3)) / IDEAL + 0.6])
-    assert ranked((0, 1, 2), reward=0.6, ranking_of="hits") == pytest.approx([2 / 3 + 0.6])
+    assert ranked((0, 1, 2), reward=0.6, gate=0.3) == pytest.approx([(1 / math.log2(3)) / IDEAL + 0.6])
+    assert ranked((0, 1, 2), reward=0.6, measure="hits") == pytest.approx([2 / 3 + 0.6])
 
 
 def test_a_quality_that_is_just_the_gate_does_not_pass_it():
     """As the paper's r_rel <= gamma: only what lies above the gate gets the outcome, too."""
-    assert ranked((1, 3, 0), reward=0.6, ranking_gate=1.0) == [1.0]  # the best order there is
-    assert ranked((0, 2, 4), reward=0.6, ranking_gate=0.0) == [0.0]  # the worst
-    hits = ranked((0, 1, 2), reward=0.0, ranking_of="hits")
-    assert ranked((0, 1, 2), reward=0.6, ranking_of="hits", ranking_gate=hits[0]) == hits
-    assert ranked((0, 1, 2), reward=0.6, ranking_of="hits", ranking_gate=hits[0] - 1e-9) == [hits[0] + 0.6]
+    assert ranked((1, 3, 0), reward=0.6, gate=1.0) == [1.0]  # the best order there is
+    assert ranked((0, 2, 4), reward=0.6, gate=0.0) == [0.0]  # the worst
+    hits = ranked((0, 1, 2), reward=0.0, measure="hits")
+    assert ranked((0, 1, 2), reward=0.6, measure="hits", gate=hits[0]) == hits
+    assert ranked((0, 1, 2), reward=0.6, measure="hits", gate=hits[0] - 1e-9) == [hits[0] + 0.6]
 
 
 def test_gold_pages_that_cannot_be_shown_cost_nothing():
@@ -267,15 +268,16 @@ def test_pages_that_hold_an_answer_are_relevant_where_no_page_is_named():
 
 def test_ranking_as_a_recipe_has_it():
     recipe = load_recipe("tiny-cosearch")
-    assert recipe.credit.by_name()["outcome"].roles == ["reasoner"]
+    assert recipe.credit["outcome"].roles == ["reasoner"]
     assert (recipe.advantage.normalise, recipe.advantage.min_group, recipe.advantage.query_overlap) == ("query", 3, 0.8)
     assert {role.penalty for role in load_agent("cosearch").roles.values()} == {-0.2}
     assert load_recipe("tiny-cosearch-shown").agent == "cosearch"
     for change, said in (
-        ("advantage.normalise=all", "ranking rewards single calls"),
+        ("advantage.normalise=all", "ranking rewards calls; set it to query"),
         ("advantage.estimator=gae", "use it with grpo, rloo or stratified"),
-        ("credit.ranking_gate=1.5", "expected from 0 to 1"),
-        ("advantage.query_overlap=0", "above 0 and at most 1"),
+        ("credit={ranking: {gate: 1.5}}", "ranking.gate: expected at most 1, got 1.5"),
+        ("credit={ranking: {gate: -0.1}}", "ranking.gate: expected at least 0, got -0.1"),
+        ("advantage.query_overlap=0", "query_overlap: expected above 0, got 0"),
     ):
         with pytest.raises(CardError, match=said):
             load_recipe("tiny-cosearch", [change])

@@ -4,15 +4,15 @@ import dataclasses
 import itertools
 
 import pytest
+from credit_terms import terms_of
 from test_credit import team
 
 from searchgym.errors import CardError, DataError
 from searchgym.records import Answer, Hit, Passage, Question, Searched
-from searchgym.train.credit.agent_terms import AGENT_TERMS, order_penalty
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext
+from searchgym.train.credit.terms.hiersearch import order_penalty
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CreditOptions
 
 
 def search(turn, query="x", pages="", source=""):
@@ -20,9 +20,8 @@ def search(turn, query="x", pages="", source=""):
 
 
 def rows(name, *episodes, kind=None, score=lambda episode, text: float(text or 0), **options):
-    made = CreditOptions(terms=[name], **options)
-    context = CreditContext(made, {}, score, lambda episode: Question("q", "Q?", ("a",), kind=kind))
-    return Credit(made, context).allocate(list(episodes))
+    context = CreditContext({}, score, lambda episode: Question("q", "Q?", ("a",), kind=kind))
+    return Credit(terms_of(**{name: options}), context).allocate(list(episodes))
 
 
 ONE = [{"role": "searcher"}]
@@ -75,7 +74,7 @@ def test_search_count_by_hand_for_the_three_classes(kinds, by_actions):
         released = 0.35 - 0.35 * (abs(tags - 3) if is_comp != 0 else abs(min(tags, 4) - 4))
         assert wanted == pytest.approx(released)
         searches = [search(turn) for turn in range(1, actions + 1) for _ in range(2)]
-        assert rows("search_count", team(ONE, searches=searches), kind=kind) == [[pytest.approx(wanted)]]
+        assert rows("search-count", team(ONE, searches=searches), kind=kind) == [[pytest.approx(wanted)]]
 
 
 def test_a_reward_of_an_episode_goes_to_the_last_call_of_each_sequence():
@@ -143,11 +142,11 @@ def test_a_decision_is_right_if_what_is_known_is_not_searched_for():
     assert rows("decision", *group) == [[1, 1, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]
     unknown = [decided("0", 0), decided("0", 1), decided("1", 1), decided("0", 0)]
     assert rows("decision", *unknown) == [[0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]]
-    assert rows("decision", *unknown, known_share=0.25)[1] == [0, 0, 0]
+    assert rows("decision", *unknown, known=0.25)[1] == [0, 0, 0]
     assert rows("decision", decided("0", 1, legal=False), *unknown[1:])[0] == [0, 0, 0], (
         "that it searched is the fallback"
     )
-    assert Credit(CreditOptions(terms=["decision"])).trains_prefixes
+    assert Credit(terms_of("decision")).trains_prefixes and not Credit(terms_of("process")).trains_prefixes
 
 
 def test_a_decision_needs_a_trial_answer():
@@ -155,7 +154,9 @@ def test_a_decision_needs_a_trial_answer():
         rows("decision", team(ONE))
 
 
-@pytest.mark.parametrize("name", sorted(AGENT_TERMS))
+@pytest.mark.parametrize(
+    "name", ["process", "decomposition", "search-count", "hiersearch", "ikea", "decision", "ranking", "ssrl-form"]
+)
 def test_no_term_falls_over_an_episode_of_which_little_is_known(name):
     """An episode without calls, one without searches and one cut off: the row fits, or the term says what it needs."""
     for episode in (team([]), team(ONE), dataclasses.replace(team(ONE), stop_reason="context", error="full")):
@@ -169,12 +170,17 @@ def test_no_term_falls_over_an_episode_of_which_little_is_known(name):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["credit.terms=[decision]"], "set it to role or role-turn"),
-        (["credit.terms=[outcome, ikea]"], "takes the place of outcome"),
-        (["credit.terms=[process]", "advantage.chain=episode", "advantage.normalise=role"], "process gives many"),
-        (["credit.terms=[decision]", "credit.known_share=0", "advantage.normalise=role"], "above 0 and at most 1"),
-        (["credit.known_share=0.4"], "no term of .* reads it"),
-        (["credit.terms=[proces]"], "did you mean 'process'"),
+        (["credit={decision: 1}"], "set it to role or role-turn"),
+        (["credit={outcome: 1, hiersearch: 1}"], "credit.hiersearch: it takes the place of outcome"),
+        (["credit={outcome: 1, ikea: 1}"], "takes the place of outcome"),
+        (["credit={process: 1}", "advantage.chain=episode", "advantage.normalise=role"], "process gives many"),
+        (["credit={decision: {known: 0}}", "advantage.normalise=role"], "decision.known: expected above 0, got 0"),
+        (
+            ["credit={decision: {known: 1.1}}", "advantage.normalise=role"],
+            "decision.known: expected at most 1, got 1.1",
+        ),
+        (["credit={outcome: {known: 0.4}}"], "outcome.known: unknown key"),
+        (["credit={proces: 1}"], "did you mean 'process'"),
     ],
 )
 def test_terms_that_do_not_fit_are_refused(overrides, said):

@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 import stumbling
 import torch
+from credit_terms import read_terms
 
 from searchgym.agents import load_agent
 from searchgym.graphs.text import norm
-from searchgym.practice import controls
+from searchgym.options import find_kind, kinds
 from searchgym.train.algorithms import estimators, tree
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.losses import policy_sums, token_weights
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.algorithms.tree import assign_tree
-from searchgym.train.credit.credit import BUILT_IN, Credit
-from searchgym.train.credit.terms import TERMS
-from searchgym.train.recipe.options import AdvantageOptions, CreditOptions, LossOptions
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import Term
+from searchgym.train.recipe.options import AdvantageOptions, LossOptions
 
 LEAST = 0.05
 """Share of the calls whose advantage a term must change."""
@@ -151,23 +152,23 @@ CASES = [
     Case("outcome", of_outcome, beside=NOTHING),
     Case("waypoint", of_waypoint, options=options(std="none")),
     Case("evidence", of_evidence),
-    Case("evidence", of_evidence, name="evidence by entities", credit={"evidence_of": "entities"}),
+    Case("evidence", of_evidence, name="evidence by entities", credit={"measure": "entities"}),
     Case("evidence", of_waypoint, name="evidence of wrong answers", options=options(std="none"),
-         credit={"evidence_of": "supported", "evidence_where": "wrong"}),
+         credit={"measure": "supported", "where": "wrong"}),
     Case("vpr", of_search, options=TURNS),
     Case("difference", of_proposal, "m-ask", NOTHING, options=ROLES),
     Case("gain", of_outcome, "m-ask", {"format": 1.0}, options=options(normalise="role", chain="episode")),
     Case("praise", of_trial, "praise", options=ROLES),
     Case("format", of_form, "m-ask", options=ROLES),
-    Case("overlong", of_brevity, credit={"length_limit": 60, "length_cache": 50}, options=ROLES),
-    Case("costs", of_thrift, credit={"search_cost": 0.5}, options=options(std="none")),
+    Case("overlong", of_brevity, credit={"limit": 60, "cache": 50}, options=ROLES),
+    Case("costs", of_thrift, credit={"search": 0.5}, options=options(std="none")),
     Case("rubric", of_outcome, beside=NOTHING),
     Case("gated", of_outcome, beside=NOTHING),
     Case("tournament", of_outcome, beside=NOTHING),
     Case("candidates", of_outcome, beside=NOTHING),
     Case("stratified", of_stratum, beside={}, options=options(estimator="stratified", alpha=1.0), without=options()),
     Case("tree", of_branch, beside={}, options=options(estimator="tree"), without=options(estimator="rloo")),
-    Case("searchgym.practice.controls:oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
+    Case("searchgym.practice.controls:Oracle", of_oracle, beside=NOTHING, options=TURNS, name="oracle"),
 ]  # fmt: skip
 ESTIMATORS = ("stratified", "tree")
 
@@ -186,9 +187,9 @@ def recorded():
     return task, groups
 
 
-def advantages(groups, task, agent, terms, credit, options):
+def advantages(groups, task, agent, terms, options):
     """Returns the advantage of each call by its id."""
-    made = Credit.of(CreditOptions(terms=terms, **credit), load_agent(agent).roles, lambda: task)
+    made = Credit.of(read_terms(terms), load_agent(agent).roles, lambda: task)
     episodes = [episode for group in groups for episode in group]
     samples = [
         sample
@@ -208,16 +209,14 @@ def check(case, recorded):
     task, by_agent = recorded
     groups = by_agent(case.agent)
     assert sum(map(len, groups)) == 200
-    terms = {"outcome": 1.0} if case.term in ESTIMATORS else {**case.beside, case.term: 1.0}
+    own = {case.term: {"weight": 1.0, **case.credit}}
+    terms = {"outcome": 1.0} if case.term in ESTIMATORS else {**case.beside, **own}
     count = partial(advantages, groups, task, case.agent)
-    after = count(terms, case.credit, case.options)
+    after = count(terms, case.options)
     if case.term == "tree":
         without = dict.fromkeys(after, 0.0)  # it replaces the comparison as a whole
     else:
-        beside = terms if case.term in ESTIMATORS else case.beside
-        own = {} if case.term not in beside and "costs" in beside else case.credit
-        own = {key: value for key, value in own.items() if case.term in ("evidence", "waypoint")}
-        without = count(beside, own, case.without or case.options)
+        without = count(terms if case.term in ESTIMATORS else case.beside, case.without or case.options)
     change = {name: after[name] - without[name] for name in after}
     share = np.mean([abs(value) > 1e-6 for value in change.values()])
     assert share >= LEAST, f"{case} changes {share:.3f} of the advantages"
@@ -262,20 +261,20 @@ def cut(term, factor, monkeypatch):
             return plain + factor * (real(returns, searches, options, rewards) - plain)
 
         monkeypatch.setattr(estimators, "stratified", scaled)
-    elif term in TERMS:
-        real = BUILT_IN[term]
-        monkeypatch.setitem(BUILT_IN, term, partial(times, factor, real))
     else:
-        name = term.rpartition(":")[2]
-        monkeypatch.setattr(controls, name, partial(times, factor, getattr(controls, name)))
+        cls = find_kind(Term, term)
+        rewards = cls.rewards
+        monkeypatch.setattr(
+            cls, "rewards", lambda *given: [[factor * value for value in row] for row in rewards(*given)]
+        )
 
 
-def times(factor, term, group, context):
-    return [[factor * value for value in row] for row in term(group, context)]
+OF_AGENTS = {"process", "decomposition", "search-count", "hiersearch", "ikea", "decision", "ranking", "ssrl-form"}
+"""Terms of single kinds of agents, which the episodes here do not have."""
 
 
 def test_no_term_is_left_out():
-    assert {case.term for case in CASES if ":" not in case.term} == TERMS.keys() | set(ESTIMATORS)
+    assert {case.term for case in CASES if ":" not in case.term} == kinds(Term).keys() - OF_AGENTS | set(ESTIMATORS)
 
 
 # -- LLDS, a term of the loss --------------------------------------------------------------------------------------
@@ -287,7 +286,7 @@ def llds_gradients(recorded, coef):
     Log-ratios are as after some minibatches: drawn, with a standard deviation of 0.1.
     """
     task, groups = recorded
-    made = Credit.of(CreditOptions(), load_agent("search-r1").roles, lambda: task)
+    made = Credit.of(read_terms({"outcome": 1}), load_agent("search-r1").roles, lambda: task)
     episodes = [episode for group in groups("search-r1") for episode in group]
     samples = [
         s for e, r in zip(episodes, made.rewards(episodes), strict=True) for s in samples_from(e, rewards=r.total)

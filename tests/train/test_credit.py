@@ -5,19 +5,18 @@ import itertools
 
 import numpy as np
 import pytest
+from credit_terms import read_terms, terms_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchgym.agents.roles import Role
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.errors import DataError, RewardError, UnknownNameError
+from searchgym.errors import CardError, DataError, RewardError
 from searchgym.records import Call, Context, Episode, Searched, Span
 from searchgym.train.algorithms.samples import outcome_rewards, samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
-from searchgym.train.credit.terms import get_term
-from searchgym.train.recipe.options import CreditOptions, TermOptions
+from searchgym.train.credit.term import CreditContext, Term
 
 
 def team(calls, **fields):
@@ -41,14 +40,9 @@ def numbers(text):
     return float(text or 0)
 
 
-def credit(*terms, penalties=None, **options):
-    made = CreditOptions(terms=list(terms), **options)
-    return Credit(made, CreditContext(made, penalties or {}, lambda episode, text: numbers(text)))
-
-
-def credit_of(terms):
-    made = CreditOptions(terms=terms)
-    return Credit(made, CreditContext(made, {}, lambda episode, text: numbers(text)))
+def credit(*names, penalties=None, **options):
+    context = CreditContext(penalties or {}, lambda episode, text: numbers(text))
+    return Credit(terms_of(*names, **options), context)
 
 
 MASK = [
@@ -102,41 +96,41 @@ def test_gains_need_calls_that_propose_answers():
 def test_weights_and_roles():
     """UnityMAS-O mixes terms by weights; M-ASK's plan credited with the final score is a mixture by roles."""
     terms = {"outcome": 0.5, "difference": 0.5}
-    (row,) = credit_of(terms).allocate([team(MASK, reward=0.4)])
+    (row,) = credit(**terms).allocate([team(MASK, reward=0.4)])
     assert row == pytest.approx([0.3, 0.35, 0.35, 0.35, 0.45, 0.15, 0.15, 0.15, 0.4, 0.2])
     rest = ["search", "summary", "update", "answer"]
-    terms = {"outcome": TermOptions(roles=["planning"]), "difference": TermOptions(roles=rest)}
-    (row,) = credit_of(terms).allocate([team(MASK, reward=0.4)])
+    terms = {"outcome": {"roles": ["planning"]}, "difference": {"roles": rest}}
+    (row,) = credit(**terms).allocate([team(MASK, reward=0.4)])
     assert row == pytest.approx([0.4, 0.3, 0.3, 0.3, 0.5, -0.1, -0.1, -0.1, 0.4, 0.0])
     named = credit("difference").parts([team(MASK)])["difference"]
-    assert credit_of({"difference": 1.0}).parts([team(MASK)])["difference"] == named
+    assert credit(difference=1.0).parts([team(MASK)])["difference"] == named
 
 
 def test_an_outcome_may_be_split_among_the_calls_that_get_it():
     """UnityMAS-O's ``outcome_share_mode``: full, or divided by the number of the calls that share it."""
-    (row,) = credit_of({"outcome": TermOptions(share="split")}).allocate([team(MASK, reward=0.4)])
+    (row,) = credit(outcome={"split": True}).allocate([team(MASK, reward=0.4)])
     assert row == pytest.approx([0.04] * 10)
-    some = TermOptions(share="split", roles=["search", "answer"], weight=2.0)
-    (row,) = credit_of({"outcome": some}).allocate([team(MASK, reward=0.4)])
+    some = {"split": True, "roles": ["search", "answer"], "weight": 2.0}
+    (row,) = credit(outcome=some).allocate([team(MASK, reward=0.4)])
     assert row == pytest.approx([0.16 if call["role"] in ("search", "answer") else 0.0 for call in MASK])
-    assert credit_of({"outcome": TermOptions(share="split")}).allocate([team(MASK)]) == [[0.0] * 10]
+    assert credit(outcome={"split": True}).allocate([team(MASK)]) == [[0.0] * 10]
 
 
 @pytest.mark.parametrize(("limit", "cache", "reward"), [(10, 4, 0.0), (7, 4, 0.0), (6, 4, -0.25), (4, 4, -0.75)])
 def test_an_overlong_response_is_charged_little_by_little(limit, cache, reward):
     """DAPO, equation 13: each call of a team is a sequence of three tokens."""
-    (row,) = credit("overlong", length_limit=limit, length_cache=cache).allocate([team([{"role": "a"}, {"role": "b"}])])
+    (row,) = credit(overlong={"limit": limit, "cache": cache}).allocate([team([{"role": "a"}, {"role": "b"}])])
     assert row == pytest.approx([reward, reward])
 
 
 def test_an_overlong_response_is_never_charged_more_than_one():
-    (row,) = credit("overlong", length_limit=2, length_cache=1).allocate([team([{"role": "a"}])])
+    (row,) = credit(overlong={"limit": 2, "cache": 1}).allocate([team([{"role": "a"}])])
     assert row == [-1.0]
 
 
 def test_penalties_for_a_calls_own_form_are_kept_apart():
     calls = [{"role": "a", "legal": False}, {"role": "b", "answer": "0.7"}]
-    made = credit("gain", "format", "overlong", penalties={"a": -1.0}, length_limit=4, length_cache=2)
+    made = credit("gain", "format", overlong={"limit": 4, "cache": 2}, penalties={"a": -1.0})
     (given,) = made.rewards([team(calls)])
     assert given.total == pytest.approx([-1.5, 0.7 - 0.5])
     assert given.kept == pytest.approx([-1.5, -0.5])
@@ -196,16 +190,16 @@ def test_praise_by_hand():
         "prefix",
         "searcher",
     ]
-    (row,) = credit("praise", alpha=0.5).allocate([episode])
+    (row,) = credit(praise={"alpha": 0.5}).allocate([episode])
     assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 0.0])
-    (row,) = credit("outcome", "praise", alpha=0.5).allocate([episode])
+    (row,) = credit("outcome", praise={"alpha": 0.5}).allocate([episode])
     assert row == pytest.approx([0.0, 0.2, 0.4, 0.0, 0.3, 1.0, 1.0])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.01, 2))
 def test_process_rewards_sum_to_what_the_prefixes_gained(scores, alpha):
     episode = chain(scores, 1.0)
-    (row,) = credit("praise", alpha=alpha).allocate([episode])
+    (row,) = credit(praise={"alpha": alpha}).allocate([episode])
     process = sum(r for call, r in zip(episode.calls, row, strict=True) if not call.prefix)
     assert process == pytest.approx(alpha * (scores[-1] - scores[0]), abs=1e-9)
 
@@ -236,7 +230,8 @@ def test_praise_needs_prefix_answers():
 def test_each_reward_lands_on_its_own_last_token():
     calls = [{"role": "a", "legal": False}, {"role": "b"}, {"role": "c", "answer": "0.7"}]
     episode = team(calls, reward=0.25, turns=3, searches=[Searched(1, "x", ())] * 2)
-    made = credit("outcome", "difference", "format", "costs", penalties={"a": -1.0}, turn_cost=0.3, search_cost=0.6)
+    costs = {"turn": 0.3, "search": 0.6}
+    made = credit("outcome", "difference", "format", costs=costs, penalties={"a": -1.0})
     (row,) = made.allocate([episode])
     cost = -0.3 * 2 / 3 - 0.6 * 2 / 3
     assert row == pytest.approx([0.25 + 0.7 - 1 + cost, 0.25 + 0.7 + cost, 0.25 + 0.7 + cost])
@@ -251,7 +246,7 @@ def test_each_reward_lands_on_its_own_last_token():
 def test_costs_are_jades(rounds, searches, cost):
     """alpha min(turns - 1, 3) / 3 + beta min(retrievals, 3) / 3, alpha 0.3, beta 0.6."""
     episode = team([{"role": "a"}], notes={"rounds": float(rounds)}, searches=[Searched(1, "x", ())] * searches)
-    (row,) = credit("costs", turn_cost=0.3, search_cost=0.6).allocate([episode])
+    (row,) = credit(costs={"turn": 0.3, "search": 0.6}).allocate([episode])
     assert row == pytest.approx([-cost])
 
 
@@ -259,7 +254,7 @@ def test_the_score_is_the_environments_reward():
     task = load_task(find_env("searchgym/Demo-v0"), reward="f1")
     question = task.questions[0]
     roles = {"planning": Role("planning", "", 1, penalty=-1.0)}
-    made = Credit.of(CreditOptions(terms=["difference", "format"]), roles, lambda: task)
+    made = Credit.of(terms_of("difference", "format"), roles, lambda: task)
     half = f"{question.answers[0]} zzz"
     calls = [{"role": "planning", "answer": question.answers[0], "legal": False}, {"role": "answer", "answer": half}]
     (row,) = made.allocate([dataclasses.replace(team(calls), question_id=question.id)])
@@ -267,42 +262,51 @@ def test_the_score_is_the_environments_reward():
     assert row == pytest.approx([1.0 - 1.0, 2 * words / (2 * words + 1)])
 
 
-def mine(group, context):
-    return [[context.options.alpha * len(group)] * len(episode.calls) for episode in group]
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mine(Term):
+    """A user's term with an option."""
+
+    alpha: float = 0.5
+
+    def rewards(self, group, context):
+        return [[self.alpha * len(group)] * len(episode.calls) for episode in group]
+
+
+def returning(function, **options):
+    """Returns a term whose rewards are what a function makes of the group."""
+    made = dataclasses.make_dataclass("Returning", [], bases=(Term,), frozen=True, kw_only=True)
+    made.rewards = lambda self, group, context: function(group)
+    return made(**options)
 
 
 def test_a_users_own_term_is_told_what_is_wrong_with_it():
     group = [team(MASK), team(MASK)]
-    rows = credit("test_credit:mine", alpha=0.25).allocate(group)
+    rows = credit(**{"test_credit:Mine": {"alpha": 0.25}}).allocate(group)
     assert rows == [[0.5] * 10] * 2
     for wrong, said in [
-        (lambda group, context: [[0.0]], "credit wrong returned 1 rows for 2 episodes"),
-        (lambda group, context: [[0.0]] * 2, "credit wrong returned .* for episode q#0: expected 10 finite numbers"),
-        (lambda group, context: [[float("nan")] * 10] * 2, "10 finite numbers"),
-        (lambda group, context: [["1"] * 10] * 2, "10 finite numbers"),
-        (lambda group, context: ["0123456789"] * 2, "10 finite numbers"),
-        (lambda group, context: [[True] * 10] * 2, "10 finite numbers"),
-        (lambda group, context: [[None] * 10] * 2, "10 finite numbers"),
-        (lambda group, context: [None] * 2, "10 finite numbers"),
-        (lambda group, context: [0.5] * 2, "10 finite numbers"),
-        (lambda group, context: [[1e308] * 10] * 2, "10 finite numbers"),
-        (lambda group, context: None, "credit wrong returned None for 2 episodes: expected a list of rows"),
-        (lambda group, context: 1.0, "credit wrong returned 1.0 for 2 episodes: expected a list of rows"),
-        (lambda group, context: "ab", "10 finite numbers"),
+        (lambda group: [[0.0]], "credit wrong returned 1 rows for 2 episodes"),
+        (lambda group: [[0.0]] * 2, "credit wrong returned .* for episode q#0: expected 10 finite numbers"),
+        (lambda group: [[float("nan")] * 10] * 2, "10 finite numbers"),
+        (lambda group: [["1"] * 10] * 2, "10 finite numbers"),
+        (lambda group: ["0123456789"] * 2, "10 finite numbers"),
+        (lambda group: [[True] * 10] * 2, "10 finite numbers"),
+        (lambda group: [[None] * 10] * 2, "10 finite numbers"),
+        (lambda group: [None] * 2, "10 finite numbers"),
+        (lambda group: [0.5] * 2, "10 finite numbers"),
+        (lambda group: [[1e308] * 10] * 2, "10 finite numbers"),
+        (lambda group: None, "credit wrong returned None for 2 episodes: expected a list of rows"),
+        (lambda group: 1.0, "credit wrong returned 1.0 for 2 episodes: expected a list of rows"),
+        (lambda group: "ab", "10 finite numbers"),
     ]:
-        made = credit("outcome")
-        made._terms = {"wrong": wrong}
         with pytest.raises(RewardError, match=said):
-            made.allocate(group)
-    with pytest.raises(UnknownNameError, match="did you mean 'difference'"):
-        get_term("diference")
+            Credit({"wrong": returning(wrong)}).allocate(group)
+    with pytest.raises(CardError, match="did you mean 'difference'"):
+        read_terms({"diference": 1})
 
 
 def test_rows_of_numpy_are_numbers_like_others():
-    made = credit("outcome")
-    made._terms = {"own": lambda group, context: np.full((len(group), 10), 0.5, np.float32)}
-    made._how = {"own": TermOptions()}
-    (row,) = made.allocate([team(MASK)])
+    made = returning(lambda group: np.full((len(group), 10), 0.5, np.float32))
+    (row,) = Credit({"own": made}).allocate([team(MASK)])
     assert row == [0.5] * 10 and all(type(value) is float for value in row)
 
 
@@ -315,11 +319,9 @@ def test_rows_of_numpy_are_numbers_like_others():
     ],
 )
 def test_a_sum_that_no_number_of_the_trainer_holds_is_an_error(weights, said):
-    made = credit("outcome")
-    made._terms = dict.fromkeys(weights, lambda group, context: [[3e38] * 10 for _ in group])
-    made._how = {name: TermOptions(weight=weight) for name, weight in weights.items()}
+    made = {name: returning(lambda group: [[3e38] * 10 for _ in group], weight=w) for name, w in weights.items()}
     with pytest.raises(RewardError, match=said):
-        made.allocate([team(MASK)])
+        Credit(made).allocate([team(MASK)])
 
 
 def test_terms_add_up_in_any_order():

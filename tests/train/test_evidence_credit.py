@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 
 from searchgym.errors import CardError, DataError
-from searchgym.practice.controls import oracle, oracle_answers, oracle_searches
+from searchgym.practice.controls import Oracle, OracleAnswers, OracleSearches
 from searchgym.records import (
     Call,
     Context,
@@ -23,11 +24,11 @@ from searchgym.records import (
 )
 from searchgym.train.algorithms.advantages import assign_advantages, call_returns
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.evidence import connected, fetched_gains, named_entities, new_pages, supported
+from searchgym.train.credit.term import CreditContext
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import AdvantageOptions, CreditOptions
+from searchgym.train.recipe.options import AdvantageOptions
 
 PAGES = {
     "Zor": "Zor is a film. The director of Zor is Ulo Bel.",
@@ -72,9 +73,8 @@ def attempt(number, reward, *turns, stop="answer"):
     )  # fmt: skip
 
 
-def credit(*terms, question=CHAIN, **options):
-    made = CreditOptions(terms=list(terms), **options)
-    return Credit(made, CreditContext(made, question=lambda episode: question))
+def credit(*names, question=CHAIN, **options):
+    return Credit(terms_of(*names, **options), CreditContext(question=lambda episode: question))
 
 
 WHOLE = (["Zor", "Kim"], ["Zor"], ["Ulo Bel"], ["Ada Bel"])
@@ -150,21 +150,21 @@ def test_evidence_is_mixed_as_in_carr(where, scaled, total):
         attempt(2, 0.0, ["Ulo Bel"], ["Ada Bel"]),
         attempt(3, 0.5, *WHOLE),
     ]
-    rows = credit("outcome", "evidence", evidence_where=where, evidence_scaled=scaled).allocate(group)
+    rows = credit("outcome", evidence={"where": where, "scaled": scaled}).allocate(group)
     assert [row[-1] for row in rows] == pytest.approx(total)
     assert all(value == 0 for row in rows for value in row[:-1])
 
 
 def test_evidence_may_be_scaled_by_the_largest_of_the_group():
     group = [attempt(0, 1.0, ["Zor"], ["Ada Bel"]), attempt(1, 0.0, ["Ulo Bel"], ["Ada Bel"]), attempt(2, 0.0)]
-    rows = credit("outcome", "evidence", evidence_where="all", evidence_scaled=True).allocate(group)
+    rows = credit("outcome", evidence={"where": "all", "scaled": True}).allocate(group)
     assert [row[-1] for row in rows] == pytest.approx([0.7 + 0.15, 0.3, 0.0])
-    assert credit("evidence", evidence_where="wrong", evidence_scaled=True).allocate([group[2]]) == [[0.0]]
+    assert credit(evidence={"where": "wrong", "scaled": True}).allocate([group[2]]) == [[0.0]]
 
 
 def test_longtracerl_counts_entities_of_the_text():
     group = [attempt(0, 1.0, ["Zor"], ["Ada Bel"])]
-    ((*_, last),) = credit("outcome", "evidence", evidence_of="entities", evidence_weight=0.5).allocate(group)
+    ((*_, last),) = credit("outcome", evidence={"measure": "entities", "share": 0.5}).allocate(group)
     assert last == pytest.approx(0.5 + 0.5 * 0.75)
 
 
@@ -173,8 +173,8 @@ def test_questions_without_facts_keep_the_outcome():
     assert credit("outcome", "evidence", question=plain).allocate([attempt(0, 1.0, ["Zor"])]) == [[0, 1.0]]
 
 
-def oracle_rows(*group, question=CHAIN, term=oracle):
-    return term(group, CreditContext(question=lambda episode: question))
+def oracle_rows(*group, question=CHAIN, term=Oracle):
+    return term().rewards(group, CreditContext(question=lambda episode: question))
 
 
 def test_an_oracle_approves_of_searches_that_find_and_of_answers_that_rest_on_all_pages():
@@ -185,8 +185,8 @@ def test_an_oracle_approves_of_searches_that_find_and_of_answers_that_rest_on_al
         attempt(3, 0.0, *WHOLE, stop="turns"),
     )
     assert oracle_rows(*group) == [[1, 0, 1, 1, 1], [1, 0], [1, 1, 1, 0], [1, 0, 1, 1, 0]]
-    assert oracle_rows(*group, term=oracle_searches) == [[1, 0, 1, 1, 0], [1, 0], [1, 1, 1, 0], [1, 0, 1, 1, 0]]
-    assert oracle_rows(*group, term=oracle_answers) == [[0, 0, 0, 0, 1], [0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert oracle_rows(*group, term=OracleSearches) == [[1, 0, 1, 1, 0], [1, 0], [1, 1, 1, 0], [1, 0, 1, 1, 0]]
+    assert oracle_rows(*group, term=OracleAnswers) == [[0, 0, 0, 0, 1], [0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
     with pytest.raises(DataError, match="names no gold page"):
         oracle_rows(attempt(0, 1.0), question=Question("q", "?", ("Rox",)))
 
@@ -194,14 +194,18 @@ def test_an_oracle_approves_of_searches_that_find_and_of_answers_that_rest_on_al
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (["credit.terms=[outcome, vpr]"], "advantage.normalise is all"),
-        (["credit.terms=[outcome]", "advantage.chain=none"], "advantage.normalise is all"),
-        (["credit.terms=[outcome, evidence]", "credit.evidence_weight=1"], "below 1"),
-        (["credit.terms=[outcome, evidence]", "credit.evidence_scaled=true"], "wrong or all"),
-        (["credit.terms=[outcome, evidence]", "credit.evidence_of=facts"], "evidence_of"),
-        (["credit.terms=[outcome]", "credit.evidence_where=all"], "no term"),
-        (["credit.terms=[gain, evidence]", "advantage.chain=episode", "advantage.normalise=role"], "same again"),
-        (["credit.terms=[gain]", "advantage.estimator=tree"], "use it with normalise all"),
+        (["credit={outcome: 1, vpr: 1}"], "advantage.normalise is all"),
+        (["credit={outcome: 1}", "advantage.chain=none"], "advantage.normalise is all"),
+        (["credit={outcome: 1, evidence: {share: 1}}"], "evidence.share: expected below 1, got 1"),
+        (["credit={outcome: 1, evidence: {share: 0}}"], "evidence.share: expected above 0, got 0"),
+        (["credit={outcome: 1, evidence: {scaled: true}}"], "credit.evidence: scaled acts where is wrong or all"),
+        (
+            ["credit={outcome: 1, evidence: {measure: facts}}"],
+            "evidence.measure: got 'facts'. Known: connected, entities",
+        ),
+        (["credit={outcome: {where: all}}"], "outcome.where: unknown key"),
+        (["credit={gain: 1, evidence: 1}", "advantage.chain=episode", "advantage.normalise=role"], "same again"),
+        (["credit={gain: 1}", "advantage.estimator=tree"], "use it with normalise all"),
         (["advantage.estimator=tree", "advantage.std=none"], "tree does not read it"),
         (
             [

@@ -2,19 +2,18 @@
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 from toy_training import QUESTIONS, toy_recipe, toy_trainer
 
 from searchgym.errors import CardError, NoVerdictError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rubric import weightings
 from searchgym.judging.rules import RuleJudge
+from searchgym.options import find_kind, kinds
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
-from searchgym.train.credit.context import CreditContext
-from searchgym.train.credit.credit import JUDGED, Credit
-from searchgym.train.credit.judged import UnjudgedError
-from searchgym.train.credit.terms import TERMS
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext, Term, UnjudgedError
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CreditOptions
 from searchgym.train.run.assembly import train
 
 ROWS = [
@@ -49,8 +48,8 @@ class Silent(RuleJudge):
 
 
 def credit(term, judge=None, **options):
-    made = CreditOptions(terms=[term], **options)
-    return Credit(made, CreditContext(made, question=lambda episode: QUESTION, judge=Checked(judge or RuleJudge())))
+    context = CreditContext(question=lambda episode: QUESTION, judge=Checked(judge or RuleJudge()))
+    return Credit(terms_of(**{term: options}), context)
 
 
 def rewards(term, answers, **options):
@@ -58,8 +57,9 @@ def rewards(term, answers, **options):
     return [row[-1] for row in credit(term, **options).allocate(group)]
 
 
-def test_every_judged_term_is_built_in():
-    assert TERMS.keys() > JUDGED
+def test_terms_say_that_they_ask_a_judge():
+    asking = {name for name in kinds(Term) if find_kind(Term, name).asks_judge}
+    assert asking == {"rubric", "gated", "tournament", "candidates"}
 
 
 def test_rubric_rewards_the_last_call():
@@ -75,7 +75,7 @@ def test_gated_needs_the_bottom_line_and_the_form():
     ((_, half),) = credit("gated").allocate([attempt("Kim. Zor. Signed.", legal=False)])
     assert half == pytest.approx(np.sqrt(1.05 * 0.55) - 0.05)
     smooth = np.sqrt(0.2 * 1.2) - 0.2
-    assert rewards("gated", ["Kim. Zor."], gate_delta=0.2) == pytest.approx([smooth])
+    assert rewards("gated", ["Kim. Zor."], delta=0.2) == pytest.approx([smooth])
 
 
 def test_tournament_compares_within_the_group():
@@ -92,7 +92,7 @@ def test_candidates_cover_the_rubric():
     assert both == pytest.approx(weights[:, :2].max(axis=1).mean())
     assert one == pytest.approx(weights[:, 0].mean()) and all_three == pytest.approx(weights.max(axis=1).mean())
     assert one < both < all_three < 1
-    assert rewards("candidates", ["Zor; Kim; x; y; Zor", None], candidates=4) == [0, 0], "too many, and none"
+    assert rewards("candidates", ["Zor; Kim; x; y; Zor", None], most=4) == [0, 0], "too many, and none"
     assert rewards("candidates", ["Zor, Kim, signed"]) == [1], "one candidate may meet all"
 
 
@@ -129,11 +129,11 @@ def test_a_group_without_any_verdict_leaves_the_training():
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["credit.judge=smollm2"], "credit.judge is smollm2: no term of"),
-        (["credit.terms=[tournamnt]"], "did you mean 'tournament'"),
-        (["credit.terms=[gated]", "credit.gate_delta=0"], "credit.gate_delta is 0"),
-        (["credit.terms=[rubric]", "credit.tournament_rounds=2"], "no term of"),
-        (["credit.terms=[rubric]", "credit.judge=own", "models={own: {}}"], "must not learn from its verdicts"),
+        (["judge=smollm2"], "judge is smollm2: no credit term of outcome asks it"),
+        (["credit={tournamnt: 1}"], "did you mean 'tournament'"),
+        (["credit={gated: {delta: 0}}"], "gated.delta: expected at least 0.000001, got 0"),
+        (["credit={rubric: {rounds: 2}}"], "rubric.rounds: unknown key"),
+        (["credit={rubric: 1}", "judge=own", "models={own: {}}"], "must not learn from its verdicts"),
         (["models={a: {}, b: {roles: [], frozen: true}}"], "models.b: no role asks it"),
     ],
 )
@@ -143,9 +143,7 @@ def test_recipes_that_cannot_work_are_refused(overrides, says):
 
 
 def test_a_frozen_key_without_roles_is_a_judge():
-    recipe = load_recipe(
-        "tiny-tournament", ["models={policy: {}, judge: {roles: [], frozen: true}}", "credit.judge=judge"]
-    )
+    recipe = load_recipe("tiny-tournament", ["models={policy: {}, judge: {roles: [], frozen: true}}", "judge=judge"])
     assert recipe.models["judge"].roles == []
 
 
@@ -154,7 +152,7 @@ def test_prose_of_a_model_key_that_judges_trains_nothing(tmp_path):
     """The frozen tiny model, asked for a verdict, writes what it was shown to write: no episode gets a reward."""
     own = [
         "models={policy: {}, judge: {roles: [], frozen: true}}",
-        "credit.judge=judge",
+        "judge=judge",
         "steps=1",
         "validation.every=0",
     ]
@@ -169,10 +167,10 @@ def test_prose_of_a_model_key_that_judges_trains_nothing(tmp_path):
 
 def test_the_bandit_learns_from_tournaments(tmp_path):
     """Its answers are numbers of which one is right: by comparisons alone the policy finds it."""
-    options = CreditOptions(terms=["tournament"], tournament_rounds=2)
     by_id = {question.id: question for question in QUESTIONS}
-    judged = Credit(options, CreditContext(options, question=lambda episode: by_id[episode.question_id]))
-    recipe = toy_recipe(steps=12, credit={"terms": ["tournament"], "tournament_rounds": 2}, validation={"every": 12})
+    terms = {"tournament": {"rounds": 2}}
+    judged = Credit(terms_of(**terms), CreditContext(question=lambda episode: by_id[episode.question_id]))
+    recipe = toy_recipe(steps=12, credit=terms, validation={"every": 12})
     rows = toy_trainer(tmp_path / "run", recipe, credit=judged).run().rows
     assert rows[-1]["validation/em"] > rows[0]["validation/em"] + 0.3
     assert rows[1]["judge/asked"] > 0 and rows[1]["judge/failed"] == rows[1]["judge/unjudged"] == 0

@@ -14,12 +14,13 @@ from searchgym.rollout.engine import Engine
 from searchgym.rollout.loading import load_model
 from searchgym.train.algorithms.losses import token_weights
 from searchgym.train.algorithms.samples import samples_from
+from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.inspect.plan import plan
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
-from searchgym.train.recipe.options import GuardOptions, TermOptions
+from searchgym.train.recipe.options import GuardOptions
 from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.run.assembly import assemble, train
 from searchgym.train.run.draw import with_advantages
@@ -34,7 +35,7 @@ SMALL = [
     "log.tensorboard=false", "log.curve=false", "guard.min_legal=null",
 ]  # fmt: skip
 GRPO = [
-    "agent=m-ask", "credit.terms=[difference, format]", "advantage.normalise=role",
+    "agent=m-ask", "credit={difference: 1, format: 1}", "advantage.normalise=role",
     "advantage.drop_zero_variance=false",
 ]  # fmt: skip
 SHARING = {
@@ -97,28 +98,26 @@ def test_a_recipe_with_keys_is_read_back_equal(tmp_path):
 
 def test_credit_and_comparison_must_fit():
     for overrides, said in [
-        (["credit.terms=[]"], "at least one"),
-        (["credit.terms=[outcome, outcome]"], "none twice"),
-        (["credit.terms=[outcom]"], "did you mean 'outcome'"),
-        (["credit.alpha=0.7"], "no term of .* reads it"),
-        (["credit.turn_cost=-1"], "expected at least 0"),
-        (["credit.terms={outcom: 0.5}"], "did you mean 'outcome'"),
-        (["credit.terms={outcome: 0}"], "expected a finite number other than 0"),
-        (["credit.terms={outcome: .inf}"], "expected a finite number other than 0"),
-        (["credit.terms={outcome: {weigth: 1}}"], "did you mean 'weight'"),
-        (["credit.terms={outcome: {roles: []}}"], "at least one, none twice"),
-        (["credit.terms={outcome: {weight: x}}"], r"terms.outcome: weight: expected float, got 'x'$"),
-        (["credit.terms={difference: {share: split}}"], "divides the outcome"),
-        (["credit.terms=[outcome, overlong]"], "needs credit.length_limit and credit.length_cache"),
-        (
-            ["credit.terms=[overlong]", "credit.length_limit=4", "credit.length_cache=5"],
-            "more than credit.length_limit",
-        ),
-        (["credit.length_limit=4"], "no term of .* reads it"),
+        (["credit={}"], "at least one"),
+        (["credit={outcome: 1, outcome: 1}"], "key 'outcome' stands twice"),
+        (["credit={outcom: 1}"], "did you mean 'outcome'"),
+        (["credit={outcome: {alpha: 0.7}}"], "outcome.alpha: unknown key"),
+        (["credit={costs: {turn: -1}}"], "costs.turn: expected at least 0, got -1"),
+        (["credit={outcom: 0.5}"], "did you mean 'outcome'"),
+        (["credit={outcome: 0}"], "expected a finite number other than 0"),
+        (["credit={outcome: .inf}"], "credit.outcome: expected a finite number, got inf"),
+        (["credit={outcome: {weigth: 1}}"], "did you mean 'weight'"),
+        (["credit={outcome: {roles: []}}"], "at least one, none twice"),
+        (["credit={outcome: {roles: [search, search]}}"], "at least one, none twice"),
+        (["credit={outcome: {weight: x}}"], r"credit.outcome.weight: expected a number, got 'x'$"),
+        (["credit={difference: {split: true}}"], "difference.split: unknown key"),
+        (["credit={outcome: 1, overlong: 1}"], r"(?s)overlong.limit: missing key.*overlong.cache: missing key"),
+        (["credit={overlong: {limit: 4, cache: 5}}"], "credit.overlong: cache is 5: more than limit, 4"),
+        (["credit={format: {limit: 4}}"], "format.limit: unknown key"),
         (["advantage.chain=episode"], "difference gives many the same again: use gain"),
-        (["advantage.chain=episode", "credit.terms=[outcome]"], "outcome gives many the same again"),
-        (["advantage.chain=episode", "credit.terms=[rubric]"], "rubric gives many the same again"),
-        (["advantage.chain=episode", "credit.terms=[ikea]"], "ikea gives many the same again"),
+        (["advantage.chain=episode", "credit={outcome: 1}"], "outcome gives many the same again"),
+        (["advantage.chain=episode", "credit={rubric: 1}"], "rubric gives many the same again"),
+        (["advantage.chain=episode", "credit={ikea: 1}"], "ikea gives many the same again"),
         (["optimizer.minibatches=2", "optimizer.minibatch_samples=2"], "choose one"),
         (["optimizer.minibatch_samples=2", "loss.reduction=episode-mean"], "needs optimizer.minibatches 1"),
         (["optimizer.minibatch_samples=0"], "expected at least 1"),
@@ -130,8 +129,8 @@ def test_credit_and_comparison_must_fit():
         grpo("advantage.normalise=all")
     with pytest.raises(CardError, match="credit acts in method policy only"):
         grpo("method=rejection", "advantage.normalise=all")
-    small("credit.terms=[outcome, test_credit:mine]", "credit.alpha=0.7")  # a user's own may read every number
-    chained = ["advantage.chain=episode", "credit.terms=[gain, format]"]
+    small("credit={outcome: 1, test_credit:Mine: {alpha: 0.7}}")  # a user's own has options of its own
+    chained = ["advantage.chain=episode", "credit={gain: 1, format: 1}"]
     with pytest.raises(CardError, match="passes no KL on"):
         grpo(*chained, "loss.kl_coef=0.1", "loss.kl_in=reward", "loss.kl_estimator=k1")
     with pytest.raises(CardError, match="set it to role or role-turn"):
@@ -139,18 +138,18 @@ def test_credit_and_comparison_must_fit():
     for changed in ("advantage.chain=episode", "advantage.whiten_over=valued"):
         with pytest.raises(CardError, match=f"{changed.partition('=')[0]} acts in method policy only"):
             load_recipe("tiny-rejection", [changed])
-    split = load_recipe("tiny-grpo", ["agent=m-ask", "model=tiny-teams", "credit.terms={outcome: {share: split}}"])
+    split = load_recipe("tiny-grpo", ["agent=m-ask", "model=tiny-teams", "credit={outcome: {split: true}}"])
     with pytest.raises(UsageError, match="outcome may give their calls different rewards"):
         check_credit(split, load_agent("m-ask").roles)
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
-        check_credit(small("credit.terms={outcome: {roles: [serch]}}"), load_agent("m-ask").roles)
+        check_credit(small("credit={outcome: {roles: [serch]}}"), load_agent("m-ask").roles)
 
 
 def test_terms_with_weights_are_read_back_equal(tmp_path):
-    recipe = small("credit.terms={outcome: {weight: 0.5, roles: [search]}, difference: 1, format: 0.25}")
+    recipe = small("credit={outcome: {weight: 0.5, roles: [search]}, difference: 1, format: 0.25}")
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
-    assert recipe.credit.by_name()["outcome"] == TermOptions(weight=0.5, roles=["search"])
+    assert recipe.credit["outcome"] == Outcome(weight=0.5, roles=["search"])
 
 
 # -- sharing -------------------------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ yes or no is scored by the environment's F1, which for one word is the EM that t
 """
 
 import pytest
+from credit_terms import terms_of
 from support import run_team
 
 from searchgym.agents import load_agent
 from searchgym.envs import find_env, load_task
 from searchgym.train.credit.credit import Credit
-from searchgym.train.recipe.options import CreditOptions
 
 GOLD = "Dunmere"  # of the first question of Demo
 HALF, THIRD = f"{GOLD} town hall", f"{GOLD} a1 b2 c3 d4"  # F1 2/4 and 2/6
@@ -24,9 +24,7 @@ def rewards(said, *terms, agent="m-ask", max_turns=6):
     """Returns (role, reward) of each call of an episode."""
     task = load_task(find_env("searchgym/Demo-v0"), reward="f1", max_turns=max_turns)
     episode, _ = run_team(agent, said, max_turns, "f1")
-    credit = Credit.of(
-        CreditOptions(terms=list(terms or ("difference", "format"))), load_agent(agent).roles, lambda: task
-    )
+    credit = Credit.of(terms_of(*(terms or ("difference", "format"))), load_agent(agent).roles, lambda: task)
     (row,) = credit.allocate([episode])
     return [(call.role, round(reward, 6)) for call, reward in zip(episode.calls, row, strict=True)]
 

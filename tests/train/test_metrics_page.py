@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_run
+from credit_terms import terms_of
 from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_trainer
 
 from searchgym.cards import WorldSpec
@@ -17,10 +18,10 @@ from searchgym.records import Call, Episode, Hit, Opened, Searched
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, ProposerOptions, StageOptions
+from searchgym.train.recipe.options import CurriculumOptions, ProposerOptions, StageOptions
 from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
 
@@ -103,10 +104,9 @@ def runs(recipe, tmp_path):
     stages = CurriculumOptions(stages=[StageOptions()], by="kind")
     toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
     toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
-    options = CreditOptions(terms=["rubric"])
     by_id = {question.id: question for question in QUESTIONS}
-    judged = Credit(options, CreditContext(options, question=lambda episode: by_id[episode.question_id]))
-    toy_trainer(tmp_path / "judged", toy_recipe(steps=1, credit={"terms": ["rubric"]}), credit=judged).run()
+    judged = Credit(terms_of("rubric"), CreditContext(question=lambda episode: by_id[episode.question_id]))
+    toy_trainer(tmp_path / "judged", toy_recipe(steps=1, credit={"rubric": 1}), credit=judged).run()
     names = (
         "grpo",
         "family",

@@ -201,7 +201,7 @@ def test_colour_is_for_terminals_and_not_with_no_color(monkeypatch, terminal, en
 @pytest.mark.slow
 def test_show_and_explain_give_the_rewards_and_advantages_of_the_training(recipe, tmp_path, monkeypatch, capsys):
     """Of a run with a credit of two terms; one of its groups has no signal and left the batch."""
-    options = ["credit.terms=[outcome, format]", "steps=1", "env_options={max_turns: 2, reward: 'test_run:seldom'}"]
+    options = ["credit={outcome: 1, format: 1}", "steps=1", "env_options={max_turns: 2, reward: 'test_run:seldom'}"]
     status, out, err = cli(monkeypatch, capsys, recipe, *options, "validation.every=0", "--out", "run")
     assert status == 0, err
     assert [json.loads(out)[name] for name in ("before", "after", "best", "best_checkpoint")] == [None] * 4

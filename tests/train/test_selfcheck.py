@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from credit_terms import terms_of
 from made_models import tiny_qwen2, tiny_tokenizer
 
+from searchgym.options import Named, find_kind, kinds
 from searchgym.records import title_key
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
@@ -17,8 +19,8 @@ from searchgym.train.algorithms import advantages, losses
 from searchgym.train.algorithms.gae import assign_gae
 from searchgym.train.algorithms.losses import token_logp, token_weights
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit import terms
-from searchgym.train.credit.credit import BUILT_IN, JUDGED
+from searchgym.train.credit.term import Term
+from searchgym.train.credit.terms import vpr, waypoint
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.trained_model import TrainedModel
@@ -82,11 +84,12 @@ def test_shipped_recipes_pass(recipe, tmp_path, request):
     assert failed(tmp_path, recipe=recipe) == []
 
 
-@pytest.mark.parametrize("term", sorted(BUILT_IN))
+@pytest.mark.parametrize("term", sorted(kinds(Term)))
 def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
     """It is named as not checked, which is no pass, and is not compared with zeros."""
     recipe = load_recipe("tiny-grpo")
-    recipe = dataclasses.replace(recipe, credit=dataclasses.replace(recipe.credit, terms={"outcome": 1.0, term: 1.0}))
+    options = {"limit": 4, "cache": 2} if term == "overlong" else {}
+    recipe = dataclasses.replace(recipe, credit=Named(terms_of("outcome", **{term: options})))
     findings = Findings()
     drawn = SimpleNamespace(episodes=[], samples=[], listed=[])
     CreditCheck(recipe, {}, lambda episode, text: 0.0).check_samples(findings, drawn)
@@ -96,7 +99,7 @@ def test_a_term_that_is_not_written_twice_is_said_not_to_be_checked(term):
 
 
 def test_the_terms_that_ask_no_judge_are_written_twice():
-    assert BUILT_IN.keys() - WRITTEN == JUDGED
+    assert kinds(Term).keys() - WRITTEN == {name for name in kinds(Term) if find_kind(Term, name).asks_judge} != set()
 
 
 @pytest.mark.engine
@@ -175,7 +178,7 @@ METHODS = {
         "optimizer.weight_decay=0.1",
     ],
     "branches": ["advantage.estimator=tree", "rollout.attempts=4"],
-    "turn by turn": ["advantage.normalise=role-turn", "advantage.chain=none", "credit.terms=[outcome,vpr]"],
+    "turn by turn": ["advantage.normalise=role-turn", "advantage.chain=none", "credit={outcome: 1, vpr: 1}"],
     "whitened": ["advantage.estimator=reinforce++", "loss.reduction=constant", "loss.constant_length=64"],
 }
 
@@ -210,13 +213,13 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
 
 
 CHAINED = [
-    "advantage.chain=episode", "credit.terms={gain: 1, format: 0.5}",
+    "advantage.chain=episode", "credit={gain: 1, format: 0.5}",
     "models={answerers: {roles: [answer], frozen: true}, others: {}}",
     "env_options={world: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
 ]  # fmt: skip
 BY_GROUP = [
-    "agent=m-ask", "model=tiny-teams", "advantage.normalise=role", "credit.length_limit=24", "credit.length_cache=20",
-    "credit.terms={gain: 1, overlong: 0.5, format: {roles: [search]}}",
+    "agent=m-ask", "model=tiny-teams", "advantage.normalise=role",
+    "credit={gain: 1, overlong: {weight: 0.5, limit: 24, cache: 20}, format: {roles: [search]}}",
 ]  # fmt: skip
 
 
@@ -567,8 +570,8 @@ def _a_turned_gradient(monkeypatch):
 
 
 def _waypoints_all_or_nothing(monkeypatch):
-    right = terms.coverage
-    monkeypatch.setattr(terms, "coverage", lambda *given: float(right(*given) == 1))
+    right = waypoint.coverage
+    monkeypatch.setattr(waypoint, "coverage", lambda *given: float(right(*given) == 1))
 
 
 def _gold_pages_paid_again(monkeypatch):
@@ -576,7 +579,7 @@ def _gold_pages_paid_again(monkeypatch):
         gold = {title_key(title) for title in question.gold_titles or ()}
         return {s.turn: len(gold & {title_key(hit.passage.title) for hit in s.hits}) for s in episode.searches}
 
-    monkeypatch.setattr(terms, "new_pages", again)
+    monkeypatch.setattr(vpr, "new_pages", again)
 
 
 WORLDS = "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
@@ -592,7 +595,7 @@ AROUND = [
     (_first_minibatch_again, ["optimizer.minibatches=4"], LOSS),
     (_ratios_to_the_latest_weights, ["optimizer.minibatches=4"], LOSS),
     (_a_turned_gradient, [], "gradients are right element by element"),
-    (_waypoints_all_or_nothing, ["credit.terms=[outcome,waypoint]", "advantage.std=none", WORLDS], CREDIT),
+    (_waypoints_all_or_nothing, ["credit={outcome: 1, waypoint: 1}", "advantage.std=none", WORLDS], CREDIT),
     (_gold_pages_paid_again, [*METHODS["turn by turn"], WORLDS], CREDIT),
 ]
 
@@ -621,7 +624,7 @@ def test_a_validation_that_searches_the_training_corpus(monkeypatch, tmp_path, n
         ["learner.frozen_layers=1"],
         ["lora.rank=4", "optimizer.minibatch_samples=32"],
         ["curriculum.stages=[{mix: {1: 1}}, {mix: {1: 1, 2: 1}}]"],
-        ["credit.terms=[outcome,waypoint]", "advantage.std=none"],
+        ["credit={outcome: 1, waypoint: 1}", "advantage.std=none"],
     ],
     ids=" ".join,
 )

@@ -8,8 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from credit_terms import terms_of
 from test_credit import team
 
+from searchgym.options import find_kind
 from searchgym.records import (
     Answer,
     Context,
@@ -22,11 +24,11 @@ from searchgym.records import (
     SupportingFact,
     Triple,
 )
-from searchgym.train.credit.context import CreditContext
-from searchgym.train.credit.credit import BUILT_IN, Credit
+from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext, Term
 from searchgym.train.credit.waypoints import Names
 from searchgym.train.learner.trained_model import TrainedModel
-from searchgym.train.recipe.options import CreditOptions, CurriculumOptions, OptimizerOptions, StageOptions
+from searchgym.train.recipe.options import CurriculumOptions, OptimizerOptions, StageOptions
 from searchgym.train.selfcheck.formulas.curriculum import never_drawn, stages_by_rates, stages_by_steps
 from searchgym.train.selfcheck.formulas.rewards import call_rewards
 from searchgym.train.selfcheck.formulas.sampling import shortfalls
@@ -49,12 +51,12 @@ WRITTEN_BY_MODELS = [
     "<think></think>", "Ada Bel", "<think>a<b>c</b></think>", "<search>two\nlines</search>",
 ]  # fmt: skip
 OPTIONS = {
-    "waypoint": [{"waypoint_names": 1}, {"waypoint_rules": ["page", "led"]}, {"waypoint_answered": True}],
-    "evidence": [{"evidence_of": "supported", "evidence_where": "all", "evidence_scaled": True},
-                 {"evidence_of": "entities", "evidence_where": "wrong"}],
+    "waypoint": [{"most_names": 1}, {"rules": ["page", "led"]}, {"answered": True}],
+    "evidence": [{"measure": "supported", "where": "all", "scaled": True},
+                 {"measure": "entities", "where": "wrong"}],
     "hiersearch": [{"local_first": True}],
-    "decision": [{"known_share": 0.9}],
-    "ranking": [{"ranking_of": "hits"}, {"ranking_gate": 0.9}],
+    "decision": [{"known": 0.9}],
+    "ranking": [{"measure": "hits"}, {"gate": 0.9}],
 }  # fmt: skip
 
 
@@ -118,11 +120,9 @@ def differences(term):
     rng, wrong, seen = random.Random(term), 0, set()
     for options in [{}, *OPTIONS.get(term, [])] * 12:
         for question in QUESTIONS:
-            made = CreditOptions(terms=[term], **options)
+            made = terms_of(**{term: options})
             group = [attempt(rng, n) for n in range(3)]
-            context = CreditContext(
-                made, {}, number, lambda episode, own=question: own, lambda own=question: Names.of([own])
-            )
+            context = CreditContext({}, number, lambda episode, own=question: own, lambda own=question: Names.of([own]))
             found = Credit(made, context).allocate([episode for episode, _ in group])
             for (episode, rows), own in zip(group, found, strict=True):
                 peers = [other for other, _ in group]
@@ -142,15 +142,16 @@ def test_a_term_and_its_formula_agree_on_random_episodes(term):
 
 @pytest.mark.parametrize("term", sorted(TERMS))
 def test_a_term_that_is_changed_in_a_few_episodes_is_found(term, monkeypatch):
-    right = BUILT_IN[term]
+    cls = find_kind(Term, term)
+    right = cls.rewards
 
-    def changed(group, context):
+    def changed(self, group, context):
         """The term, but for a tenth less of its largest rewards."""
-        rows = right(group, context)
+        rows = right(self, group, context)
         most = max(value for row in rows for value in row)
         return [[value - 0.1 * (value == most > 0) for value in row] for row in rows]
 
-    monkeypatch.setitem(BUILT_IN, term, changed)
+    monkeypatch.setattr(cls, "rewards", changed)
     assert differences(term)[0] > 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 
 from searchgym.agents.base import load_agent
 from searchgym.agents.oracle_roles import OracleRoles, steps_of
@@ -28,7 +29,6 @@ from searchgym.train.credit.credit import Credit
 from searchgym.train.demonstrations.teams import TEAMS, play_team
 from searchgym.train.inspect.explain import explain_new
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CreditOptions
 from searchgym.train.tiny.demonstrations import gold_sentences, world_task
 from searchgym.train.tiny.team_demonstrations import team_samples
 
@@ -212,9 +212,7 @@ def test_every_team_runs_on_real_questions(hotpotqa, sampler, name):
     assert {episode.stop_reason for episode in episodes} <= {"answer", "turns"}
     shares = legality(episodes)
     assert set(shares) <= set(load_agent(name).roles) and all(0 <= share <= 1 for share in shares.values())
-    credit = Credit.of(
-        CreditOptions(terms=["outcome", "format", "difference"]), load_agent(name).roles, lambda: hotpotqa
-    )
+    credit = Credit.of(terms_of("outcome", "format", "difference"), load_agent(name).roles, lambda: hotpotqa)
     for episode in episodes:
         (row,) = credit.allocate([episode])
         samples = samples_from(episode, rewards=row)
@@ -261,7 +259,7 @@ def test_an_episode_is_explained_call_by_call(name):
     recipe = load_recipe(name, SMALL)
     episode, calls = explain_new(recipe)
     assert [call.role for call in calls] == [call.role for call in episode.calls]
-    assert all(set(call.parts) == set(recipe.credit.terms) for call in calls)
+    assert all(set(call.parts) == set(recipe.credit) for call in calls)
     assert all(call.reward == pytest.approx(sum(call.parts.values())) for call in calls)
     for call, recorded in zip(calls, episode.calls, strict=True):
         frozen = call.model_key == "executors"

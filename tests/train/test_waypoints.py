@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from credit_terms import terms_of
 
 from searchgym.cards import WorldSpec
 from searchgym.corpora.retrieval.index.index import build_in_memory
@@ -14,11 +15,11 @@ from searchgym.graphs.text import norm
 from searchgym.records import Call, Context, Episode, Hit, Passage, Question, Searched, Span, SupportingFact, Triple
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import samples_from
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
-from searchgym.train.credit.waypoints import Names, coverage, waypoints_of
+from searchgym.train.credit.term import CreditContext
+from searchgym.train.credit.waypoints import RULES, Names, coverage, waypoints_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import WAYPOINT_RULES, AdvantageOptions, CreditOptions
+from searchgym.train.recipe.options import AdvantageOptions
 
 QUESTION = Question(
     "q",
@@ -40,7 +41,7 @@ def searched(turn, query, *titles):
     return Searched(turn, query, hits)
 
 
-def covered(*searches, rules=WAYPOINT_RULES, most=2):
+def covered(*searches, rules=RULES, most=2):
     return coverage(waypoints_of(QUESTION), searches, NAMES, rules, most)
 
 
@@ -55,7 +56,7 @@ def test_a_waypoint_is_on_the_path_and_neither_named_nor_the_answer():
 def test_questions_without_a_path_have_none():
     assert waypoints_of(Question("q", "Who?", ("a",))) == ()
     assert covered() == 0
-    assert coverage((), FOLLOWED, NAMES, WAYPOINT_RULES, 2) == 0
+    assert coverage((), FOLLOWED, NAMES, RULES, 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_questions_without_a_path_have_none():
 )
 def test_each_rule_by_a_search_that_breaks_it_alone(searches, rule):
     assert covered(*searches) == (rule is None)
-    assert covered(*searches, rules=[name for name in WAYPOINT_RULES if name != rule]) == 1
+    assert covered(*searches, rules=[name for name in RULES if name != rule]) == 1
 
 
 def test_queries_of_one_turn_do_not_see_each_others_hits():
@@ -107,9 +108,9 @@ def attempt(number, reward, searches, stop="answer"):
     )  # fmt: skip
 
 
-def credit(*terms, **options):
-    made = CreditOptions(terms=list(terms), **options)
-    return Credit(made, CreditContext(made, question=lambda episode: QUESTION, names=lambda: NAMES))
+def credit(*names, question=QUESTION, **options):
+    context = CreditContext(question=lambda episode: question, names=lambda: NAMES)
+    return Credit(terms_of(*names, **options), context)
 
 
 def test_right_earns_one_and_wrong_lambda_times_coverage():
@@ -131,12 +132,11 @@ def test_some_of_the_waypoints_earn_their_share():
     """Two waypoints, Ulo Bel and Ada Bel: one of them is half of lambda, whichever it is."""
     last = searched(3, "birth of Ada Bel", "Ada Bel")
     attempts = {0.0: FOLLOWED[:1], 0.5: FOLLOWED, 1.0: (*FOLLOWED, last)}
-    made = CreditOptions(terms=["waypoint"])
-    of_two = Credit(made, CreditContext(made, question=lambda episode: TWO, names=lambda: NAMES))
+    of_two = credit("waypoint", question=TWO)
     rows = of_two.allocate([attempt(n, 0.0, searches) for n, searches in enumerate(attempts.values())])
     assert rows == [[0, pytest.approx(0.3 * share)] for share in attempts]
     skipped = (FOLLOWED[0], searched(2, "her mother", "Ulo Bel (painter)"), last)  # the query names no waypoint
-    assert coverage(waypoints_of(TWO), skipped, NAMES, WAYPOINT_RULES, 2) == 0.5
+    assert coverage(waypoints_of(TWO), skipped, NAMES, RULES, 2) == 0.5
     (row,) = of_two.allocate([attempt(0, 0.5, FOLLOWED)])
     assert row == [0, pytest.approx(0.3 * 0.5 * 0.5)]  # half a reward is missing
 
@@ -144,13 +144,13 @@ def test_some_of_the_waypoints_earn_their_share():
 def test_an_episode_that_never_answers_can_be_left_without():
     group = [attempt(0, 0.0, FOLLOWED, stop="turns")]
     assert credit("waypoint").allocate(group) == [[0, 0.3]]
-    assert credit("waypoint", waypoint_answered=True).allocate(group) == [[0, 0]]
+    assert credit(waypoint={"answered": True}).allocate(group) == [[0, 0]]
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.9])
 def test_dividing_by_the_deviation_of_a_group_that_is_all_wrong_cancels_lambda(value):
     group = [attempt(0, 0.0, FOLLOWED), *(attempt(n, 0.0, FOLLOWED[:1]) for n in range(1, 4))]
-    rows = credit("outcome", "waypoint", waypoint_lambda=value).rewards(group)
+    rows = credit("outcome", waypoint={"share": value}).rewards(group)
     samples = [s for e, given in zip(group, rows, strict=True) for s in samples_from(e, rewards=given.total)]
 
     def largest(**options):
@@ -165,16 +165,17 @@ def test_dividing_by_the_deviation_of_a_group_that_is_all_wrong_cancels_lambda(v
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("credit.waypoint_lambda=1", "as much as a right one"),
-        ("credit.waypoint_lambda=0", "above 0"),
-        ("credit.waypoint_rules=[query, led, fw]", "did you mean 'few'"),
-        ("credit.waypoint_rules=[few]", "needs query or page"),
-        ("credit.terms=[outcome]", "no term"),
+        ("waypoint: {share: 1}", "waypoint.share: expected below 1, got 1"),
+        ("waypoint: {share: 0}", "waypoint.share: expected above 0, got 0"),
+        ("waypoint: {rules: [query, led, fw]}", "did you mean 'few'"),
+        ("waypoint: {rules: [few]}", "credit.waypoint: rules needs query or page"),
+        ("waypoint: {most_names: 0}", "waypoint.most_names: expected at least 1, got 0"),
+        ("format: {most_names: 3}", "format.most_names: unknown key"),
     ],
 )
 def test_options_that_cannot_work_are_refused(value, said):
     with pytest.raises(CardError, match=said):
-        load_recipe("tiny-grpo", ["credit.terms=[outcome, waypoint]", "credit.waypoint_names=3", value])
+        load_recipe("tiny-grpo", [f"credit={{outcome: 1, {value}}}"])
 
 
 # -- searchers that spray ------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Sprayed:
             found |= {hit.passage.title for hit in hits}
         return searches
 
-    def mean(self, query, rules=WAYPOINT_RULES):
+    def mean(self, query, rules=RULES):
         return np.mean(
             [coverage(self.points[q.id], self.episode(q, query), self.names, rules, 2) for q in self.questions]
         )
@@ -248,4 +249,4 @@ def test_following_the_path_earns_everything(sprayed):
         for turn, fact in enumerate(question.evidences, start=1):
             (hits,) = sprayed.retriever.search([titles[norm(fact.subject)]], 3)
             searches.append(Searched(turn, fact.subject, tuple(hits)))
-        assert coverage(sprayed.points[question.id], searches, sprayed.names, WAYPOINT_RULES, 2) == 1, question
+        assert coverage(sprayed.points[question.id], searches, sprayed.names, RULES, 2) == 1, question

@@ -8,7 +8,7 @@ from typing import Any
 
 from made_models import tiny_qwen2, tiny_tokenizer
 
-from searchgym.cards import build
+from searchgym.options import read
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.run.draw import TrainingData
@@ -43,7 +43,7 @@ def toy_recipe(**changes: Any) -> Recipe:
     }
     for key, value in changes.items():
         base[key] = base[key] | value if isinstance(value, dict) and key in base else value
-    return build(Recipe, base, "toy")
+    return read(Recipe, base, "toy")
 
 
 def toy_trainer(out: Any, recipe: Recipe | None = None, **changes: Any) -> Trainer:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import HOSTILE, chromium, watch
-from support import command_line
+from support import command_line, respell_credit
 
 from searchgym.packages import install_command
 from searchgym.records import Call, Context, Episode, Span
@@ -124,7 +125,8 @@ def test_half_a_character_is_replaced(tmp_path):
 
 def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     cli = command_line(monkeypatch, capsys)
-    monkeypatch.chdir(OLD)
+    respell_credit(Path(shutil.copytree(OLD, tmp_path / "old")))
+    monkeypatch.chdir(tmp_path / "old")
     monkeypatch.syspath_prepend(OLD.parent)
     status, out, err = cli("show", "run-policy", "--model", "./model", "--html", tmp_path / "page.html")
     assert (status, out) == (0, "")

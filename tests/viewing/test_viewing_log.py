@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import sys
@@ -16,7 +17,7 @@ import pytest
 import yaml
 from browser import HOSTILE
 from inspect_ai.log import read_eval_log, resolve_sample_attachments, resolve_sample_events_data, write_eval_log
-from support import command_line, json_of
+from support import command_line, json_of, respell_credit
 
 import searchgym
 from searchgym.agents.base import load_agent
@@ -65,7 +66,8 @@ def cli(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def old(tmp_path, monkeypatch):
     """Runs of an earlier version as the working folder, whose recipes name code that could be imported."""
-    monkeypatch.chdir(shutil.copytree(OLD, tmp_path / "old"))
+    respell_credit(Path(shutil.copytree(OLD, tmp_path / "old")))
+    monkeypatch.chdir(tmp_path / "old")
     monkeypatch.syspath_prepend(OLD.parent)
     monkeypatch.delitem(sys.modules, "artefact_parts", raising=False)
     return tmp_path / "old"
@@ -298,7 +300,7 @@ def test_a_run_of_hostile_episodes_is_read_back(tmp_path):
 def test_code_that_a_recipe_names_is_not_run_unasked(old):
     """A training of an earlier version, with an agent, a reward and here a term of its own: nothing is imported."""
     recipe = Path("run-policy/recipe.yaml")
-    recipe.write_text(recipe.read_text().replace("  - outcome", "  - outcome\n  - artefact_parts:searched"))
+    recipe.write_text(recipe.read_text().replace("  outcome: 1", "  outcome: 1\n  artefact_parts:searched: 1"))
     log, notes = export(Path("run-policy"), "./model")
     assert "artefact_parts" not in sys.modules
     assert any("'artefact_parts:searched' names code" in note and "--run-code" in note for note in notes)
@@ -341,7 +343,7 @@ def test_an_explanation_imports_what_the_users_own_recipe_names_too(old):
     """And nothing else: the run may name other code than the recipe that is given with it."""
     file = Path("run-policy/recipe.yaml")
     file.write_text(
-        file.read_text().replace("  - outcome", "  - outcome\n  - waypoint")
+        file.read_text().replace("  outcome: 1", "  outcome: 1\n  waypoint: 1")
     )  # so that the reward is loaded
     recipe = read_recipe(file)
     _, calls = explain_run(Path("run-policy"), recipe=replace(recipe, steps=7))
@@ -372,8 +374,8 @@ PLACES = {  # where a recipe may name code: what is changed, and whether it is n
         False,
     ),
     "engine": ({"env_options": {"retrievers": {"web": {"kind": "simulated", "model": EVIL}}}}, False),
-    "term": ({"credit": {"terms": ["outcome", EVIL]}}, True),
-    "judge": ({"credit": {"judge": EVIL, "terms": ["outcome", "waypoint", "rubric"]}}, False),
+    "term": ({"credit": {"outcome": 1, "theirs.evil:Paid": 1}}, True),
+    "judge": ({"judge": EVIL, "credit": {"outcome": 1, "waypoint": 1, "rubric": 1}}, False),
     # not known when this was mended
     "agent by its class": ({"agent": "theirs.evil:Agent"}, None),  # it has no roles, so no rewards of calls
     "environment by its card": ({"env": "theirs/env.yaml"}, True),
@@ -388,14 +390,22 @@ def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     change, needed = PLACES[place]
     theirs = old / "theirs"
     (theirs / "index").mkdir(parents=True)
-    code = "open('canary', 'w').close()\ndef search(given, *rest):\n"
-    code += "    return [[0.5] * len(e.calls) for e in given] if isinstance(given, list) else 0.5\n"
+    code = """open('canary', 'w').close()
+from searchgym.train import Term
+from dataclasses import dataclass
+def search(*given):
+    return 0.5
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid(Term):
+    def of_episode(self, episode, context):
+        return [0.5] * len(episode.calls)
+"""
     (theirs / "evil.py").write_text(code)
     (theirs / "tool.yaml").write_text(yaml.safe_dump(TOOL))
     card = yaml.safe_load((cards_folder("envs") / "demo.yaml").read_text()) | {"reward": EVIL}
     (theirs / "env.yaml").write_text(yaml.safe_dump(card))
     data = yaml.safe_load(Path("run-policy/recipe.yaml").read_text()) | {"env_options": {"top_k": 1}}
-    data["credit"]["terms"] = ["outcome", "waypoint"]  # which looks at the question, so that the environment is loaded
+    data["credit"] = {"outcome": 1, "waypoint": 1}  # which looks at the question, so that the environment is loaded
     data["validation"]["env_options"] = {}
     for name, value in change.items():
         data[name] = data[name] | value if isinstance(value, dict) else value
@@ -403,7 +413,9 @@ def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     before = find_env("Demo")
     run = open_run(Path("run-policy"))
     calls = [call for viewed in run for call in viewed.calls]
-    refused = [note for note in run.notes if f"'{EVIL}' names code" in note and "--run-code" in note]
+    refused = [
+        note for note in run.notes if re.search("'theirs.evil:(search|Paid)' names code", note) and "--run-code" in note
+    ]
     assert not Path("canary").exists()
     assert bool(refused) == bool(needed)
     assert any(call.parts for call in calls) == (needed is False)
@@ -415,7 +427,7 @@ def test_code_is_imported_from_no_place_of_a_recipe(place, old, monkeypatch):
     if not needed:
         assert saved.terms(episode).keys() == {"outcome", "waypoint"}
         return
-    with pytest.raises(UsageError, match=f"'{EVIL}' names code.*--run-code"):
+    with pytest.raises(UsageError, match=r"'theirs\.evil:(search|Paid)' names code.*--run-code"):
         saved.terms(episode)
     assert not Path("canary").exists()
     sys.modules.pop("theirs.evil", None)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from searchgym.errors import NoVerdictError, UsageError
+from searchgym.errors import CardError, NoVerdictError, UsageError
 from searchgym.judging.judge import Checked
 from searchgym.judging.rules import RuleJudge
+from searchgym.named import check_call
 from searchgym.options import Kind, Setting
 from searchgym.records import Episode, Question
 from searchgym.train.credit.waypoints import Names
@@ -140,4 +141,26 @@ def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
         if setting.chain == "episode" and not term.sums_up:
             again = f"{name} gives many the same again"
             yield f"advantage.chain episode adds up what later calls earn, and {again}: use gain"
-        yield from (f"credit.{name}: {problem}" for problem in term.check(setting))
+        yield from (f"credit.{name}: {problem}" for problem in _own_problems(term, setting))
+
+
+def _own_problems(term: Term, setting: Setting) -> Iterable[str]:
+    """Returns what the class of a term says against the run."""
+    try:
+        return list(term.check(setting))
+    except Exception as error:  # whatever the class of another package raises
+        return [f"its check failed: {type(error).__name__}: {error}"]
+
+
+def check_methods(name: str, term: Term) -> None:
+    """Refuses a term that could not be asked for rewards, before the first episode.
+
+    Raises:
+        CardError: Its class defines neither `rewards` nor `of_episode`.
+        UsageError: It defines one with other arguments.
+    """
+    cls = type(term)
+    if cls.rewards is Term.rewards and cls.of_episode is Term.of_episode:
+        raise CardError(f"credit term {name!r}: {cls.__name__} defines neither rewards nor of_episode")
+    check_call(f"credit term {name!r}", term.rewards, "group", "context")
+    check_call(f"credit term {name!r}", term.of_episode, "episode", "context")

@@ -10,7 +10,7 @@ from typing import Final
 from searchgym.agents.roles import Role
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.rollout.checkpoints import share_roles
-from searchgym.train.credit.term import Term, term_problems
+from searchgym.train.credit.term import Term, check_methods, term_problems
 from searchgym.train.recipe.options import KeyOptions
 from searchgym.train.recipe.recipe import Recipe
 
@@ -59,10 +59,11 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
     Raises:
         UnknownNameError: A term names a role that the agent does not have; the nearest is suggested.
         UsageError: A term rewards calls of one episode differently; says which one, and what to set.
-        CardError: A user's term does not go with the recipe.
+        CardError: A user's term does not go with the recipe, or defines no rewards.
     """
     advantage, terms = recipe.advantage, recipe.credit.loaded()
-    for term in terms.values():
+    for name, term in terms.items():
+        check_methods(name, term)
         for role in term.roles or ():
             if role not in roles:
                 raise UnknownNameError("role", role, roles)

@@ -9,7 +9,8 @@ from searchgym.errors import CardError
 from searchgym.options import Source
 
 RENAMED: Final = {
-    "credit.terms": "credit: {outcome: 1, format: 1}, each term with its weight or its options",
+    "credit.terms": "credit: {outcome: 1, format: 1}, each term with its weight or its options "
+    "(outcome: {share: split} is outcome: {split: true}, search_count is search-count)",
     "credit.judge": "judge, at the top",
     "credit.judge_seconds": "nothing: a verdict may take 60 seconds",
     "credit.gate_delta": "credit: {gated: {delta: ...}}",
@@ -44,7 +45,8 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
         if key in RENAMED:
             raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
     credit = data.get("credit") if isinstance(data, dict) else None
-    if isinstance(credit, dict) and "terms" in credit:
-        old = [name for name in credit if f"credit.{name}" in RENAMED]
+    shared = ["candidates"]  # an option then, a term now as then
+    if isinstance(credit, dict) and any(f"credit.{name}" in RENAMED and name not in shared for name in credit):
+        old = [name for name in credit if f"credit.{name}" in RENAMED and ("terms" in credit or name not in shared)]
         lines = [f"{source.at(('credit', name))}: credit.{name}: write {RENAMED[f'credit.{name}']}" for name in old]
         raise CardError("\n".join(["credit has an old spelling:", *lines]))

@@ -179,7 +179,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
             tokens = loaded[key.name].tokenizer
             form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
-        judge, close_judge = load_judge(recipe.judge, models)
+        judge, close_judge = load_judge(recipe.judge, keys=models)
         credit = Credit.of(terms, agent.roles, lambda: known, judge)
         opened.pop_all()
     exact = not recipe.rollout.staleness

@@ -231,12 +231,9 @@ def test_a_reward_of_other_arguments_is_refused(reward):
 
 
 def test_functions_by_name_are_checked_too(tmp_path, monkeypatch):
-    from searchgym.train.credit.terms import get_term
-
     (tmp_path / "mine.py").write_text(
         "def reward(): return 1.0\n"
         "def tool(query): return []\n"
-        "def term(episodes): return []\n"
         "class Agent:\n    async def run(self, question): pass\n"
         "def judge(name): return None\n"
     )
@@ -247,7 +244,6 @@ def test_functions_by_name_are_checked_too(tmp_path, monkeypatch):
     for load, name, wanted in (
         (get_reward, "mine:reward", "state"),
         (ToolRetriever.of_name, "mine:tool", "query, k"),
-        (get_term, "mine:term", "episodes, context"),
         (load_agent, "mine:Agent", "self, question, io"),
         (load_judge, "mine:judge", ""),
     ):
