@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from searchgym.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 from searchgym.corpora.own import home
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from searchgym.corpora.retrieval.cards import RetrieverCard
     from searchgym.corpora.retrieval.retriever import CorpusRetriever
 
-    RetrieverGiven = str | dict[str, Any] | RetrieverCard | None
+    RetrieverGiven: TypeAlias = str | dict[str, Any] | RetrieverCard | None
 
 
 def bundled_file(name: str) -> Path:

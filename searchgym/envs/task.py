@@ -408,9 +408,10 @@ def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[
 
 def _find_card(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
     """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
-    found: Any = find_retriever(given)
-    url = isinstance(given, str) and given.startswith(("http://", "https://"))
-    return dataclasses.replace(found, deadline=card.retriever_deadline) if url else found
+    found = find_retriever(given)
+    if isinstance(given, str) and given.startswith(("http://", "https://")):
+        return dataclasses.replace(found, deadline=card.retriever_deadline)  # type: ignore[call-arg]
+    return found
 
 
 def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> AnyRetriever:

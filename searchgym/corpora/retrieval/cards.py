@@ -111,7 +111,7 @@ class PartCard(RetrieverCard):
         data: dict[str, Any] = plain(self)
         return {name: value for name, value in data.items() if name not in ("name", "summary", *self.at_search)}
 
-    def memory(self, passages: int) -> int:
+    def search_memory(self, passages: int) -> int:
         """Returns the bytes of main memory that searching so many passages takes. Default: 0, files are mapped."""
         return 0
 
@@ -230,7 +230,7 @@ def _read(data: object, source: Source) -> RetrieverCard:
 
 def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
     """Returns the encoder card for a name, a path, a mapping or a card itself."""
-    return read(EncoderCard, given, where)
+    return read(EncoderCard, EncoderCard.short(given), where)
 
 
 def parts_of(card: RetrieverCard) -> list[PartCard]:

@@ -121,4 +121,4 @@ def vectors_gib(recipe: Recipe) -> float:
     else:
         shipped = list_cards("corpora")
         passages = (load_card(CorpusCard, shipped[name]).passages or 0) if name in shipped else 0
-    return sum(part.memory(passages) for part in parts_of(retriever)) / 2**30
+    return sum(part.search_memory(passages) for part in parts_of(retriever)) / 2**30

@@ -20,8 +20,9 @@ import pytest
 
 from searchgym.cards import EncoderCard
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval import encoders, vectors
+from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.dense import backend as dense
+from searchgym.corpora.retrieval.dense import vectors
 from searchgym.corpora.retrieval.dense.backend import DenseRetriever
 from searchgym.corpora.retrieval.index.build import build_index, building_folder
 from searchgym.corpora.retrieval.index.index import describe_files, load_index

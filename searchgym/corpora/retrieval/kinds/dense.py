@@ -49,7 +49,7 @@ class DenseCard(PartCard):
         # Named, since a class with slots is made twice, and super() without arguments would mean the first.
         return PartCard.built_of(self) | {"encoder": self.encoder.vectors()}
 
-    def memory(self, passages: int) -> int:
+    def search_memory(self, passages: int) -> int:
         """Returns the bytes of the index, if it is not on a GPU."""
         return self.vector_bytes(passages) if self.device == "cpu" else 0
 
