@@ -23,14 +23,14 @@ from field import ARMS
 from searchgym.agents import load_agent
 from searchgym.cli.output import emit_rows
 from searchgym.envs import Task
-from searchgym.practice.controls import oracle_answers, oracle_searches
+from searchgym.practice.controls import OracleAnswers, OracleSearches
 from searchgym.records import Episode
 from searchgym.train import Recipe, load_recipe
 from searchgym.train.algorithms.advantages import assign_advantages
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.algorithms.tree import assign_tree
-from searchgym.train.credit.context import CreditContext
 from searchgym.train.credit.credit import Credit
+from searchgym.train.credit.term import CreditContext
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.run.assembly import load_tasks
 
@@ -76,7 +76,7 @@ def changes(episodes: Sequence[Episode], task: Task, step: int) -> list[dict[str
 def balance(episodes: Sequence[Episode], advantage: Mapping[str, float], context: CreditContext) -> float | None:
     """Returns what searches that find a gold page are paid in all, over what right answers from all of them are."""
     paid = []
-    for approved in (oracle_searches(episodes, context), oracle_answers(episodes, context)):
+    for approved in (term.rewards(episodes, context) for term in (OracleSearches(), OracleAnswers())):
         paid.append(
             sum(
                 advantage[f"{episode.id}/{place}"]
@@ -89,7 +89,7 @@ def balance(episodes: Sequence[Episode], advantage: Mapping[str, float], context
 
 def advantages(episodes: Sequence[Episode], task: Task, recipe: Recipe) -> dict[str, float]:
     """Returns the advantage that a recipe gives each call, by the call's id; groups without signal have 0."""
-    credit = Credit.of(recipe.credit, load_agent(recipe.agent).roles, lambda: task)
+    credit = Credit.of(recipe.credit.loaded(), load_agent(recipe.agent).roles, lambda: task)
     samples = [
         sample
         for episode, given in zip(episodes, credit.rewards(episodes), strict=True)

@@ -34,7 +34,7 @@ from searchgym.rollout.models import Loading, Model, load_models
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.teams.oracle import CoSearchOracle
 from searchgym.train import load_recipe, train
-from searchgym.train.credit.agent_terms import ranking_quality
+from searchgym.train.credit.terms.ranking import ranking_quality
 from searchgym.train.demonstrations.oracle import demonstrate_search
 from searchgym.train.demonstrations.play import turn_ids
 from searchgym.train.demonstrations.teams import QueuedSampler

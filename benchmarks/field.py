@@ -71,19 +71,19 @@ VALIDATION: Final = {"split": "validation", "size": 200, "seed": 1}
 SHARED: Final = ("validation.every=0", "checkpoint.every=2", "optimizer.autocast=bfloat16", "steps=30")
 """Recipe values of all arms. Steps are bounded because a training whose groups all agree reads nothing."""
 TURNS: Final = ("advantage.chain=none", "advantage.normalise=role-turn")
-MIXED: Final = ("credit.evidence_where=all", "credit.evidence_scaled=true")
+MIXED: Final = "credit={outcome: 1, evidence: {where: all, scaled: true}}"
 """CaRR's mixing into all rewards: into right ones alone it changes next to nothing here (``benchmarks/bites.py``)."""
 MASK: Final = (*TEAM, "agent=m-ask")
 COLLAPSING: Final = ("tiny-grpo", "optimizer.minibatches=4", "advantage.drop_zero_variance=false")
 """Updates on old samples; groups without signal stay, as in LLDS's code, whose gate protects them too."""
 CONTROLS: Final = "searchgym.practice.controls"
-ORACLE: Final = ("tiny-grpo", f"credit.terms=[{CONTROLS}:oracle]", *TURNS)
-HALVES: Final = f"{{{CONTROLS}:oracle_searches: 0.333, {CONTROLS}:oracle_answers: 1}}"
-THIRD: Final = ("tiny-grpo", f"credit.terms={HALVES}", *TURNS)
+ORACLE: Final = ("tiny-grpo", f"credit={{{CONTROLS}:Oracle: 1}}", *TURNS)
+HALVES: Final = f"{{{CONTROLS}:OracleSearches: 0.333, {CONTROLS}:OracleAnswers: 1}}"
+THIRD: Final = ("tiny-grpo", f"credit={HALVES}", *TURNS)
 UNDIVIDED: Final = "advantage.std=none"
 """Advantages are not divided by the deviation, so that turns at which few attempts differ count less."""
 BALANCED: Final = (*THIRD, UNDIVIDED)
-VERIFIED: Final = ("tiny-grpo", "credit.terms={outcome: 1, vpr: 0.333}", *TURNS, UNDIVIDED)
+VERIFIED: Final = ("tiny-grpo", "credit={outcome: 1, vpr: 0.333}", *TURNS, UNDIVIDED)
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ class Arm:
 ARMS: Final[dict[str, Arm]] = {
     "grpo": Arm(("tiny-grpo",), role="baseline"),
     "stratified": Arm(("tiny-grpo", "advantage.estimator=stratified"), "grpo"),
-    "vpr": Arm(("tiny-grpo", "credit.terms=[outcome,vpr]", *TURNS), "grpo"),
-    "evidence": Arm(("tiny-grpo", "credit.terms=[outcome,evidence]", *MIXED), "grpo"),
+    "vpr": Arm(("tiny-grpo", "credit={outcome: 1, vpr: 1}", *TURNS), "grpo"),
+    "evidence": Arm(("tiny-grpo", MIXED), "grpo"),
     "tree": Arm(("tiny-grpo", "advantage.estimator=tree"), "grpo", also=("grpo-undivided", "undivided-first-twice")),
     "grpo-4": Arm(COLLAPSING, role="baseline", rates=HIGH, collapses=True, reads=2),
     "llds": Arm((*COLLAPSING, "loss.llds_coef=0.2"), "grpo-4", rate_of="grpo-4", reads=2),
-    "team": Arm((*MASK, "credit.terms=[outcome,format]"), role="baseline"),
-    "chain": Arm((*MASK, "credit.terms=[gain,format]", "advantage.chain=episode"), "team"),
+    "team": Arm((*MASK, "credit={outcome: 1, format: 1}"), role="baseline"),
+    "chain": Arm((*MASK, "credit={gain: 1, format: 1}", "advantage.chain=episode"), "team"),
     "oracle": Arm(ORACLE, "grpo", "control", must_win=True),
-    "permuted": Arm(("tiny-grpo", f"credit.terms=[{CONTROLS}:permuted]"), "grpo", "control"),
+    "permuted": Arm(("tiny-grpo", f"credit={{{CONTROLS}:Permuted: 1}}"), "grpo", "control"),
     "oracle-balanced": Arm(BALANCED, "grpo", "intervention", rate_of="oracle", also=("oracle", "grpo-undivided")),
     "oracle-steps": Arm(ORACLE, "grpo", "intervention", rate_of="oracle", also=("oracle",), steps_of="grpo"),
     "oracle-both": Arm(

@@ -44,7 +44,7 @@ from searchgym.rollout import in_checkpoints, read_episodes
 from searchgym.train import Recipe, load_recipe, train
 from searchgym.train.recipe.keys import keys_of
 
-OUTCOME = "credit.terms=[outcome]"
+OUTCOME = "credit={outcome: 1}"
 TEAM = [
     "tiny-grpo",
     "model=tiny-teams",
@@ -58,7 +58,7 @@ PPO_MASK = ["tiny-mask", "rollout.questions=8", "rollout.attempts=6", "critic.op
 """M-ASK by PPO with a shared critic, as in its paper; `--set optimizer.autocast=bfloat16` goes with it."""
 SELF_PLAY = ["tiny-selfplay", "steps=20", OUTCOME]
 """Self-play with the outcome alone, by the same advantages (``std: none``) as with waypoints."""
-WAYPOINT = "credit.terms=[outcome, waypoint]"
+WAYPOINT = "credit={outcome: 1, waypoint: 1}"
 DECOUPLED = "models={planners: {roles: [planner, subplanner]}, executors: {frozen: true}}"
 PARALLEL = [
     "tiny-grpo",
@@ -79,29 +79,28 @@ ARMS: dict[str, list[str]] = {
     "stratified": ["tiny-grpo", "advantage.estimator=stratified"],
     "grpo-4": ["tiny-grpo", "optimizer.minibatches=4"],
     "llds": ["tiny-grpo", "optimizer.minibatches=4", "loss.llds_coef=0.2"],
-    "mask": [*TEAM, "agent=m-ask", "credit.terms=[difference,format]"],
-    "mask-final": [*TEAM, "agent=m-ask", "credit.terms=[outcome,format]"],
-    "mask-chain": [*TEAM, "agent=m-ask", "credit.terms=[gain,format]", "advantage.chain=episode"],
+    "mask": [*TEAM, "agent=m-ask", "credit={difference: 1, format: 1}"],
+    "mask-final": [*TEAM, "agent=m-ask", "credit={outcome: 1, format: 1}"],
+    "mask-chain": [*TEAM, "agent=m-ask", "credit={gain: 1, format: 1}", "advantage.chain=episode"],
     "ppo-mask": PPO_MASK,
-    "ppo-mask-final": [*PPO_MASK, "credit.terms=[outcome,format]"],
+    "ppo-mask-final": [*PPO_MASK, "credit={outcome: 1, format: 1}"],
     "ppo-mask-frozen-plan": [*PPO_MASK, "models={planners: {roles: [planning], frozen: true}, others: {}}"],
     "ppo-mask-plan-final": [
         *PPO_MASK,
-        "credit.terms={outcome: {roles: [planning]}, format: 1,"
-        " difference: {roles: [search, summary, update, answer]}}",
+        "credit={outcome: {roles: [planning]}, format: 1, difference: {roles: [search, summary, update, answer]}}",
     ],
-    "ppo-mask-chain": [*PPO_MASK, "credit.terms=[gain,format]", "advantage.chain=episode"],
+    "ppo-mask-chain": [*PPO_MASK, "credit={gain: 1, format: 1}", "advantage.chain=episode"],
     "curriculum": ["tiny-curriculum"],
-    "jade": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]"],
-    "jade-frozen": [*TEAM, "agent=jade", "credit.terms=[outcome,format,costs]", DECOUPLED],
-    "praise": [*TEAM, "agent=praise", "credit.terms=[outcome,praise]"],
+    "jade": [*TEAM, "agent=jade", "credit={outcome: 1, format: 1, costs: 1}"],
+    "jade-frozen": [*TEAM, "agent=jade", "credit={outcome: 1, format: 1, costs: 1}", DECOUPLED],
+    "praise": [*TEAM, "agent=praise", "credit={outcome: 1, praise: 1}"],
     "monolithic": [*TEAM, OUTCOME],
     "sp-neither": [*SELF_PLAY, "proposer.kind=uniform"],
     "sp-proposer": SELF_PLAY,
     "sp-waypoint": [*SELF_PLAY, "proposer.kind=uniform", WAYPOINT],
     "sp-both": [*SELF_PLAY, WAYPOINT],
     "searchplanner": ["tiny-searchplanner"],
-    "searchplanner-outcome": ["tiny-searchplanner", OUTCOME, "credit.search_cost=0"],
+    "searchplanner-outcome": ["tiny-searchplanner", OUTCOME],
     "parallel": ["tiny-parallel"],
     "parallel-outcome": PARALLEL,
     "cosearch": ["tiny-cosearch"],

@@ -33,9 +33,9 @@ from searchgym.train.run.assembly import load_tasks
 def ends(episode: Episode, task: Task) -> list[tuple[float, bool]]:
     """Returns (score of the answer that stood, whether the search role ended the episode) of each of its calls."""
     from searchgym.train.credit.credit import Credit
-    from searchgym.train.recipe.options import CreditOptions
+    from searchgym.train.credit.terms.gain import Gain
 
-    gains = Credit.of(CreditOptions(terms=["gain"]), {}, lambda: task).allocate([episode])[0]
+    gains = Credit.of({"gain": Gain()}, {}, lambda: task).allocate([episode])[0]
     found, score = list[tuple[float, bool]](), 0.0
     for call, gain in zip(episode.calls, gains, strict=True):
         if call.role == "search":

@@ -34,12 +34,16 @@ from searchgym.cli.output import emit, emit_rows
 from searchgym.corpora.worlds.schema import LITERALS, RELATIONS
 from searchgym.eval import bootstrap_ci
 from searchgym.graphs.graph import Form, Graph, evaluate
+from searchgym.options import Named
 from searchgym.records import Episode, Question
 from searchgym.selfplay.arms import Arm, ArmPolicy, signal
 from searchgym.selfplay.proposer import PathProposer, pass_rates
 from searchgym.selfplay.worlds import WorldGround
+from searchgym.train.credit.term import Term
+from searchgym.train.credit.terms.outcome import Outcome
+from searchgym.train.credit.terms.waypoint import Waypoint
 from searchgym.train.inspect.saved import SavedRun, credit_of
-from searchgym.train.recipe.options import CreditOptions, ProposerOptions
+from searchgym.train.recipe.options import ProposerOptions
 from searchgym.train.run.assembly import load_tasks
 
 FIRST = 4
@@ -188,8 +192,8 @@ def with_waypoints(runs: Sequence[Any]) -> list[dict[str, Any]]:
     """Returns one row per shape, and one over all: the share of groups with signal without and with waypoints."""
     found: defaultdict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for saved, steps, questions in runs:
-        options = [CreditOptions(terms=names) for names in (["outcome"], ["outcome", "waypoint"])]
-        terms = [credit_of(dataclasses.replace(saved.recipe, credit=own)) for own in options]
+        every = Named[Term](outcome=Outcome()), Named[Term](outcome=Outcome(), waypoint=Waypoint())
+        terms = [credit_of(dataclasses.replace(saved.recipe, credit=own)) for own in every]
         for groups in steps.values():
             for name, group in groups.items():
                 outcome, both = (len({round(sum(row), 9) for row in credit.allocate(group)}) > 1 for credit in terms)

@@ -148,7 +148,7 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     options = ["steps=1", "rollout.questions=1", "rollout.attempts=2", "validation.every=0"]
-    options += ["log.curve=false", "log.tensorboard=false", "credit.terms={outcome: 1, pages:new_gold_pages: 0.2}"]
+    options += ["log.curve=false", "log.tensorboard=false", "credit={outcome: 1, pages:NewGoldPages: {weight: 0.2, vain: -0.5}}"]
     options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
     train(load_recipe("tiny-monolithic", options), tmp_path / "run")
     saved = SavedRun.read(tmp_path / "run", run_code=True)
@@ -156,9 +156,12 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
     assert any(episode.searches for episode in saved.episodes.values())
     for episode in saved.episodes.values():
         gold = set(task.find(episode.question_id).gold_titles)
-        found = {hit.passage.title for search in episode.searches for hit in search.hits}
+        found, vain = set(), 0
+        for search in episode.searches:
+            new = gold & {hit.passage.title for hit in search.hits} - found
+            found, vain = found | new, vain + (not new)
         terms = saved.terms(episode)
-        assert sum(terms["pages:new_gold_pages"]) == pytest.approx(0.2 * len(gold & found) / len(gold))
+        assert sum(terms["pages:NewGoldPages"]) == pytest.approx(0.2 * (len(found) / len(gold) - 0.5 * vain))
         assert sum(terms["outcome"]) == episode.reward
 
 

@@ -16,8 +16,10 @@ from structure import circles, full_name, graph, imports, modules, mutual, room_
 PACKAGE = Path(searchgym.__file__).parent
 FLOORS = [
     {"_lazy", "errors", "reading", "threads", "version"},
-    {"http_client", "packages", "yaml_reader"},
-    {"cards", "named", "records"},
+    {"http_client", "named", "packages"},
+    {"options"},
+    {"options.__init__"},
+    {"cards", "records"},
     {"protocol", "scoring"},
     {"scoring.__init__"},
     {"corpora"},
@@ -47,6 +49,8 @@ FLOORS = [
     {"rollout.models"},
     {"rollout.engine"},
     {"judging.models", "merging"},
+    {"train.algorithms.samples"},
+    {"train.credit"},  # recipes name its terms
     {"adapters", "eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
     {"eval.suites"},
     {"eval.formats", "eval.leaderboard"},
@@ -54,7 +58,6 @@ FLOORS = [
     {"selfplay.arms"},
     {"selfplay", "curriculum"},
     {"train.algorithms"},
-    {"train.credit"},
     {"simulated"},
     {"train.learner"},
     {"train.distributed"},
@@ -79,6 +82,8 @@ APART += [{"eval", "serving"}, {"eval", "train"}, {"serving", "train"}]
 """Packages of which neither imports the other, whatever their floors."""
 MOST = 12
 """Files of a room, its ``__init__`` not counted: more cannot be taken in at a glance."""
+CATALOGUES = {"searchgym.train.credit.terms"}
+"""Rooms with one file for each kind of one base, all of one shape, which are found by name and may be many."""
 
 
 def entry_of(name: str) -> str | None:
@@ -138,7 +143,7 @@ def test_no_circles() -> None:
 
 
 def test_no_room_is_crowded() -> None:
-    assert crowded(PACKAGE) == []
+    assert set(crowded(PACKAGE)) == CATALOGUES
 
 
 def plant(package: Path, files: dict[str, str]) -> Path:

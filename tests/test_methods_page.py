@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from credit_terms import read_terms
 
 from searchgym.cards import list_cards
 from searchgym.train.recipe.load import load_recipe
@@ -71,9 +72,13 @@ def test_every_large_recipe_has_a_section():
 
 @pytest.mark.parametrize("name", sorted(SECTIONS))
 def test_the_page_has_the_recipes_own_values(name):
-    values = recipe_values(load_recipe(name))
+    recipe = load_recipe(name)
+    values = recipe_values(recipe)
     for key, here in rows_of(name).items():
         section, _, inner = key.partition(".")
+        if section == "credit":
+            assert {inner: recipe.credit[inner]} == read_terms({inner: yaml.safe_load(here)}), key
+            continue
         value = plain(values["env_options"][inner] if section == "env_options" else values[key])
         want = yaml.safe_load(here) if not isinstance(value, str) else here
         assert value == OTHER.get((name, key), float(want) if isinstance(value, float) else want), key

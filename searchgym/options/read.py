@@ -58,7 +58,7 @@ class Kind(Options):
         return super().__get_pydantic_core_schema__(source, handler)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)  # with slots, mypy would hold that nothing declared as a kind can be one of these
 class Unloaded:
     """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read."""
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from searchgym.errors import DataError
 from searchgym.records import Episode, Question, title_key
 from searchgym.train.algorithms.samples import at_ends
@@ -76,7 +74,7 @@ class Oracle(Term):
     def of_episode(self, episode: Episode, context: CreditContext) -> list[float]:
         """See `Term.of_episode`."""
         halves = OracleSearches().of_episode(episode, context), OracleAnswers().of_episode(episode, context)
-        return np.add(*halves).tolist()
+        return [searches + answers for searches, answers in zip(*halves, strict=True)]
 
 
 def _question(episode: Episode, context: CreditContext) -> Question:
