@@ -119,7 +119,7 @@ def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
         return card
     fields = plain(card)
     if not given.keys() <= fields.keys():
-        raise UsageError("--k1 and --b only apply to retriever cards with these fields, as of kind bm25 or lucene")
+        raise UsageError("--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene")
     return find_retriever(fields | given)
 
 

@@ -176,8 +176,8 @@ def test_paragraphs_stand_in_for_a_model():
 @pytest.mark.parametrize(
     ("card", "says"),
     [
-        ({"kind": "simulated"}, "missing key model"),
-        ({"kind": "simulated", "model": "tiny", "end": 2}, "end is from 0 to 1"),
+        ({"kind": "simulated"}, "model: missing key"),
+        ({"kind": "simulated", "model": "tiny", "end": 2}, "end: expected at most 1, got 2"),
         ({"kind": "simulated", "model": "tiny", "page": 2}, "did you mean 'pages'"),
     ],
 )
