@@ -98,15 +98,17 @@ def test_a_class_in_a_file_of_the_working_folder_is_used_by_module_and_name(pack
 
 
 def test_reading_a_recipe_imports_no_class_that_it_names(packages, tmp_path):
-    packages("theirs", THRIFT)
-    recipe = load_recipe("tiny-grpo", ["credit={outcome: 1, 'theirs:Thrift': {price: 0.1}}"])
-    assert recipe.credit["theirs:Thrift"] == Unloaded(Term, "theirs:Thrift", {"price": 0.1})
-    assert "theirs: 1" not in dump_recipe(recipe) and "theirs:Thrift:\n    price: 0.1" in dump_recipe(recipe)
-    with code_refused(": not here"), pytest.raises(UsageError, match=r"'theirs:Thrift' names code.*: not here"):
+    packages("unread_terms", THRIFT)
+    recipe = load_recipe("tiny-grpo", ["credit={outcome: 1, 'unread_terms:Thrift': {price: 0.1}}"])
+    assert recipe.credit["unread_terms:Thrift"] == Unloaded(Term, "unread_terms:Thrift", {"price": 0.1})
+    assert "unread_terms: 1" not in dump_recipe(recipe) and "unread_terms:Thrift:\n    price: 0.1" in dump_recipe(
+        recipe
+    )
+    with code_refused(": not here"), pytest.raises(UsageError, match=r"'unread_terms:Thrift' names code.*: not here"):
         recipe.credit.loaded()
-    assert not (tmp_path / "imported-theirs").exists() and "theirs" not in sys.modules
-    assert recipe.credit.loaded()["theirs:Thrift"].price == 0.1
-    assert (tmp_path / "imported-theirs").exists()
+    assert not (tmp_path / "imported-unread_terms").exists() and "unread_terms" not in sys.modules
+    assert recipe.credit.loaded()["unread_terms:Thrift"].price == 0.1
+    assert (tmp_path / "imported-unread_terms").exists()
 
 
 def test_two_packages_with_one_name_are_told_apart_by_module_and_class(packages):
