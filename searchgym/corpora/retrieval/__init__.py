@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
+    from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever
     from searchgym.corpora.retrieval.foreign.convert import convert_index
     from searchgym.corpora.retrieval.index.build import build_index
     from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
@@ -35,11 +35,13 @@ __all__ = [
     "HybridRetriever",
     "NoiseRetriever",
     "NullRetriever",
+    "PartCard",
     "QuestionRetriever",
     "RecordedRetriever",
     "RerankRetriever",
     "Retriever",
     "RetrieverCard",
+    "Sources",
     "ToolRetriever",
     "build_in_memory",
     "build_index",
@@ -53,7 +55,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "cards": "RetrieverCard find_retriever",
+        "cards": "PartCard RetrieverCard Sources find_retriever",
         "foreign.convert": "convert_index",
         "index.build": "build_index",
         "index.distractors": "DistractorRetriever",
