@@ -55,9 +55,7 @@ MEMBERS = (
     ),
     Member("estimator", "stratified", ("stratified", "Stratified"), ("algorithms/stratified.py",)),
     Member("retriever", "hybrid", ("HybridCard", "Hybrid"), ("wrappers/fusion.py", "kinds/hybrid.py")),
-    Member(
-        "retriever", "noise", ("NoiseCard", "Noise"), ("wrappers/noise.py", "kinds/noise.py"), ("curriculum/*.py",)
-    ),
+    Member("retriever", "noise", ("NoiseCard", "Noise"), ("wrappers/noise.py", "kinds/noise.py"), ("curriculum/*.py",)),
     Member(
         "question source",
         "masked",

@@ -49,7 +49,7 @@ BOUNDS = {  # from the cards of the first versions: least and most of each numbe
 }  # fmt: skip
 
 
-def retriever(kind, **changes):
+def retriever(kind, **changes) -> typing.Any:
     return find_retriever({"kind": kind, **LEAST[kind], **changes})
 
 

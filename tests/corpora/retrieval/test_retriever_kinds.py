@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import gymnasium
 import pytest
@@ -109,7 +110,7 @@ def imported(tmp_path):
     ],
 )
 def test_an_environment_searches_by_a_kind_of_the_user_s(card, title):
-    env = gymnasium.make("searchgym/Demo-v0", retriever=card)
+    env: Any = gymnasium.make("searchgym/Demo-v0", retriever=card)
     env.reset(seed=0)
     env.step("<search>gull</search>")
     (hit, *_) = env.unwrapped.state.searches[0].hits
@@ -118,7 +119,7 @@ def test_an_environment_searches_by_a_kind_of_the_user_s(card, title):
 
 
 def test_a_kind_of_the_user_s_is_read_again_from_plain_data():
-    card = find_retriever({"kind": "fixed", "title": "Mine"})
+    card: Any = find_retriever({"kind": "fixed", "title": "Mine"})
     assert (card.kind, card.title) == ("theirs:FixedCard", "Mine")  # a name that does not change when it is uninstalled
     assert find_retriever(plain(card)) == find_retriever(card) == card
     assert not card.needs_corpus and find_retriever({"kind": "theirs:LastCard"}).needs_corpus
@@ -230,7 +231,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     for name in [name for name in sys.modules if name.startswith("searchgym.corpora.retrieval.dense.")]:
         monkeypatch.delitem(sys.modules, name)
-    card = find_retriever("e5-flat")  # reading needs no library
+    card: Any = find_retriever("e5-flat")  # reading needs no library
     with pytest.raises(UsageError, match=r"kind dense needs more \(.*faiss.*\[dense\]"):
         card.needs(10, 1000)
 
