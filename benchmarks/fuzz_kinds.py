@@ -24,10 +24,11 @@ from searchgym.corpora.files import write_jsonl
 from searchgym.corpora.passages import read_passages, write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.corpora.readers.markdown import FRONT_MATTER
-from searchgym.corpora.retrieval.cards import DenseCard, find_encoder, find_retriever, plain
-from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval import encoders
+from searchgym.corpora.retrieval.cards import find_encoder, find_retriever
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
 from searchgym.corpora.retrieval.retriever import NullRetriever
 from searchgym.corpora.store import PASSAGES
 from searchgym.corpora.worlds.build import build_world
@@ -44,6 +45,7 @@ from searchgym.eval.leaderboard.table import build_board
 from searchgym.eval.leaderboard.tasks import Tasks
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.graphs.packs import load_pack
+from searchgym.options import plain
 from searchgym.options.yaml import parse_yaml
 from searchgym.questions.generate import Plan
 from searchgym.questions.storage import read_split, write_set
@@ -97,7 +99,7 @@ class HashEncoder:
         return self.encode_queries([f"{passage.title} {passage.text}" for passage in passages])
 
 
-DENSE = DenseCard(kind="dense", encoder=EncoderCard(name="hash", model="hash", dimension=8))
+DENSE = DenseCard(encoder=EncoderCard(name="hash", model="hash", dimension=8))
 
 
 def demo_passages() -> list[Passage]:

@@ -40,7 +40,7 @@ from searchgym.cli.output import emit_rows
 from searchgym.corpora import open_corpus, read_queries
 from searchgym.corpora.retrieval import CorpusRetriever, build_index, load_index
 from searchgym.corpora.retrieval.bm25.search import contents
-from searchgym.corpora.retrieval.cards import DenseCard
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
 from searchgym.records import Passage
 
 T = TypeVar("T")

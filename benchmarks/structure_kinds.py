@@ -54,10 +54,8 @@ MEMBERS = (
         ("credit/tournament.py", "terms/tournament.py", "judging/tournament.py"),
     ),
     Member("estimator", "stratified", ("stratified", "Stratified"), ("algorithms/stratified.py",)),
-    Member("retriever", "hybrid", ("HybridCard", "Hybrid"), ("wrappers/fusion.py", "retrieval/hybrid.py")),
-    Member(
-        "retriever", "noise", ("NoiseCard", "Noise"), ("wrappers/noise.py", "retrieval/noise.py"), ("curriculum/*.py",)
-    ),
+    Member("retriever", "hybrid", ("HybridCard", "Hybrid"), ("wrappers/fusion.py", "kinds/hybrid.py")),
+    Member("retriever", "noise", ("NoiseCard", "Noise"), ("wrappers/noise.py", "kinds/noise.py"), ("curriculum/*.py",)),
     Member(
         "question source",
         "masked",

@@ -243,6 +243,11 @@ class EncoderCard(Options):
     """Device to encode on, ``cpu`` or ``cuda``; None picks the best available."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
+    @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a text as the card of that name or path."""
+        return load_card(cls, find_card("encoders", value)) if isinstance(value, str) else value
+
     def vectors(self) -> dict[str, Any]:
         """Returns the fields that the passage vectors depend on, for comparison with a stored index."""
         names = ("model", "revision", "passage", "pooling", "normalise", "max_tokens", "dimension")

@@ -93,8 +93,18 @@ def test_k1_and_b_are_for_bm25(cli):
     card = json_of(cli("index", "inspect", "java", "--json"))["retriever"]
     assert (card["kind"], card["k1"], card["b"]) == ("lucene", 1.5, 0.75)
     for retriever, weight, status, message in [
-        ("hybrid-minilm", ["--k1", 1.5], 2, "--k1 and --b only apply to retriever cards of kind bm25 or lucene"),
-        ("minilm-flat", ["--b", 0.5], 2, "--k1 and --b only apply to retriever cards of kind bm25 or lucene"),
+        (
+            "hybrid-minilm",
+            ["--k1", 1.5],
+            2,
+            "--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene",
+        ),
+        (
+            "minilm-flat",
+            ["--b", 0.5],
+            2,
+            "--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene",
+        ),
         ("bm25", ["--b", 2], 1, "b: expected at most 1, got 2"),
         ("bm25s", [], 2, "did you mean 'bm25'"),
     ]:

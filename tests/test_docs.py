@@ -13,8 +13,11 @@ from nbclient import NotebookClient
 from searchgym import packages
 from searchgym.agents.base import load_agent
 from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.envs.task import load_task
+from searchgym.errors import CardError
 from searchgym.graphs.packs import load_pack
+from searchgym.options import kinds
 from searchgym.questions.generate import Plan, generate
 from searchgym.records import Passage
 from searchgym.rollout.engine import Engine
@@ -102,7 +105,7 @@ def test_the_pack_of_another_language(tmp_path):
 
 def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    episode, built, tool = python_blocks("docs/retrieval.md")
+    episode, built, tool, _ = python_blocks("docs/retrieval.md")
     scope = {}
     exec(compile(episode, "docs/retrieval.md", "exec"), scope)
     assert "Teskel" in scope["observation"] and scope["env"].unwrapped.task.retriever.misses == 1
@@ -110,6 +113,25 @@ def test_the_retrievers_of_the_docs(tmp_path, monkeypatch):
     assert [hit.passage.title for hit in scope["hits"]] == ["Gull", "Heron"]
     exec(compile(tool, "docs/retrieval.md", "exec"), scope)
     assert [hit.passage.title for hit in scope["hits"]] == ["Result 0", "Result 1", "Result 2"]
+
+
+def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
+    page = (ROOT / "docs/retrieval.md").read_text()
+    section = page[page.index("## Extend: a retriever") : page.index("## A retriever of your own")]
+    assert len([line for line in section.splitlines() if line.strip()]) <= 30
+    table = page[page.index("| kind | retriever") : page.index("Cards of kind `hybrid`")]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(kinds(RetrieverCard))  # the table of kinds is complete
+    (tmp_path / "titles.py").write_text(python_blocks("docs/retrieval.md")[-1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for card in ({"kind": "titles:TitlesCard"}, {"kind": "cache", "of": {"kind": "titles:TitlesCard", "least": 1}}):
+        env = gymnasium.make("searchgym/Demo-v0", retriever=card)
+        env.reset(seed=0)
+        env.step("<search>teskel river</search>")
+        hits = env.unwrapped.state.searches[0].hits
+        assert hits and all({"teskel", "river"} & set(hit.passage.title.lower().split()) for hit in hits)
+    with pytest.raises(CardError, match="least: expected at least 1, got 0"):
+        gymnasium.make("searchgym/Demo-v0", retriever={"kind": "titles:TitlesCard", "least": 0})
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, pytest.param(3, marks=pytest.mark.slow)])

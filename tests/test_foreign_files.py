@@ -22,12 +22,12 @@ from searchgym.corpora.files import sha256_file
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.retrieval.bm25.build import DATA, INDICES, MAXIMA, STARTS
 from searchgym.corpora.retrieval.cards import find_retriever
-from searchgym.corpora.retrieval.dense.encoders import Encoder
+from searchgym.corpora.retrieval.encoders import Encoder
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, inspect_index, load_index
 from searchgym.corpora.retrieval.index.trust import shipped_encoders
+from searchgym.corpora.retrieval.kinds import rerank
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever
-from searchgym.corpora.retrieval.wrappers import rerank
 from searchgym.envs.rewards import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, UsageError
 from searchgym.judging.models.load import load_judge
@@ -431,8 +431,8 @@ def test_links_within_a_folder_are_fine(tmp_path):
 
 
 def test_an_index_of_lucene_is_not_taken_through_links_that_lead_out(tmp_path):
-    from searchgym.corpora.retrieval.cards import LuceneCard
     from searchgym.corpora.retrieval.foreign.convert import _Taker
+    from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
 
     (tmp_path / "secret").write_text("secret")
     for name in ("lucene", "part"):

@@ -10,8 +10,8 @@ import yaml
 from searchgym.agents.base import load_agent
 from searchgym.cards import CARD_FOLDERS, find_card, list_cards
 from searchgym.corpora.retrieval.cards import find_encoder, find_retriever
-from searchgym.corpora.retrieval.dense.encoders import Encoder
-from searchgym.corpora.retrieval.wrappers.rerank import ByPairs
+from searchgym.corpora.retrieval.encoders import Encoder
+from searchgym.corpora.retrieval.kinds.rerank import ByPairs
 from searchgym.envs.data import find_corpus
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task

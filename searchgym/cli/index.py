@@ -111,14 +111,16 @@ def index_search(
 
 def _weighed(card: RetrieverCard, k1: float | None, b: float | None) -> Any:
     """Returns the card with `k1` and `b` replaced where they are given."""
-    from searchgym.corpora.retrieval.cards import BM25Card, LuceneCard, find_retriever, plain
+    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.options import plain
 
     given = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
     if not given:
         return card
-    if not isinstance(card, (BM25Card, LuceneCard)):
-        raise UsageError("--k1 and --b only apply to retriever cards of kind bm25 or lucene")
-    return find_retriever(plain(card) | given)
+    fields = plain(card)
+    if not given.keys() <= fields.keys():
+        raise UsageError("--k1 and --b only apply to retriever cards that have them, such as bm25 and lucene")
+    return find_retriever(fields | given)
 
 
 def _summary(manifest: Manifest, started: float, out: Path) -> dict[str, Any]:

@@ -206,13 +206,12 @@ def is_loopback(host: str) -> bool:
 
 def _opener(index: str | None, retriever: str | None) -> Callable[[Progress], Retriever]:
     """Returns a function that loads the retriever; wrong arguments are refused before anything is loaded."""
-    from searchgym.corpora.retrieval.cards import find_retriever, stands_outside
-    from searchgym.corpora.retrieval.wrappers.compose import open_outside
+    from searchgym.corpora.retrieval.cards import Sources, find_retriever
     from searchgym.envs.data import find_corpus, load_corpus
 
     card = None if retriever is None else find_retriever(retriever)
-    if card is not None and stands_outside(card):
-        return lambda progress: open_outside(card)
+    if card is not None and not card.needs_corpus:
+        return lambda progress: Sources().open(card)
     if index is None:
         raise UsageError("nothing to search: give an index folder, a corpus file or the name of a corpus card")
     path = find_corpus(index)

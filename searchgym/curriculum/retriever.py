@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from searchgym.corpora.retrieval.kinds.noise import NoiseRetriever
 from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever, random_numbers
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
+from searchgym.corpora.retrieval.schedule import random_numbers
+from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.records import Hit
 from searchgym.train.recipe.options import StageOptions
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from searchgym.cards import CorpusCard, data_file, find_card, found_here, is_path, list_cards, load_card
 from searchgym.corpora.own import home
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from searchgym.corpora.retrieval.cards import RetrieverCard
     from searchgym.corpora.retrieval.retriever import CorpusRetriever
 
-    RetrieverGiven = str | dict[str, Any] | RetrieverCard | None
+    RetrieverGiven: TypeAlias = str | dict[str, Any] | RetrieverCard | None
 
 
 def bundled_file(name: str) -> Path:
@@ -86,10 +86,11 @@ def load_corpus(path: Path, card: RetrieverGiven = None, progress: Progress | No
     from searchgym.corpora.files import sha256_file
     from searchgym.corpora.passages import corpus_file, corpus_sha256
     from searchgym.corpora.retrieval.backends import quiet
-    from searchgym.corpora.retrieval.cards import DEFAULT, find_retriever
+    from searchgym.corpora.retrieval.cards import find_retriever
     from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
     from searchgym.corpora.retrieval.index.build import build_index
     from searchgym.corpora.retrieval.index.index import MANIFEST, load_index
+    from searchgym.corpora.retrieval.kinds.bm25 import DEFAULT
 
     progress = progress or quiet
     if (path / MANIFEST).exists():
@@ -117,11 +118,11 @@ LARGE: Final = 2**30
 
 
 def lacks_index(path: Path | None, card: RetrieverCard) -> bool:
-    """Returns whether a card searches vectors of a corpus that is large, or missing (None), and no index folder."""
-    from searchgym.corpora.retrieval.cards import DenseCard, parts_of
+    """Returns whether a card's index is slow to build of a corpus that is large, or missing (None), and no folder."""
+    from searchgym.corpora.retrieval.cards import parts_of
 
     large = path is None or (path.is_file() and path.stat().st_size >= LARGE)
-    return large and any(isinstance(part, DenseCard) for part in parts_of(card))
+    return large and any(part.slow for part in parts_of(card))
 
 
 def no_index(card: RetrieverCard) -> str:
@@ -141,9 +142,8 @@ WAIT: Final = 3600.0
 def _index_name(card: RetrieverCard) -> str:
     """Returns a cache name for the index of a card; format versions are part of it, so no outdated index is reused."""
     from searchgym.corpora.retrieval.bm25 import analysis
-    from searchgym.corpora.retrieval.cards import built_of
     from searchgym.corpora.retrieval.index.index import FORMAT, part_names
 
     parts = part_names(card)
-    contents = json.dumps([built_of(part) for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)
-    return f"{'-'.join(parts)}-{hashlib.sha256(contents.encode()).hexdigest()[:8]}"
+    contents = json.dumps([part.built_of() for part in parts.values()] + [FORMAT, analysis.VERSION], sort_keys=True)
+    return f"{'-'.join(parts) or 'passages'}-{hashlib.sha256(contents.encode()).hexdigest()[:8]}"

@@ -15,21 +15,13 @@ from searchgym import scoring
 from searchgym.browsing.pages import pages_of
 from searchgym.cards import EnvCard, GeneratedSpec, MaskedSpec, ProtocolName, QuestionSource, data_file
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.cards import (
-    HttpCard,
-    RetrieverCard,
-    SimulatedCard,
-    find_retriever,
-    is_card,
-    stands_outside,
-)
+from searchgym.corpora.retrieval.cards import RetrieverCard, Sources, find_retriever
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever, check_retriever
-from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, find_corpus, load_corpus
 from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
-from searchgym.named import check_call, load_function
+from searchgym.named import check_call
 from searchgym.options import read
 from searchgym.packages import install_command
 from searchgym.questions.subset import SEED, draw_subset
@@ -327,8 +319,8 @@ def _with_masked(card: EnvCard, spec: MaskedSpec, options: TaskOptions) -> TaskO
 
 def _has_corpus(retriever: object) -> bool:
     """Returns whether a user's retriever needs no corpus from the environment."""
-    if is_card(retriever):
-        return stands_outside(retriever)
+    if isinstance(retriever, RetrieverCard):
+        return not retriever.needs_corpus
     return retriever is not None and not _is_function(retriever)
 
 
@@ -410,8 +402,8 @@ def _hub_questions(card: EnvCard, source: QuestionSource, local: Path) -> tuple[
 def _find_card(card: EnvCard, given: str | dict[str, Any]) -> RetrieverCard:
     """Returns the retriever card that a user names; a bare URL sets no deadline, so that the environment's applies."""
     found = find_retriever(given)
-    if isinstance(found, HttpCard) and isinstance(given, str) and given.startswith(("http://", "https://")):
-        return dataclasses.replace(found, deadline=card.retriever_deadline)
+    if isinstance(given, str) and given.startswith(("http://", "https://")):
+        return dataclasses.replace(found, deadline=card.retriever_deadline)  # type: ignore[call-arg]
     return found
 
 
@@ -432,26 +424,25 @@ def load_retriever(card: EnvCard, questions: Sequence[Question], options: TaskOp
     if _is_retriever(given):
         check_retriever(given)
         return given
-    if isinstance(given, SimulatedCard):
-        opened: AnyRetriever = load_function("engine", "searchgym.simulated.engine:open_engine", "card", "questions")(
-            given, questions
-        )
-        return opened
-    if is_card(given) and stands_outside(given):
-        return open_outside(given)
+    if isinstance(given, RetrieverCard) and not given.needs_corpus:
+        return _checked(given.open(Sources(questions=questions)), f"retriever {given.kind}")
     path = _corpus_of(card, questions, options)
-    if given is None or is_card(given):
-        return load_corpus(path, given if is_card(given) else None)
+    if given is None or isinstance(given, RetrieverCard):
+        return load_corpus(path, given)
     if not callable(given):
         raise UsageError(f"retriever= has neither search() nor search_for(): got {type(given).__name__}")
     check_call("the function retriever=", given, "passages")
     from searchgym.corpora.documents import open_corpus
 
-    built = given(open_corpus(path))
-    if not _is_retriever(built):
-        raise UsageError(f"the function retriever= returned {type(built).__name__}, which has no search()")
-    check_retriever(built)
-    return built
+    return _checked(given(open_corpus(path)), "the function retriever=")
+
+
+def _checked(opened: object, by: str) -> AnyRetriever:
+    """Returns what a card or a function of a user's opened, after checking that it can be searched."""
+    if not _is_retriever(opened):
+        raise UsageError(f"{by} returned {type(opened).__name__}, which has no search()")
+    check_retriever(opened)
+    return opened
 
 
 def _corpus_of(card: EnvCard, questions: Sequence[Question], options: TaskOptions) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retrieval.retriever import AnyRetriever, Retriever
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
+from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.graphs.text import base_title, norm
 from searchgym.questions.source import hold_out

@@ -48,6 +48,8 @@ class Kind(Options):
     """Package with a module for each shipped kind, named as the kind; entry points of this group add others."""
     noun: ClassVar[str]
     """What such a kind is called in messages."""
+    loads_code: ClassVar[bool] = False
+    """Whether a user's ``module:Class`` is imported where it is read, so that none of it is `Unloaded`."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -163,16 +165,21 @@ def _pick(base: type[Kind], value: Any) -> Any:
     """Returns the object of the kind that plain data name."""
     try:
         name, value = value if isinstance(value, tuple) else (None, value)  # a pair: see `Named`
+        if name is None:
+            value = value if isinstance(value, (dict, base)) else base.short(value)
         if isinstance(value, (base, Unloaded)):
             return value
         if name is None:
-            value = value if isinstance(value, dict) else base.short(value)
             if not isinstance(value, dict):
                 raise CardError("expected keys and values")
             name, value = value.get("kind"), {key: inner for key, inner in value.items() if key != "kind"}
         if not isinstance(name, str):
             raise CardError(f"missing key kind, one of {', '.join(sorted(kinds(base)))}")
-        return Unloaded(base, name, value) if ":" in name else _of_kind(base, find_kind(base, name), value)
+        return (
+            Unloaded(base, name, value)
+            if ":" in name and not base.loads_code
+            else _of_kind(base, find_kind(base, name), value)
+        )
     except SearchGymError as error:
         raise problem("kind", str(error)) from error
 

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from searchgym.corpora.retrieval.cards import SimulatedCard
+from searchgym.corpora.retrieval.kinds.simulated import SimulatedCard
 from searchgym.corpora.retrieval.retriever import check_request
-from searchgym.corpora.retrieval.wrappers.noise import probability, random_numbers
+from searchgym.corpora.retrieval.schedule import WORDS, probability, random_numbers
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.named import load_function
 from searchgym.protocol import get_protocol
@@ -19,7 +19,6 @@ from searchgym.rollout.models import load_models
 from searchgym.simulated.writers import ModelWriter, Wanted, Writer
 
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_WORDS: Final = 2**64
 AT_ONCE: Final = 16
 """Most queries of one call."""
 
@@ -90,7 +89,7 @@ class SimulatedRetriever:
         """Returns what is wanted for a query at the present step."""
         step, chance = self._now
         numbers = random_numbers(self.card.seed, step, query)
-        useful = not (chance > 0 and next(numbers) < chance * _WORDS)
+        useful = not (chance > 0 and next(numbers) < chance * WORDS)
         question = self._by_id.get(question_id) if self.card.answers else None
         seed = next(numbers) % 2**31
         return Wanted(query, question, useful, min(k, self.card.pages), self.card.words, seed)

@@ -16,7 +16,7 @@ from support import respell_credit
 
 import searchgym
 from searchgym.cli import main
-from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.index.index import inspect_index, load_index
 from searchgym.envs.data import bundled_file
 from searchgym.train.inspect.explain import explain_run

@@ -17,7 +17,7 @@ from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.envs.vector import SearchVectorEnv
-from searchgym.errors import DataMissingError, UsageError
+from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.eval.runner import EvalOptions, evaluate
 from searchgym.protocol import get_protocol
 from searchgym.records import Answer, Invalid, Search
@@ -171,7 +171,7 @@ def test_the_record_of_an_evaluation_names_its_sources(tmp_path):
         ),
         ({"web": {"corpus": "no/where.jsonl"}}, DataMissingError, r"no/where\.jsonl"),
         ({"web": "bm26"}, UsageError, "unknown retriever card 'bm26'; did you mean 'bm25'"),
-        ({"web": {"kind": "bm26"}}, UsageError, "unknown kind of retriever"),
+        ({"web": {"kind": "bm26"}}, CardError, "unknown kind of retriever"),
     ],
 )
 def test_what_is_no_further_retriever_is_refused(given, error, message):

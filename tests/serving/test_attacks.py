@@ -15,10 +15,10 @@ import pytest
 import urllib3
 import uvicorn
 
-from searchgym.corpora.retrieval.cards import HttpCard, find_retriever
+from searchgym.corpora.retrieval.cards import Sources, find_retriever
+from searchgym.corpora.retrieval.kinds.http import HttpCard
 from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.corpora.retrieval.remote.wire import document
-from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, RetrieverError, UsageError
@@ -103,7 +103,7 @@ def test_a_token_is_asked_for_and_our_client_sends_it(monkeypatch):
         monkeypatch.setenv("SEARCHGYM_TOKEN", "another")
         monkeypatch.setenv("SEARCHGYM_TOKEN_WIKI", SECRET)
         card = find_retriever({"kind": "http", "url": url, "token_env": "SEARCHGYM_TOKEN_WIKI"})
-        assert len(open_outside(card).search(["q"], 2)[0]) == 2
+        assert len(Sources().open(card).search(["q"], 2)[0]) == 2
 
 
 def test_a_token_is_compared_in_constant_time(monkeypatch):
@@ -132,7 +132,7 @@ def test_a_card_names_no_other_secret(monkeypatch):
         with pytest.raises(CardError, match="token_env is SEARCHGYM_TOKEN or begins with"):
             find_retriever({"kind": "http", "url": "http://localhost:1", "token_env": name})
     with pytest.raises(UsageError, match="SEARCHGYM_TOKEN_NONE, which is not set"):
-        open_outside(HttpCard(kind="http", url="http://localhost:1", token_env="SEARCHGYM_TOKEN_NONE"))
+        Sources().open(HttpCard(url="http://localhost:1", token_env="SEARCHGYM_TOKEN_NONE"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 import test_run
 
-from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
+from searchgym.corpora.retrieval.kinds.noise import NoiseRetriever
 from searchgym.rollout.storage import read_episodes
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import assemble, trainer_of

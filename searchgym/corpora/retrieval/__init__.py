@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING
 from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
+    from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever
     from searchgym.corpora.retrieval.foreign.convert import convert_index
     from searchgym.corpora.retrieval.index.build import build_index
     from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
     from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+    from searchgym.corpora.retrieval.kinds.cache import CacheRetriever
+    from searchgym.corpora.retrieval.kinds.hybrid import HybridRetriever
+    from searchgym.corpora.retrieval.kinds.noise import NoiseRetriever
+    from searchgym.corpora.retrieval.kinds.rerank import RerankRetriever
     from searchgym.corpora.retrieval.remote.client import HttpRetriever
     from searchgym.corpora.retrieval.remote.recorded import RecordedRetriever
     from searchgym.corpora.retrieval.remote.tool import ToolRetriever
@@ -21,10 +25,6 @@ if TYPE_CHECKING:
         Retriever,
         retrieve,
     )
-    from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
-    from searchgym.corpora.retrieval.wrappers.fusion import HybridRetriever
-    from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever
-    from searchgym.corpora.retrieval.wrappers.rerank import RerankRetriever
 
 __all__ = [
     "AnyRetriever",
@@ -35,11 +35,13 @@ __all__ = [
     "HybridRetriever",
     "NoiseRetriever",
     "NullRetriever",
+    "PartCard",
     "QuestionRetriever",
     "RecordedRetriever",
     "RerankRetriever",
     "Retriever",
     "RetrieverCard",
+    "Sources",
     "ToolRetriever",
     "build_in_memory",
     "build_index",
@@ -53,7 +55,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "cards": "RetrieverCard find_retriever",
+        "cards": "PartCard RetrieverCard Sources find_retriever",
         "foreign.convert": "convert_index",
         "index.build": "build_index",
         "index.distractors": "DistractorRetriever",
@@ -62,9 +64,9 @@ __getattr__, __dir__ = lazy(
         "remote.recorded": "RecordedRetriever",
         "remote.tool": "ToolRetriever",
         "retriever": "AnyRetriever CorpusRetriever NullRetriever QuestionRetriever Retriever retrieve",
-        "wrappers.cache": "CacheRetriever",
-        "wrappers.fusion": "HybridRetriever",
-        "wrappers.noise": "NoiseRetriever",
-        "wrappers.rerank": "RerankRetriever",
+        "kinds.cache": "CacheRetriever",
+        "kinds.hybrid": "HybridRetriever",
+        "kinds.noise": "NoiseRetriever",
+        "kinds.rerank": "RerankRetriever",
     },
 )

@@ -1,401 +1,242 @@
-"""Retriever cards, which describe a retriever in a YAML file or mapping.
+"""Retriever cards: base classes of the kinds of retrievers, and how a card is found by name, path, URL or mapping.
 
-A card of kind ``bm25``, ``lucene`` or ``dense`` names a back end that is built from a corpus into a *part*, its folder
-inside an index folder. Cards of kind ``hybrid``, ``rerank``, ``noise`` and ``cache`` wrap other cards (``of``). Those
-of kind ``http``, ``tool``, ``recorded`` and ``simulated`` need no corpus: they ask a server, call a function, replay a
-run, or let a language model write the pages. A card within a card is given by name, by path or as a mapping.
+A kind is one class in a module of `searchgym.corpora.retrieval.kinds`, or of a user's. A `PartCard` names a back end,
+which is built from a corpus into a *part*, its folder inside an index folder. Other cards wrap cards (``of``), or need
+no corpus: they ask a server, call a function, replay a run, or let a language model write the pages.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
 
-from annotated_types import Interval
-
-from searchgym.cards import EncoderCard, find_card, load_card
-from searchgym.errors import CardError, UnknownNameError
-from searchgym.options import Options, Source, read
-from searchgym.options.problems import refuse_logins
-from searchgym.options.yaml import read_yaml
-
-T = TypeVar("T")
+from searchgym.cards import EncoderCard, find_card
+from searchgym.corpora.retrieval.backends import Builder, Needs, Progress
+from searchgym.corpora.retrieval.retriever import AnyRetriever, CorpusRetriever, Retriever, corpus_of
+from searchgym.corpora.retrieval.wrapper import WithCorpus
+from searchgym.corpora.store import PassageStore
+from searchgym.errors import CardError, UsageError
+from searchgym.options import Kind, Source, find_kind, name_of, plain, read
+from searchgym.options.yaml import read_source
+from searchgym.packages import install_command
+from searchgym.records import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Card(Options):
-    """The fields of every retriever card."""
+class RetrieverCard(Kind):
+    """Describes a retriever: one class per kind, whose fields are its options."""
+
+    kinds_in: ClassVar = "searchgym.corpora.retrieval.kinds"
+    noun: ClassVar = "kind of retriever"
+    loads_code: ClassVar = True
+    searches_corpus: ClassVar[bool] = False
+    """Whether it searches passages or a part of a corpus of this machine itself."""
 
     name: str = ""
     """Name of the card."""
     summary: str = ""
     """One line about the retriever, for lists of cards."""
 
+    @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a text as the card of that name, path or URL."""
+        return find_retriever(value) if isinstance(value, str) else value
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BM25Card(_Card):
-    """BM25 in this process, over memory-mapped postings."""
+    def open(self, sources: Sources) -> AnyRetriever:
+        """Returns the retriever; opens cards that it wraps by ``sources.open``, and imports libraries only here."""
+        raise NotImplementedError(f"{type(self).__name__} does not define open")
 
-    kind: Literal["bm25"] = "bm25"
-    k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
-    """Saturation of term frequency: the smaller, the less repeats of a term count."""
-    b: Annotated[float, Interval(ge=0, le=1)] = 0.4
-    """Strength of length normalisation, from 0 (none) to 1 (full)."""
-    threads: Annotated[int, Interval(ge=0, le=4096)] = 0
-    """Number of threads of one search with many queries; 0 means one per core, at most 8."""
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        return name_of(self)
 
+    @property
+    def inner(self) -> list[RetrieverCard]:
+        """The cards that this one wraps: those in its fields."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        several = (value if isinstance(value, (list, tuple)) else [value] for value in values)
+        return [card for cards in several for card in cards if isinstance(card, RetrieverCard)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LuceneCard(_Card):
-    """BM25 by Lucene, through pyserini; needs a JDK."""
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether it, or one that it wraps, searches a corpus of this machine."""
+        return any(card.searches_corpus for card in self.walk())
 
-    kind: Literal["lucene"] = "lucene"
-    k1: Annotated[float, Interval(ge=0, le=1e6)] = 0.9
-    """Saturation of term frequency: the smaller, the less repeats of a term count."""
-    b: Annotated[float, Interval(ge=0, le=1)] = 0.4
-    """Strength of length normalisation, from 0 (none) to 1 (full)."""
-    threads: Annotated[int, Interval(ge=0, le=4096)] = 0
-    """Number of threads of one search with many queries; 0 means one per core."""
-    memory: str = "2g"
-    """Maximum heap of the Java virtual machine, such as ``512m``; fixed when the machine starts."""
+    @property
+    def grows(self) -> bool:
+        """Whether the hits at a step of training depend on the number of steps. Default: as those that it wraps."""
+        return any(card.grows for card in self.inner)
 
+    @property
+    def models(self) -> list[EncoderCard | str]:
+        """The models that it loads itself: encoders, and others by name. Default: the encoders in its fields."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return [value for value in values if isinstance(value, EncoderCard)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseCard(_Card):
-    """Dense retrieval: vectors of an encoder in a FAISS index."""
-
-    kind: Literal["dense"] = "dense"
-    encoder: EncoderCard
-    """Encoder of queries and passages: a card, or the name of one."""
-    index: Literal["flat", "ivf-sq8", "hnsw"] = "flat"
-    """Type of the index: exact search, inverted lists with one byte per dimension, or a graph."""
-    lists: Annotated[int, Interval(ge=1, le=1e8)] | None = None
-    """Number of inverted lists (``ivf-sq8``). Default: FAISS's guideline."""
-    training: Annotated[int, Interval(ge=1, le=1e9)] | None = None
-    """Number of vectors that the lists are trained on (``ivf-sq8``). Default: FAISS's guideline."""
-    nprobe: Annotated[int, Interval(ge=1, le=1e8)] = 32
-    """Number of inverted lists that are searched for each query (``ivf-sq8``)."""
-    links: Annotated[int, Interval(ge=2, le=512)] = 32
-    """Number of links per vector, FAISS's M (``hnsw``)."""
-    ef_construction: Annotated[int, Interval(ge=1, le=1e5)] = 80
-    """Number of candidates examined for each vector while building the graph (``hnsw``)."""
-    ef_search: Annotated[int, Interval(ge=1, le=1e5)] = 64
-    """Number of candidates examined for each query, raised to k if that is larger (``hnsw``)."""
-    device: str = "cpu"
-    """Device that FAISS searches on: ``cpu``, ``cuda`` (every GPU) or ``cuda:N``."""
-    shard: bool = False
-    """Whether to spread one copy of the index over the GPUs instead of a copy on each (``cuda``)."""
-    float16: bool = False
-    """Whether to keep the vectors of ``flat`` in half precision (``cuda``)."""
+    def walk(self) -> Iterator[RetrieverCard]:
+        """Yields this card and all cards in it, outer ones first."""
+        yield self
+        for card in self.inner:
+            yield from card.walk()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridCard(_Card):
-    """Several retrievers whose hits are merged by reciprocal rank fusion."""
+class PartCard(RetrieverCard):
+    """Card of a back end, which is built from a corpus into a part of an index folder and loaded from it."""
 
-    kind: Literal["hybrid"]
-    of: list[RetrieverCard]
-    """Cards of the retrievers whose hits are merged, two or more."""
-    depth: Annotated[int, Interval(ge=1, le=1e5)] = 100
-    """Number of hits taken from each retriever, raised to k if that is larger."""
-    constant: Annotated[int, Interval(ge=0, le=1e6)] = 60
-    """Constant added to each rank before its reciprocal is taken."""
+    searches_corpus: ClassVar = True
+    back_end: ClassVar[str]
+    """Module with the functions ``needs``, ``builder`` and ``load``, called as the methods are with the card before
+    their arguments. It is imported when one is used, so that its libraries are needed only then."""
+    at_search: ClassVar[tuple[str, ...]] = ()
+    """Fields that affect searching only: two cards that differ only in these share a part."""
+    takes: ClassVar[Literal["vectors", "lucene"] | None] = None
+    """Files of other tools that `convert_index` makes such a part of: vectors of FAISS, or an index of Lucene."""
+    extra: ClassVar[str] = ""
+    """Extra of the package that installs those libraries."""
+    slow: ClassVar[bool] = False
+    """Whether a large corpus takes days to build: then no index is built at the first search."""
 
+    def open(self, sources: Sources) -> AnyRetriever:
+        """See `RetrieverCard.open`."""
+        return sources.part(self)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankCard(_Card):
-    """The first hits of another retriever, reordered by a model."""
+    def built_of(self) -> dict[str, Any]:
+        """Returns the fields that the build of the part depends on, as plain data."""
+        data: dict[str, Any] = plain(self)
+        return {name: value for name, value in data.items() if name not in ("name", "summary", *self.at_search)}
 
-    kind: Literal["rerank"]
-    of: RetrieverCard
-    """Card of the retriever whose hits are reordered."""
-    encoder: EncoderCard | None = None
-    """Encoder whose vectors score the hits. Give this or `cross_encoder`."""
-    cross_encoder: str | None = None
-    """Cross-encoder that scores query and passage together: a name on the Hugging Face hub, or a folder."""
-    first: Annotated[int, Interval(ge=1, le=1e5)] = 50
-    """Number of hits that are reordered, raised to k if that is larger."""
-    device: str | None = None
-    """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
+    def search_memory(self, passages: int) -> int:
+        """Returns the bytes of main memory that searching so many passages takes. Default: 0, files are mapped."""
+        return 0
 
+    def needs(self, passages: int, text: int) -> Needs:
+        """Returns the memory and disk space of a build.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseCard(_Card):
-    """Another retriever whose hits are sometimes replaced by random passages, more often as training goes on."""
+        Args:
+            passages: Number of passages.
+            text: Bytes of their titles and texts.
+        """
+        needed: Needs = self._module().needs(self, passages, text)
+        return needed
 
-    kind: Literal["noise"]
-    of: RetrieverCard
-    """Card of the retriever whose hits are replaced."""
-    start: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Probability at step 0 that a query's hits are replaced by random passages. Outside of training it is always 0."""
-    end: Annotated[float, Interval(ge=0, le=1)] = 0.5
-    """Probability, from step `steps` on, that the hits of a query are replaced by random passages."""
-    base: Annotated[float, Interval(ge=1e-6, le=1e6)] = 4.0
-    """Base of the probability's exponential growth: above 1 it grows mostly late in training; 1 means linear growth."""
-    steps: Annotated[int, Interval(ge=1, le=1e9)] | None = None
-    """Step at which the probability reaches `end`. Default: the number of training steps."""
-    seed: int = 0
-    """Seed of the random draws."""
-    mixed_in: Annotated[int, Interval(ge=0, le=1e9)] = 0
-    """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
+    def builder(self, folder: Path, shards: Path, progress: Progress) -> Builder:
+        """Returns the builder of the part.
 
+        Args:
+            folder: Existing folder that receives the part.
+            shards: Existing folder for intermediate files.
+            progress: Called as a stage goes on.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheCard(_Card):
-    """Another retriever whose hits are cached, so that it is asked only once for the same query."""
+        Raises:
+            UsageError: The libraries of the back end are not installed; the message names the command.
+        """
+        made: Builder = self._module().builder(self, folder, shards, progress)
+        return made
 
-    kind: Literal["cache"]
-    of: RetrieverCard
-    """Card of the retriever whose hits are cached."""
-    size: Annotated[int, Interval(ge=1, le=1e9)] = 100_000
-    """Maximum number of queries in the cache; the least recently used one is removed first."""
+    def load(
+        self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
+    ) -> CorpusRetriever:
+        """Returns the retriever over a part whose files were checked against the manifest.
 
+        Args:
+            folder: Folder of the part, built for a card with the same `built_of`.
+            facts: Result of `Builder.finish`.
+            passages: All passages of the index folder.
+            sha256: sha256 of the corpus.
+            progress: Called as a slow stage goes on.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCard(_Card):
-    """A replay of the hits that the episodes of a run recorded."""
+        Raises:
+            IndexMismatchError: The part does not match its facts, the passages or this version of the code.
+            UsageError: The libraries of the back end are not installed; the message names the command.
+        """
+        loaded: CorpusRetriever = self._module().load(self, folder, facts, passages, sha256, progress)
+        return loaded
 
-    kind: Literal["recorded"]
-    episodes: str
-    """Path of the run's ``episodes.jsonl``, or of its folder."""
+    def verify(self, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str) -> None:
+        """Raises an IndexMismatchError if the files of the part are not sound. Default: they are not looked at."""
 
-
-TOKEN: Final = "SEARCHGYM_TOKEN"
-"""Environment variable with the token of a retrieval server, on the server and on its clients."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpCard(_Card):
-    """A retrieval server, reached over HTTP."""
-
-    kind: Literal["http"]
-    url: str
-    """URL of the server or of its end point."""
-    schema: Literal["retrieve", "search"] | None = None
-    """Schema of requests and replies. Default: that of the end point in the URL, else ``retrieve``."""
-    connections: Annotated[int, Interval(ge=1, le=4096)] = 8
-    """Maximum number of simultaneous calls."""
-    deadline: Annotated[float, Interval(ge=0, le=1e6)] = 30.0
-    """Seconds for one call, retries included."""
-    token_env: str = TOKEN
-    """Environment variable with the server's token, ``SEARCHGYM_TOKEN`` or a name that begins so and an underscore."""
+    def _module(self) -> Any:
+        try:
+            return importlib.import_module(self.back_end)
+        except ImportError as error:
+            wanted = install_command(self.extra)
+            raise UsageError(f"a retriever of kind {self.kind} needs more ({error}): {wanted}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCard(_Card):
-    """A Python function of the user, such as a web search or an MCP tool."""
+def _no_part(card: PartCard) -> CorpusRetriever:
+    raise UsageError(f"the retriever card {card.name or card.kind!r} searches a corpus: give one")
 
-    kind: Literal["tool"]
-    function: str
-    """Name of the function, ``module:function``; it is called with one query and k."""
-    calls: Annotated[int, Interval(ge=1, le=4096)] = 8
-    """Maximum number of simultaneous calls."""
+
+def _no_passages() -> PassageStore:
+    raise UsageError("the retriever card searches a corpus: give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedCard(_Card):
-    """A language model that writes the pages, useful ones or, more often as training goes on, noisy ones."""
+class Sources:
+    """What a card's retriever may be opened with."""
 
-    kind: Literal["simulated"]
-    model: str
-    """Model that writes: a folder, a name, ``URL#NAME`` behind an OpenAI-compatible server, or ``module:function``,
-    which returns a writer of your own."""
-    pages: Annotated[int, Interval(ge=1, le=100)] = 5
-    """Number of pages per query, lowered to k if that is smaller."""
-    words: Annotated[int, Interval(ge=1, le=1000)] = 30
-    """Number of words that the model is asked for in each page; a page of more than twice as many is cut."""
-    answers: bool = True
-    """Whether the model sees the question and its gold answer, besides the query."""
-    temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
-    """Sampling temperature of the model."""
-    start: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Probability at step 0 that the pages of a query are noisy. Outside of training it is always 0."""
-    end: Annotated[float, Interval(ge=0, le=1)] = 0.5
-    """Probability, from step `steps` on, that the pages of a query are noisy."""
-    base: Annotated[float, Interval(ge=1e-6, le=1e6)] = 4.0
-    """Base of the probability's exponential growth; 1 means linear growth."""
-    steps: Annotated[int, Interval(ge=1, le=1e9)] | None = None
-    """Step at which the probability reaches `end`. Default: the number of training steps."""
-    seed: int = 0
-    """Seed of the draws and of the model's sampling."""
+    part: Callable[[PartCard], CorpusRetriever] = _no_part
+    """Returns the retriever over the part built for a card. Default: an error."""
+    passages: Callable[[], PassageStore] = _no_passages
+    """Returns all passages of the corpus, on disk. Default: an error."""
+    corpus_sha256: str | None = None
+    """sha256 of that corpus."""
+    questions: Sequence[Question] | None = None
+    """Questions of the environment that searches by it; None for any other use."""
 
+    def open(self, card: RetrieverCard) -> Retriever:
+        """Returns the retriever of a card for any use, such as inside another retriever.
 
-RetrieverCard = (
-    BM25Card
-    | LuceneCard
-    | DenseCard
-    | HybridCard
-    | RerankCard
-    | NoiseCard
-    | CacheCard
-    | RecordedCard
-    | HttpCard
-    | ToolCard
-    | SimulatedCard
-)
-PartCard = BM25Card | LuceneCard | DenseCard
-"""Cards of back ends, which are built from a corpus."""
-
-PART_CLASSES: Final = (BM25Card, LuceneCard, DenseCard)
-
-KINDS: Final[dict[str, type[Any]]] = {
-    "bm25": BM25Card,
-    "lucene": LuceneCard,
-    "dense": DenseCard,
-    "hybrid": HybridCard,
-    "rerank": RerankCard,
-    "noise": NoiseCard,
-    "cache": CacheCard,
-    "recorded": RecordedCard,
-    "http": HttpCard,
-    "tool": ToolCard,
-    "simulated": SimulatedCard,
-}
-CARD_CLASSES: Final = tuple(KINDS.values())
-OUTSIDE: Final = (RecordedCard, HttpCard, ToolCard, SimulatedCard)
-"""Cards of retrievers that need no corpus here: they ask a server, call a function, replay a run or write the pages."""
-DEFAULT: Final = BM25Card()
-"""The card that builds an index if none is given."""
+        Raises:
+            UsageError: Its hits depend on the environment's questions, or it needs a corpus that is not given.
+        """
+        opened: Any = card.open(dataclasses.replace(self, questions=None))
+        if card.searches_corpus and corpus_of(opened) is None:
+            return WithCorpus(opened, self.passages(), self.corpus_sha256)
+        return cast(Retriever, opened)
 
 
 def find_retriever(given: str | dict[str, Any] | RetrieverCard) -> RetrieverCard:
     """Returns the retriever card for a name, a path, a server's URL, a mapping or a card itself.
 
     Raises:
-        CardError: The card cannot be read, or one of its fields is not valid.
-        UnknownNameError: No card has this name, or the card's kind is unknown.
+        CardError: The card cannot be read, its kind is unknown, or one of its fields is not valid.
+        UnknownNameError: No card has this name.
     """
-    if isinstance(given, str) and given.startswith(("http://", "https://")):
-        return HttpCard(kind="http", url=given)
     try:
-        if isinstance(given, str):
-            return _read(read_yaml(find_card("retrievers", given)), given)
-        return _read(given if isinstance(given, dict) else plain(given), "retriever")
+        if isinstance(given, RetrieverCard):
+            return read(type(given), plain(given, named=True), "retriever")
+        if not isinstance(given, str):
+            return _read(given, Source("retriever"))
+        if given.startswith(("http://", "https://")):
+            http: Any = find_kind(RetrieverCard, "http")
+            return http(url=given)  # type: ignore[no-any-return]
+        return _read(*read_source(find_card("retrievers", given)))
     except RecursionError:
         raise CardError(f"{given!r:.80}: the card stands on itself") from None
+
+
+def _read(data: object, source: Source) -> RetrieverCard:
+    if not isinstance(data, dict):
+        raise CardError(f"{source.name}: a retriever card is keys and values, got {data!r:.80}")
+    return read(RetrieverCard, data, source)
+
+
+def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
+    """Returns the encoder card for a name, a path, a mapping or a card itself."""
+    return read(EncoderCard, EncoderCard.short(given), where)
 
 
 def parts_of(card: RetrieverCard) -> list[PartCard]:
     """Returns the cards of the parts that an index folder needs for a card, in order, without repeats."""
     parts: list[PartCard] = []
-    for leaf in leaves(card):
-        if not isinstance(leaf, PART_CLASSES):
-            continue
-        if not any(same_part(leaf, other) for other in parts):
-            parts.append(leaf)
+    for part in card.walk():
+        if isinstance(part, PartCard) and not any(part.built_of() == other.built_of() for other in parts):
+            parts.append(part)
     return parts
-
-
-def vector_bytes(card: DenseCard, passages: int) -> int:
-    """Returns the bytes of an index of so many vectors, without the centres of ``ivf-sq8``."""
-    dimension = card.encoder.dimension
-    if card.index == "ivf-sq8":
-        return passages * (dimension + 8)
-    links = int(1.1 * passages * 2 * card.links * 4) if card.index == "hnsw" else 0
-    return 4 * passages * dimension + links
-
-
-def is_card(given: object) -> TypeGuard[RetrieverCard]:
-    """Returns whether an object is a retriever card."""
-    return isinstance(given, CARD_CLASSES)
-
-
-def stands_outside(card: RetrieverCard) -> bool:
-    """Returns whether a card's retriever needs no corpus here; see `OUTSIDE`."""
-    if isinstance(card, HybridCard):
-        return all(map(stands_outside, card.of))
-    if isinstance(card, (RerankCard, CacheCard)):
-        return stands_outside(card.of)
-    return isinstance(card, OUTSIDE)
-
-
-AT_SEARCH: Final[dict[str, tuple[str, ...]]] = {
-    "bm25": ("threads",),
-    "lucene": ("k1", "b", "threads", "memory"),
-    "dense": ("nprobe", "ef_search", "device", "shard", "float16"),
-}
-"""Fields that affect searching only, by kind: two cards that differ only in these share a part."""
-
-
-def same_part(one: PartCard, other: PartCard) -> bool:
-    """Returns whether a part built for one card can be searched by the other."""
-    return built_of(one) == built_of(other)
-
-
-def built_of(card: PartCard) -> dict[str, Any]:
-    """Returns the fields of a card that the build of its part depends on, as plain data."""
-    plain = dataclasses.asdict(card)
-    for name in ("name", "summary", *AT_SEARCH[card.kind]):
-        plain.pop(name)
-    if isinstance(card, DenseCard):
-        plain["encoder"] = card.encoder.vectors()
-    return plain
-
-
-def leaves(card: RetrieverCard) -> Iterator[RetrieverCard]:
-    """Yields the innermost cards that a card wraps; the card itself if it wraps none."""
-    if isinstance(card, HybridCard):
-        for inner in card.of:
-            yield from leaves(inner)
-    elif isinstance(card, (RerankCard, NoiseCard, CacheCard)):
-        yield from leaves(card.of)
-    else:
-        yield card
-
-
-def plain(card: RetrieverCard) -> dict[str, Any]:
-    """Returns a card as plain data, which `find_retriever` can read."""
-    return dataclasses.asdict(card)
-
-
-# -- reading -------------------------------------------------------------------------------------------------------
-
-
-def _read(data: Any, where: str) -> RetrieverCard:
-    """Returns the card that plain data describes, inner cards included; `where` names it in error messages."""
-    if not isinstance(data, dict) or "kind" not in data:
-        raise CardError(f"{where}: a retriever card names its kind, one of {', '.join(KINDS)}; got {data!r:.80}")
-    if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
-        raise UnknownNameError(f"kind of retriever in {where}:", str(data["kind"]), KINDS)
-    refuse_logins(data, Source(where))  # before texts become cards
-    data = dict(data)
-    if "of" in data:
-        data["of"] = _inner(data["of"], f"{where}: of")
-    if data.get("encoder") is not None:
-        data["encoder"] = find_encoder(data["encoder"], f"{where}: encoder")
-    card: RetrieverCard = read(KINDS[data["kind"]], data, where)
-    _check(card, where)
-    return card
-
-
-def _inner(given: Any, where: str) -> Any:
-    if isinstance(given, list):
-        return [_inner(item, f"{where}[{i}]") for i, item in enumerate(given)]
-    if isinstance(given, str):
-        return find_retriever(given)
-    return _read(given, where)
-
-
-def find_encoder(given: Any, where: str = "encoder") -> EncoderCard:
-    """Returns the encoder card for a name, a path, a mapping or a card itself."""
-    if isinstance(given, EncoderCard):
-        return given
-    if isinstance(given, str):
-        return load_card(EncoderCard, find_card("encoders", given))
-    return read(EncoderCard, given, where)
-
-
-def _check(card: RetrieverCard, where: str) -> None:
-    """Raises a CardError if fields contradict each other."""
-    if isinstance(card, HybridCard) and len(card.of) < 2:
-        raise CardError(f"{where}: hybrid joins two retrievers or more, got {len(card.of)}")
-    if isinstance(card, RerankCard) and (card.encoder is None) == (card.cross_encoder is None):
-        raise CardError(f"{where}: rerank takes either encoder or cross_encoder")
-    if isinstance(card, LuceneCard) and not re.fullmatch(r"[1-9]\d*[kmgtKMGT]?", card.memory):
-        raise CardError(f"{where}: memory is a number of bytes such as 512m or 4g, got {card.memory!r}")
-    # A card from elsewhere must not make the client send another secret of this machine to its server.
-    if isinstance(card, HttpCard) and card.token_env != TOKEN and not card.token_env.startswith(f"{TOKEN}_"):
-        raise CardError(f"{where}: token_env is {TOKEN} or begins with {TOKEN}_, got {card.token_env!r}")

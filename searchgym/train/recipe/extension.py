@@ -6,11 +6,10 @@ depend on it, so that an extended run equals one that had all the steps from the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from searchgym.cards import list_cards
-from searchgym.corpora.retrieval.cards import CacheCard, HybridCard, NoiseCard, RerankCard, find_retriever, is_card
+from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
 from searchgym.envs.registration import env_options, registered
 from searchgym.train.recipe.recipe import Recipe, recipe_values
 
@@ -60,18 +59,9 @@ def schedule_by_steps(recipe: Recipe) -> str | None:
         return f"critic.optimizer.schedule {recipe.critic.optimizer.schedule}"
     known = recipe.env in registered()
     retriever = {**(env_options(recipe.env) if known else {}), **recipe.env_options}.get("retriever")
-    if isinstance(retriever, (str, Mapping)) or is_card(retriever):
-        if _noise_grows(find_retriever(retriever)):  # type: ignore[arg-type]
+    if isinstance(retriever, (str, dict, RetrieverCard)):
+        if find_retriever(retriever).grows:
             return "the noise of env_options.retriever (give its card a number of steps)"
     elif hasattr(retriever, "at_step"):
         return "env_options.retriever, which is told the number of steps,"
     return None
-
-
-def _noise_grows(card: Any) -> bool:
-    """Tells whether a retriever card, or one inside it, has noise that grows until the last step of training."""
-    if isinstance(card, HybridCard):
-        return any(map(_noise_grows, card.of))
-    if isinstance(card, NoiseCard) and card.steps is None and card.start != card.end:
-        return True
-    return isinstance(card, (NoiseCard, RerankCard, CacheCard)) and _noise_grows(card.of)

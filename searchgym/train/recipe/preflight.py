@@ -10,15 +10,7 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import CorpusCard, list_cards, load_card
 from searchgym.corpora.files import read_json
 from searchgym.corpora.own import home
-from searchgym.corpora.retrieval.cards import (
-    DenseCard,
-    RetrieverCard,
-    find_retriever,
-    is_card,
-    parts_of,
-    stands_outside,
-    vector_bytes,
-)
+from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever, parts_of
 from searchgym.corpora.retrieval.index.index import MANIFEST
 from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.registration import env_options, find_env
@@ -81,7 +73,7 @@ def missing_data(recipe: Recipe) -> list[str]:
         path = find_corpus(str(options.get("corpus") or find_env(recipe.env).corpus))
     except DataMissingError as error:
         found.append(" ".join(str(error).split()))
-    if is_card(retriever) and lacks_index(path, retriever):
+    if isinstance(retriever, RetrieverCard) and lacks_index(path, retriever):
         found.append(no_index(retriever))
     return found
 
@@ -110,7 +102,7 @@ def _searched(recipe: Recipe) -> RetrieverCard | Literal["elsewhere"] | None:
     given = options.get("retriever")
     retriever = find_retriever(given) if isinstance(given, (str, dict)) else given
     generated = find_env(recipe.env).world is not None and not options.get("corpus")
-    known = retriever is None or (is_card(retriever) and not stands_outside(retriever))
+    known = retriever is None or (isinstance(retriever, RetrieverCard) and retriever.needs_corpus)
     return "elsewhere" if not known or generated or options.get("distractors") else retriever
 
 
@@ -121,7 +113,7 @@ def vectors_gib(recipe: Recipe) -> float:
     index folder, or the corpus of a card.
     """
     options, retriever = {**env_options(recipe.env), **recipe.env_options}, _searched(recipe)
-    if not is_card(retriever):
+    if not isinstance(retriever, RetrieverCard):
         return 0.0
     name = str(options.get("corpus") or find_env(recipe.env).corpus)
     manifest = Path(name) / MANIFEST
@@ -130,5 +122,4 @@ def vectors_gib(recipe: Recipe) -> float:
     else:
         shipped = list_cards("corpora")
         passages = (load_card(CorpusCard, shipped[name]).passages or 0) if name in shipped else 0
-    dense = [part for part in parts_of(retriever) if isinstance(part, DenseCard) and part.device == "cpu"]
-    return sum(vector_bytes(part, passages) for part in dense) / 2**30
+    return sum(part.search_memory(passages) for part in parts_of(retriever)) / 2**30

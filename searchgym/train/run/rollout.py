@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.retrieval.wrappers.wrapper import at_step
+from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.envs.task import Task
 from searchgym.records import Episode, Question
 from searchgym.rollout.engine import Engine

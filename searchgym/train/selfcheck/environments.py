@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.corpora.retrieval.wrappers.wrapper import at_step
+from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.envs.core import State
 from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.rewards import reward_name

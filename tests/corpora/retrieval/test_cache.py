@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
-from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
+from searchgym.corpora.retrieval.kinds.cache import CacheRetriever
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 

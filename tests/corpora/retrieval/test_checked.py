@@ -8,10 +8,10 @@ import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import load_agent
+from searchgym.corpora.retrieval.kinds.cache import CacheRetriever
+from searchgym.corpora.retrieval.kinds.hybrid import HybridRetriever
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever
 from searchgym.corpora.retrieval.retriever import checked, retrieve
-from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
-from searchgym.corpora.retrieval.wrappers.fusion import HybridRetriever
 from searchgym.envs.rewards import get_reward
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.vector import SearchVectorEnv

@@ -45,16 +45,15 @@ from back_ends import (
 
 import searchgym
 from searchgym.agents.base import LoadedAgent
-from searchgym.corpora.retrieval.cards import find_retriever, stands_outside
-from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval import encoders
+from searchgym.corpora.retrieval.cards import Sources, find_retriever
 from searchgym.corpora.retrieval.foreign.lucene import open_lucene
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, load_index
 from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
-from searchgym.corpora.retrieval.wrappers.compose import open_outside
-from searchgym.corpora.retrieval.wrappers.wrapper import at_step
+from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.corpora.store import PassageStore
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
@@ -145,7 +144,7 @@ def open_it(folder: Path, server: str, recorded: str) -> Iterator[Open]:
         card = CARDS[name] | {"http": {"url": server}, "recorded": {"episodes": recorded}}.get(CARDS[name]["kind"], {})
         if name not in _opened:
             found = find_retriever(card)
-            _opened[name] = open_outside(found) if stands_outside(found) else load_index(folder, card=found)
+            _opened[name] = Sources().open(found) if not found.needs_corpus else load_index(folder, card=found)
             at_step(_opened[name], 0, 10)  # of a training: there is no noise outside
         return BackEnd(name, card, _opened[name], folder)
 

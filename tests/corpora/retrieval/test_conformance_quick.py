@@ -11,7 +11,7 @@ from back_ends import ABOVE, ODD_QUERIES, PASSAGES, QUERIES, TITLES
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import load_index
 from searchgym.corpora.retrieval.retriever import Retriever
-from searchgym.corpora.retrieval.wrappers.wrapper import at_step
+from searchgym.corpora.retrieval.wrapper import at_step
 from searchgym.testing import RetrieverTests
 
 BM25 = {"kind": "bm25", "threads": 2}

@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 
 from searchgym.corpora.passages import passage_line, read_passages
-from searchgym.corpora.retrieval.cards import BM25Card, DenseCard, HybridCard
-from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.dense.vectors import map_vectors
 from searchgym.corpora.retrieval.foreign import convert
 from searchgym.corpora.retrieval.foreign.convert import convert_index
 from searchgym.corpora.retrieval.index.build import build_index, building_folder
 from searchgym.corpora.retrieval.index.index import describe_files, inspect_index, load_index
+from searchgym.corpora.retrieval.kinds.bm25 import BM25Card
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
+from searchgym.corpora.retrieval.kinds.hybrid import HybridCard
 from searchgym.errors import DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 from tests.corpora.retrieval.test_dense import (
@@ -141,7 +143,7 @@ def test_where_files_cannot_have_two_names_they_are_copied(
 
 
 def test_other_parts_are_built_beside(tmp_path: Path, encoder: MadeEncoder, published: Path, corpus: Path) -> None:
-    card = HybridCard(kind="hybrid", of=[BM25Card(), replace(IVF, nprobe=64)])
+    card = HybridCard(of=[BM25Card(), replace(IVF, nprobe=64)])
     convert_index(published, tmp_path / "i", card, corpus)
     assert set(inspect_index(tmp_path / "i")["parts"]) == {"bm25", "dense"}
     (hits,) = load_index(tmp_path / "i", card=BM25Card()).search(["77"], 3)

@@ -20,19 +20,20 @@ import pytest
 
 from searchgym.cards import EncoderCard
 from searchgym.corpora.passages import read_passages
-from searchgym.corpora.retrieval.cards import DenseCard
+from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.dense import backend as dense
-from searchgym.corpora.retrieval.dense import encoders, vectors
+from searchgym.corpora.retrieval.dense import vectors
 from searchgym.corpora.retrieval.dense.backend import DenseRetriever
 from searchgym.corpora.retrieval.index.build import build_index, building_folder
 from searchgym.corpora.retrieval.index.index import describe_files, load_index
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
 from searchgym.errors import IndexMismatchError, ModelError, RunExistsError, UsageError
 from searchgym.records import Passage
 
 DIMENSION = 24
 ENCODER = EncoderCard(name="made", model="made", dimension=DIMENSION, passage="{text}")
-FLAT = DenseCard(kind="dense", encoder=ENCODER)
+FLAT = DenseCard(encoder=ENCODER)
 IVF = replace(FLAT, index="ivf-sq8", nprobe=8)
 HNSW = replace(FLAT, index="hnsw", links=16)
 
@@ -512,7 +513,8 @@ def test_real_passages_are_found_by_what_they_mean(tmp_path: Path, real_data: Pa
 
 
 def _fields(card: dict[str, Any]) -> dict[str, Any]:
-    from searchgym.corpora.retrieval.cards import find_retriever, plain
+    from searchgym.corpora.retrieval.cards import find_retriever
+    from searchgym.options import plain
 
     fields: dict[str, Any] = plain(find_retriever(card))["encoder"]
     return fields

@@ -14,8 +14,8 @@ import torch
 import transformers
 
 from searchgym.cards import EncoderCard, find_card, list_cards, load_card
-from searchgym.corpora.retrieval.dense import encoders
-from searchgym.corpora.retrieval.dense.encoders import Encoder, load_encoder
+from searchgym.corpora.retrieval import encoders
+from searchgym.corpora.retrieval.encoders import Encoder, load_encoder
 from searchgym.errors import CardError, DataMissingError, UsageError
 from searchgym.records import Passage
 from tests.made_models import tiny_qwen2, tiny_tokenizer

@@ -6,16 +6,15 @@ import math
 import pytest
 from support import PASSAGES
 
-from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.corpora.retrieval.cards import Sources, find_retriever
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.distractors import DistractorRetriever
 from searchgym.corpora.retrieval.index.index import build_in_memory, load_index
+from searchgym.corpora.retrieval.kinds.hybrid import HybridRetriever, fuse
 from searchgym.corpora.retrieval.remote.client import HttpRetriever
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, NullRetriever
-from searchgym.corpora.retrieval.wrappers.compose import compose
-from searchgym.corpora.retrieval.wrappers.fusion import HybridRetriever, fuse
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper, at_step
+from searchgym.corpora.retrieval.wrapper import Wrapper, at_step
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Paragraph, Passage, Question
 
@@ -127,7 +126,7 @@ def test_a_hybrid_of_an_index_folder_is_a_retriever_over_its_corpus(tmp_path):
 
 def test_without_a_corpus_nothing_is_pretended():
     server = HttpRetriever("http://127.0.0.1:9", connections=5)
-    cached = compose(find_retriever({"kind": "cache", "of": "http://127.0.0.1:9"}), lambda card: None)
+    cached = Sources().open(find_retriever({"kind": "cache", "of": "http://127.0.0.1:9"}))
     for found in (Wrapper(server), cached, Wrapper(cached)):
         assert not hasattr(found, "passages")
         assert not isinstance(found, CorpusRetriever)

@@ -20,9 +20,9 @@ import pytest
 from searchgym.corpora.passages import corpus_sha256, read_passages
 from searchgym.corpora.retrieval.bm25 import analysis
 from searchgym.corpora.retrieval.bm25.backend import Bm25Builder
-from searchgym.corpora.retrieval.cards import BM25Card
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+from searchgym.corpora.retrieval.kinds.bm25 import BM25Card
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, RunExistsError, UsageError
 from searchgym.records import Passage
 

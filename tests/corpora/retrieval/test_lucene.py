@@ -24,11 +24,12 @@ import pytest
 from searchgym.corpora.passages import read_passages
 from searchgym.corpora.questions import read_queries
 from searchgym.corpora.retrieval.backends import quiet
-from searchgym.corpora.retrieval.cards import LuceneCard, find_retriever
+from searchgym.corpora.retrieval.cards import find_retriever
 from searchgym.corpora.retrieval.foreign.convert import convert_index
 from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, inspect_index, load_index
+from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
 from searchgym.corpora.retrieval.lucene import backend as lucene
 from searchgym.corpora.retrieval.lucene import build as lucene_build
 from searchgym.corpora.retrieval.lucene import java

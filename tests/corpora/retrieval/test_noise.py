@@ -11,8 +11,8 @@ from support import PASSAGES, TitleRetriever
 
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, load_index
-from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
-from searchgym.corpora.retrieval.wrappers.noise import NoiseRetriever, probability
+from searchgym.corpora.retrieval.kinds.cache import CacheRetriever
+from searchgym.corpora.retrieval.kinds.noise import NoiseRetriever, probability
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 

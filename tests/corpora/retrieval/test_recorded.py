@@ -6,13 +6,12 @@ import pytest
 from support import CARD, PASSAGES, QUESTIONS, TitleRetriever
 
 from searchgym.agents.base import LoadedAgent, load_agent
-from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.corpora.retrieval.cards import Sources, find_retriever
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.index.index import build_in_memory
+from searchgym.corpora.retrieval.kinds.cache import CacheRetriever
 from searchgym.corpora.retrieval.remote.recorded import RecordedRetriever, Search
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, QuestionRetriever, retrieve
-from searchgym.corpora.retrieval.wrappers.cache import CacheRetriever
-from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
 from searchgym.errors import DataError, DataMissingError, RetrieverError
@@ -54,7 +53,7 @@ def test_a_card_names_the_file_or_its_folder(tmp_path):
     question, episode = next(iter(first.items()))
     searched = episode.searches[0]
     for path in (tmp_path / "first", tmp_path / "first" / "episodes.jsonl"):
-        recorded = open_outside(find_retriever({"kind": "recorded", "episodes": str(path)}))
+        recorded = Sources().open(find_retriever({"kind": "recorded", "episodes": str(path)}))
         assert recorded.search_for([question], [searched.query], 3) == [list(searched.hits[:3])]
     with pytest.raises(DataMissingError):
         RecordedRetriever.of_run(tmp_path / "nothing")

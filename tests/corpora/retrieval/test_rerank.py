@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from support import PASSAGES
 
-from searchgym.corpora.retrieval.cards import RerankCard, find_encoder
+from searchgym.corpora.retrieval.cards import find_encoder
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import build_in_memory, load_index
+from searchgym.corpora.retrieval.kinds.rerank import ByPairs, ByVectors, RerankCard, RerankRetriever, scorer_of
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
-from searchgym.corpora.retrieval.wrappers.rerank import ByPairs, ByVectors, RerankRetriever, scorer_of
 from searchgym.errors import DataMissingError, ModelError, UsageError
 from searchgym.records import Hit, Passage
 
@@ -158,7 +158,7 @@ def logit(model, query, passage):
 
 def test_a_cross_encoder_reads_query_and_passage_together(tmp_path):
     model = made_cross_encoder(tmp_path / "model")
-    scorer = scorer_of(RerankCard(kind="rerank", of=None, cross_encoder=str(tmp_path / "model"), device="cpu"))
+    scorer = scorer_of(RerankCard(of=None, cross_encoder=str(tmp_path / "model"), device="cpu"))
     pages = PASSAGES[:3]
     queries, own = ["the capital of alpha", "beta", "gamma is", "beta"], [pages, pages[:1], [], pages[:1]]
     scores = scorer(queries, own)

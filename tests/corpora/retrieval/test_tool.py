@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from searchgym.corpora.retrieval.cards import find_retriever
+from searchgym.corpora.retrieval.cards import Sources, find_retriever
 from searchgym.corpora.retrieval.identity import identify
 from searchgym.corpora.retrieval.remote.tool import ToolRetriever, in_threads
 from searchgym.corpora.retrieval.retriever import retrieve
-from searchgym.corpora.retrieval.wrappers.compose import open_outside
 from searchgym.errors import RetrieverError, UsageError
 from searchgym.records import Hit, Passage
 
@@ -229,7 +228,7 @@ except Exception as error:
 
 
 def test_a_card_names_the_function():
-    tool = open_outside(find_retriever({"kind": "tool", "function": f"{__name__}:named", "calls": 2}))
+    tool = Sources().open(find_retriever({"kind": "tool", "function": f"{__name__}:named", "calls": 2}))
     assert [hit.passage.text for hit in tool.search(["x"], 3)[0]] == ["x", "x", "x"]
     assert tool.calls_at_once == 2
     assert identify(tool) == {"retriever": "ToolRetriever", "kind": "tool", "function": f"{__name__}:named"}

@@ -18,7 +18,7 @@ from searchgym.corpora.retrieval.bm25.build import (
     save_shard,
 )
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
-from searchgym.corpora.retrieval.cards import BM25Card
+from searchgym.corpora.retrieval.kinds.bm25 import BM25Card
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import IndexMismatchError
 from searchgym.records import Passage
@@ -68,7 +68,7 @@ builder = Bm25Builder
 def load(
     card: BM25Card, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> BM25Retriever:
-    """Returns a retriever over the BM25 part of an index folder, memory-mapped; see `BackEnd.load`."""
+    """Returns a retriever over the BM25 part of an index folder, memory-mapped; see `PartCard.load`."""
     version, since = facts.get("analyser_version"), facts.get("terms_since", 1)
     if facts.get("analyser") != analysis.NAME or version not in (1, analysis.VERSION) or since not in (1, 2):
         analyser = f"{facts.get('analyser')} {version}"

@@ -15,11 +15,9 @@ from typing import Any, Final
 import faiss
 import numpy as np
 
+from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.backends import Needs, Progress
 from searchgym.corpora.retrieval.bm25.search import Passages
-from searchgym.corpora.retrieval.cards import DenseCard, vector_bytes
-from searchgym.corpora.retrieval.dense import encoders
-from searchgym.corpora.retrieval.dense.encoders import Encoder
 from searchgym.corpora.retrieval.dense.vectors import (
     Floats,
     describe,
@@ -30,6 +28,8 @@ from searchgym.corpora.retrieval.dense.vectors import (
     write_index,
     write_vectors,
 )
+from searchgym.corpora.retrieval.encoders import Encoder
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
 from searchgym.corpora.retrieval.retriever import check_request
 from searchgym.corpora.store import PassageStore, load_array
 from searchgym.errors import IndexMismatchError, ModelError, UsageError
@@ -62,7 +62,7 @@ def needs(card: DenseCard, passages: int, text: int) -> Needs:
     the whole vector and 2 * links neighbours of 4 bytes, plus a tenth for the upper layers. Memory is twice the size of
     the index, because FAISS's arrays double as they grow.
     """
-    dimension, index = card.encoder.dimension, vector_bytes(card, passages)
+    dimension, index = card.encoder.dimension, card.vector_bytes(passages)
     flat = 4 * passages * dimension
     if card.index == "flat":
         return Needs(_ENCODER_MEMORY, flat)
@@ -121,7 +121,7 @@ builder = DenseBuilder
 def load(
     card: DenseCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> DenseRetriever:
-    """Returns a dense retriever over a part, after comparing the encoder with the probes; see `BackEnd.load`.
+    """Returns a dense retriever over a part, after comparing the encoder with the probes; see `PartCard.load`.
 
     Raises:
         IndexMismatchError: The part does not match its facts or the passages, or the encoder gives other vectors.

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.corpora.retrieval.backends import Progress
-from searchgym.corpora.retrieval.cards import DenseCard
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
 from searchgym.errors import IndexMismatchError, RunExistsError, UsageError
 from searchgym.packages import install_command
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from searchgym.corpora.documents import open_corpus
 from searchgym.corpora.files import FilePath
+from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.backends import Builder, Progress, quiet
-from searchgym.corpora.retrieval.cards import DenseCard, LuceneCard, PartCard, RetrieverCard, find_retriever, parts_of
-from searchgym.corpora.retrieval.dense import encoders
+from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, find_retriever, parts_of
 from searchgym.corpora.retrieval.dense.backend import INDEX, DenseBuilder, check_probes, probe_positions
 from searchgym.corpora.retrieval.dense.vectors import describe, link, open_index, write_vectors
 from searchgym.corpora.retrieval.foreign.lucene import is_lucene, open_lucene
-from searchgym.corpora.retrieval.index.build import build_index, check_free, make_builder
-from searchgym.corpora.retrieval.index.index import Manifest, inspect_index
+from searchgym.corpora.retrieval.index.build import build_index, check_free
+from searchgym.corpora.retrieval.index.index import Manifest, Part, inspect_index, shipped_parts
+from searchgym.corpora.retrieval.kinds.dense import DenseCard
+from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
 from searchgym.corpora.retrieval.lucene.backend import LuceneRetriever
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataError, DataMissingError, IndexMismatchError, UsageError
@@ -77,7 +79,7 @@ def convert_index(
         check_free(out, overwrite)
         passages = open_lucene(source).passages() if corpus is None else open_corpus(corpus)
         return _build(make, source, passages, out, card, overwrite, restart, progress)
-    wanted = [part for part in parts_of(card) if isinstance(part, DenseCard)]
+    wanted = [cast(DenseCard, part) for part in parts_of(card) if part.takes == "vectors"]
     if not wanted:
         raise UsageError(
             f"the retriever card {card.name or card.kind!r} has no dense part: there is nothing to convert"
@@ -93,9 +95,9 @@ def convert_index(
     _check_vectors(file, source, corpus, wanted)
 
     def convert(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-        if isinstance(part, DenseCard):
-            return _Converter(part, folder, shards, progress, file)
-        return make_builder(part, folder, shards, progress)
+        if part.takes == "vectors":
+            return _Converter(cast(DenseCard, part), folder, shards, progress, file)
+        return part.builder(folder, shards, progress)
 
     passages = iter(PassageStore(source)) if corpus is None else open_corpus(corpus)
     return _build(convert, source, passages, out, card, overwrite, restart, progress)
@@ -126,13 +128,13 @@ def _build(
 
 def _taking(source: Path, card: RetrieverCard) -> Make:
     """Returns the function that makes builders for a card, where the Lucene part takes an existing index as it is."""
-    if not any(isinstance(part, LuceneCard) for part in parts_of(card)):
+    if not any(part.takes == "lucene" for part in parts_of(card)):
         raise UsageError(f"{source} is a Lucene index, the retriever card {card.name or card.kind!r} has no such part")
 
     def make(part: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-        if isinstance(part, LuceneCard):
-            return _Taker(source, folder, part)
-        return make_builder(part, folder, shards, progress)
+        if part.takes == "lucene":
+            return _Taker(source, folder, cast(LuceneCard, part))
+        return part.builder(folder, shards, progress)
 
     return make
 
@@ -180,9 +182,10 @@ class _Converter(DenseBuilder):
 def _kept_whole(folder: Path, wanted: Sequence[DenseCard]) -> Path:
     """Returns the file of an index folder that stores, unchanged, the vectors that all cards want."""
     held = []
-    for name, part in inspect_index(folder)["parts"].items():
-        card = find_retriever(part["card"])
-        if isinstance(card, DenseCard):
+    parts = {name: Part(**part) for name, part in inspect_index(folder)["parts"].items()}
+    for name, part in shipped_parts(parts).items():
+        if part.takes == "vectors":
+            card = cast(DenseCard, part)
             held.append(f"{card.encoder.name} in {card.index}")
             same = all(card.encoder.vectors() == other.encoder.vectors() for other in wanted)
             if same and card.index != "ivf-sq8":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from searchgym.corpora.files import FilePath
-from searchgym.corpora.retrieval.cards import LuceneCard, PartCard, RetrieverCard, find_retriever
+from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever
 from searchgym.corpora.retrieval.index.index import over_corpus
+from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
 from searchgym.corpora.retrieval.lucene.backend import LuceneRetriever
 from searchgym.corpora.retrieval.retriever import CorpusRetriever
-from searchgym.corpora.retrieval.wrappers.compose import compose
 from searchgym.corpora.store import PassageStore
 from searchgym.errors import DataMissingError, UsageError
 
@@ -43,8 +43,8 @@ def open_lucene(
         raise DataMissingError("holds no Lucene index (no segments_N)", folder)
 
     def part(card: PartCard) -> CorpusRetriever:
-        if not isinstance(card, LuceneCard):
+        if card.takes != "lucene":
             raise UsageError(f"{folder} is an index of Lucene alone: it has no part of kind {card.kind!r}")
-        return LuceneRetriever(folder, card, passages)
+        return LuceneRetriever(folder, cast(LuceneCard, card), passages)
 
-    return over_corpus(compose(LuceneCard() if card is None else find_retriever(card), part), folder)
+    return over_corpus(Sources(part=part).open(LuceneCard() if card is None else find_retriever(card)), folder)

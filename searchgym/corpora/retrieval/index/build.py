@@ -24,14 +24,15 @@ from searchgym.corpora.files import FilePath, write_atomic
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.own import mark_own
 from searchgym.corpora.passages import corpus_sha256, passage_line
-from searchgym.corpora.retrieval.backends import Builder, Progress, back_end, quiet
+from searchgym.corpora.retrieval.backends import Builder, Progress, quiet
 from searchgym.corpora.retrieval.bm25 import analysis
-from searchgym.corpora.retrieval.cards import DEFAULT, PartCard, RetrieverCard, built_of, find_retriever, plain
+from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, find_retriever
 from searchgym.corpora.retrieval.index.index import FORMAT, MANIFEST, Manifest, Part, describe_files, part_names
 from searchgym.corpora.retrieval.index.trust import unknown_model
+from searchgym.corpora.retrieval.kinds.bm25 import DEFAULT
 from searchgym.corpora.store import ENDS, PASSAGES, PassageStore, PassageWriter, unique
 from searchgym.errors import CardError, DataError, RunExistsError, UsageError
-from searchgym.options import Options, read
+from searchgym.options import Options, plain, read
 from searchgym.records import Passage
 from searchgym.version import __version__
 
@@ -72,8 +73,8 @@ class BuildState(Options):
 
 
 def make_builder(card: PartCard, folder: Path, shards: Path, progress: Progress) -> Builder:
-    """Returns the builder of a part from its back end; see `BackEnd.builder`."""
-    return back_end(card).builder(card, folder, shards, progress)
+    """Returns the builder of a part; see `PartCard.builder`."""
+    return card.builder(folder, shards, progress)
 
 
 def build_index(
@@ -114,7 +115,7 @@ def build_index(
     """
     out, card = Path(out), find_retriever(card)
     parts = part_names(card)
-    if not parts:
+    if not card.needs_corpus:
         raise UsageError(f"the retriever card {card.name or card.kind!r} searches no corpus: there is nothing to build")
     check_free(out, overwrite)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,7 @@ def build_index(
             _check_still_free(out, overwrite, building)
         if (building / MANIFEST).exists() and not restart:
             return _put_in_place(building, out, overwrite, card, passages)
-        built = {name: _comparable(built_of(part)) for name, part in parts.items()}
+        built = {name: _comparable(part.built_of()) for name, part in parts.items()}
         form = f"{FORMAT}.{analysis.VERSION}"
         state = _state(building, BuildState(format=form, parts=built, source=source, shard=shard), restart)
         try:

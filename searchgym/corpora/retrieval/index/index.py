@@ -14,26 +14,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.files import MAX_LINE, FilePath, sha256_file
-from searchgym.corpora.retrieval.backends import Progress, back_end, quiet
+from searchgym.corpora.retrieval.backends import Progress, quiet
 from searchgym.corpora.retrieval.bm25.build import K1, B, build_model
 from searchgym.corpora.retrieval.bm25.search import BM25Retriever, contents
-from searchgym.corpora.retrieval.cards import (
-    BM25Card,
-    PartCard,
-    RetrieverCard,
-    find_retriever,
-    parts_of,
-    same_part,
-)
-from searchgym.corpora.retrieval.index.trust import check_own, check_whole
+from searchgym.corpora.retrieval.cards import PartCard, RetrieverCard, Sources, find_retriever, parts_of
+from searchgym.corpora.retrieval.index.trust import check_own, check_whole, names_code
 from searchgym.corpora.retrieval.retriever import CorpusRetriever, Retriever
-from searchgym.corpora.retrieval.wrappers.compose import compose
 from searchgym.corpora.store import PASSAGES, PassageStore, unique
 from searchgym.errors import CardError, DataError, DataMissingError, IndexMismatchError, UsageError
 from searchgym.named import code_refused
@@ -141,24 +133,21 @@ def load_index(
             raise _mismatch(folder, f"passages and {MANIFEST} count {len(store)} and {manifest.passages} passages")
         for data in (manifest.retriever, *(part.card for part in manifest.parts.values())):
             check_whole(data)
-        default = find_retriever(manifest.retriever)
-        built = {name: find_retriever(part.card) for name, part in manifest.parts.items()}
+        default = None if names_code(manifest.retriever) else find_retriever(manifest.retriever)
+        shipped_parts(manifest.parts)
     except (OSError, ValueError, LookupError, EOFError, DataError, CardError, UsageError) as error:
         raise _mismatch(folder, f"cannot be read: {type(error).__name__}: {error}") from error
-    if card is None:
-        check_own(folder, (folder / MANIFEST).read_bytes(), default)
-    wanted = default if card is None else find_retriever(card)
+    wanted = find_retriever(card) if card is not None else check_own(folder, (folder / MANIFEST).read_bytes(), default)
     opened: list[tuple[PartCard, CorpusRetriever]] = []  # a card that occurs twice shares its retriever
 
     def open_part(card: PartCard) -> CorpusRetriever:
         for known, retriever in opened:
             if known == card:
                 return retriever
-        for name, built_for in built.items():
-            if isinstance(built_for, type(card)) and same_part(card, built_for):
-                facts = manifest.parts[name].facts
+        for name, part in manifest.parts.items():
+            if part.card.get("kind") == card.kind and _built_of(card, part) == card.built_of():
                 try:
-                    loaded = back_end(card).load(card, folder / name, facts, store, manifest.corpus_sha256, progress)
+                    loaded = card.load(folder / name, part.facts, store, manifest.corpus_sha256, progress)
                 except IndexMismatchError as error:
                     raise _mismatch(folder, str(error)) from error
                 opened.append((card, loaded))
@@ -169,8 +158,9 @@ def load_index(
             "`searchgym index build CORPUS --retriever CARD --out DIR`"
         )
 
+    sources = Sources(part=open_part, passages=lambda: store, corpus_sha256=manifest.corpus_sha256)
     with code_refused(": name a card that you trust (card=, --retriever)", unless=card is not None):
-        return over_corpus(compose(wanted, open_part), folder)
+        return over_corpus(sources.open(wanted), folder)
 
 
 def over_corpus(retriever: Retriever, folder: Path) -> CorpusRetriever:
@@ -209,16 +199,28 @@ def inspect_index(folder: FilePath, verify: bool = False) -> dict[str, Any]:
 
 
 def _check_parts(folder: Path, manifest: Manifest) -> None:
-    """Raises an IndexMismatchError if postings of BM25 are not sound: a manifest may be forged along with its files."""
-    for name, part in manifest.parts.items():
+    """Raises an IndexMismatchError if a part is not sound; see `PartCard.verify`."""
+    for part in manifest.parts.values():
         check_whole(part.card)
-        card = find_retriever(part.card)
-        if isinstance(card, BM25Card):
-            try:
-                store = PassageStore(folder)
-                back_end(card).load(card, folder / name, part.facts, store, manifest.corpus_sha256, quiet)
-            except (IndexMismatchError, DataError, OSError, ValueError) as error:
-                raise _mismatch(folder, str(error)) from error
+    for name, card in shipped_parts(manifest.parts).items():
+        try:
+            store, facts = PassageStore(folder), manifest.parts[name].facts
+            card.verify(folder / name, facts, store, manifest.corpus_sha256)
+        except (IndexMismatchError, DataError, OSError, ValueError) as error:
+            raise _mismatch(folder, str(error)) from error
+
+
+def _built_of(card: PartCard, part: Part) -> dict[str, Any]:
+    """Returns the fields of which a part was built, for the same kind of card; whatever it names is not imported."""
+    fields = {name: value for name, value in part.card.items() if name != "kind"}
+    with code_refused():
+        return read(type(card), fields, MANIFEST).built_of()
+
+
+def shipped_parts(parts: Mapping[str, Part]) -> dict[str, PartCard]:
+    """Returns the cards of the parts whose kind comes with this package, by name."""
+    cards = {name: find_retriever(part.card) for name, part in parts.items() if not names_code(part.card)}
+    return {name: card for name, card in cards.items() if isinstance(card, PartCard)}
 
 
 def describe_files(folder: Path) -> dict[str, IndexFile]:
@@ -237,7 +239,8 @@ def part_names(card: RetrieverCard) -> dict[str, PartCard]:
     named: dict[str, PartCard] = {}
     for part in parts_of(card):
         same_kind = sum(other.kind == part.kind for other in named.values())
-        named[f"{part.kind}-{same_kind + 1}" if same_kind else part.kind] = part
+        kind = part.kind.replace(":", "-")  # a user's
+        named[f"{kind}-{same_kind + 1}" if same_kind else kind] = part
     return named
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from searchgym.corpora.files import GZIP_MAGIC, FilePath, sniff
 from searchgym.corpora.passages import corpus_file
-from searchgym.corpora.retrieval.backends import Needs, back_end
+from searchgym.corpora.retrieval.backends import Needs
 from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.corpora.retrieval.index.build import SHARD
 from searchgym.corpora.retrieval.index.index import part_names
@@ -70,7 +70,7 @@ def needs(card: RetrieverCard, size: Size) -> Needs:
         card: Retriever card of the index.
         size: Size of the corpus.
     """
-    parts: Sequence[Needs] = [back_end(p).needs(p, size.passages, size.bytes) for p in part_names(card).values()]
+    parts: Sequence[Needs] = [p.needs(size.passages, size.bytes) for p in part_names(card).values()]
     shard = size.bytes * min(1.0, SHARD / max(size.passages, 1))
     memory = PROGRAM + round(COPIES * shard) + IDS * size.passages + max((part.memory for part in parts), default=0)
     disk = size.bytes + 24 * size.passages + sum(part.disk for part in parts)

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from searchgym.cards import EncoderCard, list_cards, load_card
 from searchgym.corpora.own import is_own
-from searchgym.corpora.retrieval.cards import (
-    OUTSIDE,
-    CacheCard,
-    DenseCard,
-    HybridCard,
-    NoiseCard,
-    RerankCard,
-    RetrieverCard,
-    leaves,
-)
+from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.errors import CardError, UsageError
+from searchgym.options import kinds
 
 
-def check_own(folder: Path, manifest: bytes, card: RetrieverCard) -> None:
-    """Refuses a folder's own card if it names code or servers, or models that this user did not build it with.
+def names_code(data: Any) -> bool:
+    """Returns whether a card in a manifest, or one in it, is of a kind that does not come with this package."""
+    if isinstance(data, dict):
+        kind = str(data.get("kind", ""))
+        places = [kind, *kinds(RetrieverCard).get(kind, [])]
+        return any(":" in place for place in places) or any(map(names_code, data.values()))
+    return isinstance(data, list) and any(map(names_code, data))
+
+
+def check_own(folder: Path, manifest: bytes, card: RetrieverCard | None) -> RetrieverCard:
+    """Returns a folder's own card unless it names code or servers, or models that this user did not build it with.
+
+    Args:
+        folder: The index folder.
+        manifest: Bytes of its manifest.
+        card: Its own card; None if that names code.
 
     Raises:
         UsageError: Says what the card names, and how to allow it.
     """
-    if any(isinstance(leaf, OUTSIDE) for leaf in leaves(card)):
+    if card is None:
+        raise UsageError(f"{folder}: its own card names code: name one that you trust (card=, --retriever)")
+    if any(not each.inner and not each.needs_corpus for each in card.walk()):
         raise UsageError(f"{folder}: its own card searches elsewhere too: name one that you trust (card=, --retriever)")
     name = unknown_model(card)
     if name is not None and not is_own(folder, manifest):
@@ -35,12 +42,13 @@ def check_own(folder: Path, manifest: bytes, card: RetrieverCard) -> None:
             f"{folder} was not built by you, and its own card loads the model {name!r}, which no card of this "
             "installation names: if you trust it, name the card it was built for (card=, --retriever CARD)"
         )
+    return card
 
 
 def unknown_model(card: RetrieverCard) -> str | None:
     """Returns a model that a card loads and no encoder card of the package names; None if it loads no such model."""
     known = shipped_encoders()
-    for model in models_of(card):
+    for model in (model for each in card.walk() for model in each.models):
         if isinstance(model, str) or (model.model, model.revision) not in known:
             return model if isinstance(model, str) else model.model
     return None
@@ -56,19 +64,6 @@ def check_whole(data: Any) -> None:
             check_whole(data.get(name))
     elif data is not None:
         raise CardError(f"the manifest names the card {data!r:.80} instead of holding it")
-
-
-def models_of(card: RetrieverCard) -> Iterator[EncoderCard | str]:
-    """Yields the models that a card and those it wraps load: encoders, and cross-encoders by name."""
-    if isinstance(card, HybridCard):
-        for inner in card.of:
-            yield from models_of(inner)
-    elif isinstance(card, (RerankCard, NoiseCard, CacheCard)):
-        yield from models_of(card.of)
-    if isinstance(card, (DenseCard, RerankCard)) and card.encoder is not None:
-        yield card.encoder
-    if isinstance(card, RerankCard) and card.cross_encoder is not None:
-        yield card.cross_encoder
 
 
 def shipped_encoders() -> set[tuple[str, str | None]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.corpora.retrieval.backends import Progress
-from searchgym.corpora.retrieval.cards import LuceneCard
+from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
 from searchgym.corpora.retrieval.lucene.build import ANALYSER, INDEX, LuceneBuilder, directory, needs
 from searchgym.corpora.retrieval.lucene.java import Java, java_said, java_text, jnius, leaves_java, start_java
 from searchgym.corpora.retrieval.remote import wire
@@ -51,7 +51,7 @@ builder = LuceneBuilder
 def load(
     card: LuceneCard, folder: Path, facts: dict[str, Any], passages: PassageStore, sha256: str, progress: Progress
 ) -> LuceneRetriever:
-    """Returns a retriever over the Lucene part of an index folder, memory-mapped; see `BackEnd.load`."""
+    """Returns a retriever over the Lucene part of an index folder, memory-mapped; see `PartCard.load`."""
     return LuceneRetriever(folder, card, passages, sha256, in_order=not facts.get("taken"))
 
 

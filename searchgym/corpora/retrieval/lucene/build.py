@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from searchgym.corpora.retrieval.backends import Needs, Progress
 from searchgym.corpora.retrieval.bm25.search import contents
-from searchgym.corpora.retrieval.cards import LuceneCard
+from searchgym.corpora.retrieval.kinds.lucene import LuceneCard
 from searchgym.corpora.retrieval.lucene.java import (
     Java,
     heap_bytes,

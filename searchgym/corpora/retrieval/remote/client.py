@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, Self
 
 from urllib3.exceptions import HTTPError
 
-from searchgym.corpora.retrieval.cards import TOKEN
-from searchgym.corpora.retrieval.remote.wire import read_hit
+from searchgym.corpora.retrieval.remote.wire import TOKEN, read_hit
 from searchgym.corpora.retrieval.retriever import check_request, checked
 from searchgym.errors import RetrieverError
 from searchgym.http_client import HttpClient, Reply, ReplyError, retry_after, shown

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from searchgym.corpora.passages import split_contents
 from searchgym.records import Hit, Passage
+
+TOKEN: Final = "SEARCHGYM_TOKEN"
+"""Environment variable with the token of a retrieval server, on the server and on its clients."""
 
 
 def contents(passage: Passage) -> str:

@@ -1,16 +1,41 @@
-"""A retriever that merges the hits of several others by reciprocal rank fusion."""
+"""Retriever ``hybrid``: the hits of several others, merged by reciprocal rank fusion."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from annotated_types import Interval
+
+from searchgym.corpora.retrieval.cards import RetrieverCard, Sources
 from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
+from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridCard(RetrieverCard):
+    """Several retrievers whose hits are merged by reciprocal rank fusion; see `HybridRetriever`."""
+
+    of: list[RetrieverCard]
+    """Cards of the retrievers whose hits are merged, two or more."""
+    depth: Annotated[int, Interval(ge=1, le=1e5)] = 100
+    """Number of hits taken from each retriever, raised to k if that is larger."""
+    constant: Annotated[int, Interval(ge=0, le=1e6)] = 60
+    """Constant added to each rank before its reciprocal is taken."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if len(self.of) < 2:
+            yield f"hybrid joins two retrievers or more, got {len(self.of)}"
+
+    def open(self, sources: Sources) -> HybridRetriever:
+        """See `RetrieverCard.open`."""
+        return HybridRetriever([sources.open(card) for card in self.of], self.depth, self.constant)
 
 
 class HybridRetriever(Wrapper):

@@ -1,4 +1,4 @@
-"""A retriever that sometimes returns random passages, more often as training goes on.
+"""Retriever ``noise``: another one that sometimes returns random passages, more often as training goes on.
 
 It follows the curriculum of ZeroSearch (Sun et al., arXiv 2505.04588): a policy learns to doubt what it reads only if
 some searches fail. ZeroSearch's noise is written by a model; here it consists of passages of the corpus.
@@ -6,19 +6,35 @@ some searches fail. ZeroSearch's noise is written by a model; here it consists o
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import count
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from annotated_types import Interval
+
+from searchgym.corpora.retrieval.cards import RetrieverCard, Sources
 from searchgym.corpora.retrieval.retriever import Retriever, check_request
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
+from searchgym.corpora.retrieval.schedule import WORDS, ScheduledCard, probability, random_numbers
+from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit, Passage
 
-_WORDS = 2**64  # exclusive upper bound of the random numbers
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseCard(ScheduledCard):
+    """Another retriever whose hits are sometimes replaced by random passages, more often as training goes on."""
+
+    of: RetrieverCard
+    """Card of the retriever whose hits are replaced."""
+    mixed_in: Annotated[int, Interval(ge=0, le=1e9)] = 0
+    """Number of random passages that stand at random ranks among the hits of every query, in evaluations too."""
+
+    def open(self, sources: Sources) -> NoiseRetriever:
+        """See `RetrieverCard.open`."""
+        options = {name: getattr(self, name) for name in ("start", "end", "base", "steps", "seed", "mixed_in")}
+        return NoiseRetriever(sources.open(self.of), **options)
 
 
 class NoiseRetriever(Wrapper):
@@ -105,7 +121,7 @@ class NoiseRetriever(Wrapper):
         results, noisy = [], 0
         for query, hits in zip(queries, lists, strict=True):
             numbers = random_numbers(self.seed, step, query)
-            replace = p > 0 and next(numbers) < p * _WORDS  # exact: p * 2**64 only moves the binary point
+            replace = p > 0 and next(numbers) < p * WORDS  # exact: p * 2**64 only moves the binary point
             noisy += replace
             own = self._noise(hits, numbers) if replace else self._kept(query, hits)
             results.append(self._mixed(query, own, k) if self.mixed_in else own)
@@ -142,34 +158,8 @@ class NoiseRetriever(Wrapper):
         taken = {hit.passage.id for hit in hits}
         others: list[Passage] = []
         while len(others) < min(most, len(self) - len(hits)):
-            passage = self.passage(next(numbers) * len(self) // _WORDS)  # scales the number down to a position
+            passage = self.passage(next(numbers) * len(self) // WORDS)  # scales the number down to a position
             if passage.id not in taken:
                 taken.add(passage.id)
                 others.append(passage)
         return others
-
-
-def probability(step: int, steps: int, start: float, end: float, base: float) -> float:
-    """Returns the probability of noise at a step: ``start + (base**(i/m) - 1) / (base - 1) * (end - start)``.
-
-    It is `start` at i = 0 and `end` from i = m on. For a base of 1 it is the limit, a straight line.
-
-    Args:
-        step: The step i, 0-based.
-        steps: The step m at which the probability reaches `end`.
-        start: Probability at step 0.
-        end: Probability from step m on.
-        base: Base of the exponential growth, above 0.
-    """
-    x = min(step / steps, 1.0)
-    share = x if base == 1 else math.expm1(x * math.log(base)) / math.expm1(math.log(base))
-    return start + share * (end - start)
-
-
-def random_numbers(seed: int, step: int, query: str) -> Iterator[int]:
-    """Yields uniform random numbers below 2**64: BLAKE2b in counter mode, with (seed, step, query) as the key."""
-    key = hashlib.blake2b(f"{seed} {step} {query}".encode("utf-8", "surrogatepass"), digest_size=32).digest()
-    for block in count():
-        digest = hashlib.blake2b(block.to_bytes(8, "little"), key=key).digest()
-        for at in range(0, len(digest), 8):
-            yield int.from_bytes(digest[at : at + 8], "little")

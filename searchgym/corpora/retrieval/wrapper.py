@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from searchgym.corpora.retrieval.identity import identify
@@ -15,8 +15,9 @@ from searchgym.corpora.retrieval.retriever import (
     check_retriever,
     corpus_of,
 )
+from searchgym.corpora.store import PassageStore
 from searchgym.errors import UsageError
-from searchgym.records import Passage
+from searchgym.records import Hit, Passage
 
 
 class Wrapper:
@@ -93,6 +94,34 @@ class Wrapper:
         """Tells the wrapped retrievers the next step of training; see the function `at_step`."""
         for retriever in self.inner:
             at_step(retriever, step, steps)
+
+
+class WithCorpus(Wrapper):
+    """Retriever that searches passages but does not hand them out, together with them.
+
+    Args:
+        inner: Wrapped retriever.
+        store: The passages that it searches.
+        corpus_sha256: sha256 of the corpus.
+    """
+
+    def __init__(self, inner: Retriever, store: PassageStore, corpus_sha256: str | None) -> None:
+        super().__init__(inner)
+        self.store, self.sha256 = store, corpus_sha256
+        self.passages, self.passage = store.__iter__, store.__getitem__
+
+    @property
+    def corpus_sha256(self) -> str | None:
+        """sha256 of the corpus."""
+        return self.sha256
+
+    def __len__(self) -> int:
+        """Returns the number of passages."""
+        return len(self.store)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Returns the hits of the wrapped retriever."""
+        return self.inner[0].search(queries, k)
 
 
 def at_step(retriever: AnyRetriever, step: int | None, steps: int) -> None:

@@ -1,28 +1,61 @@
-"""A retriever that reorders the first hits of another one by a model, an encoder or a cross-encoder."""
+"""Retriever ``rerank``: the first hits of another one, reordered by an encoder or a cross-encoder."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Interval
 
+from searchgym.cards import EncoderCard
 from searchgym.corpora.hub import hub_answers, named_folder
-from searchgym.corpora.retrieval.cards import RerankCard
+from searchgym.corpora.retrieval.cards import RetrieverCard, Sources
 from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
+from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import DataMissingError, ModelError, UsageError
 from searchgym.packages import install_command
 from searchgym.records import Hit, Passage
 
 if TYPE_CHECKING:
-    from searchgym.corpora.retrieval.dense.encoders import Encoder
+    from searchgym.corpora.retrieval.encoders import Encoder
 
 Floats = npt.NDArray[np.floating[Any]]
 Scorer = Callable[[Sequence[str], Sequence[Sequence[Passage]]], Sequence[Floats]]
 """Function of Q queries and the passages of each that returns, per query, one score per passage; larger is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankCard(RetrieverCard):
+    """The first hits of another retriever, reordered by a model."""
+
+    of: RetrieverCard
+    """Card of the retriever whose hits are reordered."""
+    encoder: EncoderCard | None = None
+    """Encoder whose vectors score the hits. Give this or `cross_encoder`."""
+    cross_encoder: str | None = None
+    """Cross-encoder that scores query and passage together: a name on the Hugging Face hub, or a folder."""
+    first: Annotated[int, Interval(ge=1, le=1e5)] = 50
+    """Number of hits that are reordered, raised to k if that is larger."""
+    device: str | None = None
+    """Device of the cross-encoder, such as ``cpu`` or ``cuda``. Default: the best one available."""
+
+    @property
+    def models(self) -> list[EncoderCard | str]:
+        """See `RetrieverCard.models`."""
+        return [model for model in (self.encoder, self.cross_encoder) if model is not None]
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if len(self.models) != 1:
+            yield "rerank takes either encoder or cross_encoder"
+
+    def open(self, sources: Sources) -> RerankRetriever:
+        """See `RetrieverCard.open`."""
+        return RerankRetriever(sources.open(self.of), scorer_of(self), self.first)
 
 
 class RerankRetriever(Wrapper):
@@ -91,7 +124,7 @@ def scorer_of(card: RerankCard) -> Scorer:
         DataMissingError: The model cannot be loaded.
     """
     if card.encoder is not None:
-        from searchgym.corpora.retrieval.dense.encoders import load_encoder
+        from searchgym.corpora.retrieval.encoders import load_encoder
 
         return ByVectors(load_encoder(card.encoder))
     if card.cross_encoder is None:

@@ -1,16 +1,34 @@
-"""A retriever that caches the hits of another one."""
+"""Retriever ``cache``: caches the hits of another one."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from annotated_types import Interval
+
+from searchgym.corpora.retrieval.cards import RetrieverCard, Sources
 from searchgym.corpora.retrieval.retriever import Retriever, check_request, checked
-from searchgym.corpora.retrieval.wrappers.wrapper import Wrapper
+from searchgym.corpora.retrieval.wrapper import Wrapper
 from searchgym.errors import UsageError
 from searchgym.records import Hit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCard(RetrieverCard):
+    """Another retriever whose hits are cached, so that it is asked only once for the same query."""
+
+    of: RetrieverCard
+    """Card of the retriever whose hits are cached."""
+    size: Annotated[int, Interval(ge=1, le=1e9)] = 100_000
+    """Maximum number of queries in the cache; the least recently used one is removed first."""
+
+    def open(self, sources: Sources) -> CacheRetriever:
+        """See `RetrieverCard.open`."""
+        return CacheRetriever(sources.open(self.of), self.size)
 
 
 class CacheRetriever(Wrapper):

@@ -1,1 +1,0 @@
-"""Retrievers that wrap other retrievers: caches, hybrids, rerankers and noise."""
