@@ -120,7 +120,9 @@ def test_the_retriever_of_the_docs_searches(tmp_path, monkeypatch):
     section = page[page.index("## Extend: a retriever") : page.index("## A retriever of your own")]
     assert len([line for line in section.splitlines() if line.strip()]) <= 30
     table = page[page.index("| kind | retriever") : page.index("Cards of kind `hybrid`")]
-    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(kinds(RetrieverCard))  # the table of kinds is complete
+    assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(
+        kinds(RetrieverCard)
+    )  # the table of kinds is complete
     (tmp_path / "titles.py").write_text(python_blocks("docs/retrieval.md")[-1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
