@@ -297,7 +297,7 @@ def test_an_episode_earns_its_recall(corpus):
 def test_options_that_do_not_fit_are_refused(corpus):
     with pytest.raises(UsageError, match=r"hides parts of a corpus of yours: pass corpus=PATH"):
         gymnasium.make("searchgym/MaskedSpan-v0")
-    with pytest.raises((UsageError, CardError), match="masked.sourc: unknown key; did you mean 'source'"):
+    with pytest.raises((UsageError, CardError), match=r"masked\.sourc: unknown key; did you mean 'source'"):
         gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, masked={"sourc": "kept"})
     with pytest.raises((UsageError, CardError), match="'gone'"):
         gymnasium.make("searchgym/MaskedSpan-v0", corpus=corpus, masked={"source": "gone"})
