@@ -180,6 +180,11 @@ class RunExistsError(SearchGymError):
     """Raised when an output folder already holds a run and neither resume nor overwrite was asked for."""
 
 
+def drawable(text: str) -> str:
+    """Returns a text in which a replacement stands for each character that steers a terminal, or cannot be drawn."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns the end of an error message, ``"; did you mean 'x'? Known: a, b, x"``; no guess if no name is near.
 
