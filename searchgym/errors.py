@@ -180,10 +180,20 @@ class RunExistsError(SearchGymError):
     """Raised when an output folder already holds a run and neither resume nor overwrite was asked for."""
 
 
+def drawable(text: str) -> str:
+    """Returns a text in which a replacement stands for each character that steers a terminal, or cannot be drawn."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns the end of an error message, ``"; did you mean 'x'? Known: a, b, x"``; no guess if no name is near."""
+    """Returns the end of an error message, ``"; did you mean 'x'? Known: a, b, x"``; no guess if no name is near.
+
+    Of dotted names, those of the same section are listed, if there are any.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    section = f"{name.partition('.')[0]}."
+    names = [each for each in names if each.startswith(section)] or names
     hint = f"; did you mean {near[0]!r}?" if near else "."
     listed = ", ".join(names[:MAX_LISTED]) + (f", ... ({len(names)} in all)" if len(names) > MAX_LISTED else "")
     return f"{hint} Known: {listed or 'none'}"

@@ -25,7 +25,7 @@ import urllib3.connection
 from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
 from urllib3.util import Url, parse_url
 
-from searchgym.errors import UsageError
+from searchgym.errors import UsageError, drawable
 
 PIECE: Final = 2**16
 """Number of bytes read or sent at once."""
@@ -275,7 +275,7 @@ def read_body(reply: urllib3.BaseHTTPResponse, most: int) -> bytes:
 
 def shown(text: str) -> str:
     """Returns the start of a server's text as one line without control characters, for an error message."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text[:SHOWN].split()))
+    return drawable(" ".join(text[:SHOWN].split()))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

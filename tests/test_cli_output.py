@@ -1,6 +1,8 @@
 """What commands print while they work."""
 
+import contextlib
 import json
+import os
 import sys
 import time
 import warnings
@@ -16,6 +18,7 @@ from searchgym.corpora.passages import read_passages
 from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.envs.data import bundled_file
+from searchgym.errors import DataWarning
 
 
 @pytest.fixture
@@ -158,6 +161,31 @@ def test_what_is_left_out_of_documents_is_a_note(tmp_path, monkeypatch, capsys):
         warnings.simplefilter("default")
         main_without_exit()
     assert f"note: {tmp_path / 'docs'}: left out: 1 .csv\n" in capsys.readouterr().err
+
+
+def test_a_note_is_said_once_however_often_the_folder_is_read(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        output.show_warnings()
+        for text in ("docs: left out: 1 .csv", "docs: left out: 1 .csv", "notes: left out: 1 .csv"):
+            warnings.warn(text, DataWarning, stacklevel=1)
+    assert capsys.readouterr().err == "note: docs: left out: 1 .csv\nnote: notes: left out: 1 .csv\n"
+
+
+@pytest.mark.parametrize("command", [["list", "agents"], ["doctor"], ["list", "agents", "--json"], ["--help"]])
+def test_a_reader_of_the_output_that_ends_early_is_no_fault(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["searchgym", *command])
+    read, write = os.pipe()
+    os.close(read)
+    broken = os.fdopen(write, "w", encoding="utf-8")
+    try:
+        with monkeypatch.context() as change, pytest.raises(SystemExit) as ended:
+            change.setattr(sys, "stdout", broken)
+            main()
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            broken.close()
+    assert (ended.value.code, capsys.readouterr().err) == (1, "")
 
 
 def main_without_exit():

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -157,6 +158,7 @@ def test_the_agent_of_the_docs_runs(tmp_path, monkeypatch):
     code, _ = python_blocks("docs/agents.md")
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test may have one of the same name
     task = load_task(load_card(EnvCard, find_card("envs", "demo")))
     episodes = []
     asyncio.run(Engine(task, load_agent("mine:FollowsTitles")).run(task.questions, episodes.append))

@@ -12,6 +12,7 @@ from typing import Any, Final
 from searchgym.adapters.episodes import AGENT, answered, numbers, of_episode, shared_engine, shared_task
 from searchgym.adapters.hosts import chat_model
 from searchgym.agents.base import load_agent, with_max_tokens
+from searchgym.errors import drawable
 from searchgym.packages import check
 from searchgym.records import Episode
 from searchgym.rollout.models import Loading, Model, load_models, parse_models
@@ -153,4 +154,4 @@ def _conversation(episode: Episode, models: dict[str, Model]) -> list[ChatMessag
 
 def _name(id: str) -> str:
     """Returns a question's id as Inspect can name files by it: without control characters and lone surrogates."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in id)
+    return drawable(id)

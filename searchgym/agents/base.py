@@ -235,10 +235,10 @@ def load_agent(name: str) -> LoadedAgent:
     card, roles = read_agent(name)
     workflow = load_object(card.workflow)
     # looked at before it is called: a card of somebody else's must not call anything but a workflow
-    acts = inspect.isclass(workflow) and inspect.iscoroutinefunction(getattr(workflow, "run", None))
-    if not acts:
+    run = getattr(workflow, "run", None)
+    if not inspect.isclass(workflow) or not inspect.iscoroutinefunction(run):
         raise UsageError(f"agent {card.name}: {card.workflow} is no class with `async def run(self, question, io)`")
-    check_call(f"agent {card.name}: {card.workflow}.run", workflow.run, "self", "question", "io")
+    check_call(f"agent {card.name}: {card.workflow}.run", run, "self", "question", "io")
     try:
         agent = cast("Agent", workflow(**card.options))
     except (TypeError, SystemExit) as error:

@@ -117,7 +117,9 @@ def corpus_inspect(source: Source, json: Json = False) -> None:
 
 def retrieval(
     questions: Annotated[Path | None, typer.Option(help="Question file; question texts are the queries.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card to search.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="Corpus file, folder of documents, index folder or corpus card to search.")
+    ] = None,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
     qrels: Annotated[
         Path | None, typer.Option(help="TREC or BEIR qrels; by default, the questions' gold titles.")

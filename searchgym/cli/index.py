@@ -90,7 +90,7 @@ def index_inspect(
 
 @index.command("search")
 def index_search(
-    folder: Annotated[Path, typer.Argument(help="Index folder, or a corpus file.")],
+    folder: Annotated[Path, typer.Argument(help="Index folder, corpus file, or folder of documents.")],
     query: Annotated[str, typer.Argument(help="Query text.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Maximum number of hits.")] = 5,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,

@@ -22,7 +22,9 @@ class Source:
     """Command-line options that select the questions and the corpus to search."""
 
     questions: Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")] = None
-    corpus: Annotated[str | None, typer.Option(help="Corpus file, index folder or corpus card.")] = None
+    corpus: Annotated[
+        str | None, typer.Option(help="Corpus file, folder of documents, index folder or corpus card.")
+    ] = None
     retriever: Annotated[str | None, typer.Option(help="Retriever card, or URL of a retrieval server.")] = None
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the retrieval server to be ready.")] = 0.0
     distractors: Annotated[bool, typer.Option("--distractors", help="Search only each question's own paragraphs.")] = (

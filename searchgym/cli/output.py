@@ -51,12 +51,15 @@ def say(text: str) -> None:
 
 
 def show_warnings() -> None:
-    """Makes Python show what was left out or guessed of data as a note, in one line."""
+    """Makes Python show what was left out or guessed of data as a note, in one line and once."""
     usual = warnings.showwarning
+    said: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, DataWarning):
-            say(f"note: {message}")
+            if str(message) not in said:
+                said.add(str(message))
+                say(f"note: {message}")
         else:
             usual(message, category, *place, **more)
 
@@ -89,7 +92,7 @@ def show(value: Any) -> str:
 def _print_json(content: Mapping[str, Any]) -> None:
     """Prints a JSON object on standard output; half a pair of characters, as some names of files have, is escaped."""
     text = json.dumps(content, ensure_ascii=False)
-    print(json.dumps(content) if _HALF.search(text) else text)  # noqa: T201
+    print(json.dumps(content) if _HALF.search(text) else text, flush=True)  # noqa: T201
 
 
 def emit(content: Mapping[str, Any], as_json: bool, title: str = "") -> None:
@@ -133,7 +136,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -
     wide = Console(width=100_000)
     needed = Measurement.get(wide, wide.options, grid)
     width = max(Console().width, needed.minimum) if sys.stdout.isatty() else needed.maximum
-    Console(width=width, soft_wrap=True).print(grid, crop=False)
+    console = Console(width=width, soft_wrap=True)
+    with console.capture() as drawn:  # rich itself ends the program when a reader such as head has enough
+        console.print(grid, crop=False)
+    print(drawn.get(), end="", flush=True)  # noqa: T201
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:

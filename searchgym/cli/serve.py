@@ -31,7 +31,10 @@ SWITCH: Final = 0.001
 
 def serve(
     index: Annotated[
-        str | None, typer.Argument(help="Index folder, corpus file, or name of a corpus card.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Index folder, corpus file, folder of documents, or name of a corpus card.", show_default=False
+        ),
     ] = None,
     retriever: Annotated[str | None, typer.Option(help="Retriever card to search with.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 also serves other machines.")] = "127.0.0.1",

@@ -112,7 +112,7 @@ def read_json(path: FilePath, limit: int = MAX_LINE) -> Any:
     except UnicodeDecodeError as error:
         raise DataError(_not_utf8(error), path, content.count(b"\n", 0, error.start) + 1) from error
     except json.JSONDecodeError as error:
-        raise DataError(f"not JSON: {error.msg} at column {error.colno}", path, error.lineno) from error
+        raise DataError(_not_json(error), path, error.lineno) from error
     except DataError as error:
         raise DataError(error.reason, path) from None
     except (ValueError, RecursionError) as error:
@@ -190,7 +190,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise DataError(_not_utf8(error)) from error
     except json.JSONDecodeError as error:
-        raise DataError(f"not JSON: {error.msg} at column {error.colno}, got {_shown(line)}") from error
+        raise DataError(f"{_not_json(error)}, got {_shown(line)}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"not usable JSON: {error}") from error
     if not isinstance(value, dict):
@@ -327,6 +327,11 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _not_utf8(error: UnicodeDecodeError) -> str:
     """Returns the reason for a DataError about bytes that are not UTF-8."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} ({error.reason}); convert the file to UTF-8"
+
+
+def _not_json(error: json.JSONDecodeError) -> str:
+    """Returns the reason for a DataError about text that is not JSON; some of Python's own end with "at"."""
+    return f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 # -- writing -------------------------------------------------------------------------------------------------------

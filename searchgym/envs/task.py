@@ -78,6 +78,8 @@ class TaskOptions(TypedDict, total=False):
 SOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 """Pattern of the name of a further retriever, which is part of a tag."""
 
+_GIVE_CORPUS: Final = "pass corpus=PATH, on the command line --corpus PATH (a file or a folder of documents)"
+
 RULE_OPTIONS = (
     "protocol", "top_k", "max_turns", "max_queries", "max_observation_words", "browse", "snippet_words",
     "retriever_deadline",
@@ -290,7 +292,7 @@ def _generate(card: EnvCard, options: TaskOptions) -> TaskOptions:
 def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) -> TaskOptions:
     """Returns the options with questions generated from the user's corpus: at first use, then from the cache."""
     if "corpus" not in options:
-        raise UsageError(f"{card.id} asks about a corpus of yours: pass corpus=PATH (a file or a folder of documents)")
+        raise UsageError(f"{card.id} asks about a corpus of yours: {_GIVE_CORPUS}")
     from searchgym.questions.generate import USUAL, Plan
     from searchgym.questions.storage import cached_set, read_split
 
@@ -304,9 +306,7 @@ def _with_generated(card: EnvCard, spec: GeneratedSpec, options: TaskOptions) ->
 def _with_masked(card: EnvCard, spec: MaskedSpec, options: TaskOptions) -> TaskOptions:
     """Returns the options with masked spans of the user's corpus: generated at first use, then from the cache."""
     if "corpus" not in options:
-        raise UsageError(
-            f"{card.id} hides parts of a corpus of yours: pass corpus=PATH (a file or a folder of documents)"
-        )
+        raise UsageError(f"{card.id} hides parts of a corpus of yours: {_GIVE_CORPUS}")
     from searchgym.masking.generate import Rules as Shown
     from searchgym.masking.storage import cached_masks
     from searchgym.questions.storage import read_split

@@ -115,8 +115,8 @@ def _check_splits(made: QuestionSet, needed: Sequence[str], passages: int) -> No
     if lacking := [split for split in needed if not counts[split]]:
         told = ", ".join(f"{split} {count}" for split, count in counts.items())
         raise DataError(
-            f"gives no questions for {' and '.join(lacking)} ({told}): {why(made, passages)}: give more pages, more "
-            "shapes, or this split a larger share (0: it is not needed)"
+            f"gives no questions for {' and '.join(lacking)} ({told}): {why(made, passages)}: give more pages or "
+            "more shapes, or other shares of the splits (a split with a share of 0 needs no question)"
         )
 
 

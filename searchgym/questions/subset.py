@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
+from searchgym.errors import drawable
 from searchgym.records import Question
 from searchgym.scoring import UNANSWERABLE_SUFFIX
 
@@ -162,7 +163,7 @@ def mixture_lines(training: Sequence[Question], validation: Sequence[Question]) 
 
 def _line(head: str, parts: Sequence[str]) -> str:
     """Returns a head and as many parts as a line holds; data sets name kinds, so what a terminal obeys is replaced."""
-    shown = ["".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in part) for part in parts]
+    shown = [drawable(part) for part in parts]
     for kept in range(len(shown), -1, -1):
         rest = [] if kept == len(shown) else [f"and {len(shown) - kept} more"]
         line = f"{head}: {', '.join([*shown[:kept], *rest])}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from searchgym.errors import UsageError
+from searchgym.errors import UsageError, drawable
 from searchgym.report.blocks import Picture
 from searchgym.report.html import NEEDS
 
@@ -191,4 +191,4 @@ def _label(place: int, series: Series) -> str:
 def _drawable(text: str) -> str:
     """Returns at most two lines of `LONGEST_LINE` characters in which no character steers, or cannot be drawn."""
     lines = [line[:LONGEST_LINE] for line in text.split("\n")[:2]]
-    return "\n".join("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line) for line in lines)
+    return "\n".join(map(drawable, lines))

@@ -20,8 +20,9 @@ from searchgym.errors import DataError, DataMissingError, SearchGymError
 from searchgym.rollout.foreign.configs import check_model_config, check_tokenizer_config, read_adapter_config
 from searchgym.rollout.pretrained import missing_package, pretrained_folder
 
-HUB_NAME: Final = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
-"""Pattern of a model name on the Hugging Face hub: name and optional revision."""
+HUB_NAME: Final = re.compile(r"(\b[\w.-]+\b/\b[\w.-]+?\b)(?:@([\w./-]+))?")
+"""Pattern of a model name on the Hugging Face hub, whose parts neither begin nor end with a dot or a dash; optionally
+its revision."""
 ADAPTER: Final = "adapter_config.json"
 """File name of a LoRA adapter's configuration, as peft writes it."""
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"

@@ -183,6 +183,19 @@ def test_sniff_says_what_it_found(tmp_path, content):
     assert "neither JSON, JSON lines nor parquet: it begins with" in error.reason
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": "b', "not JSON: Unterminated string starting at column 7"),
+        ('{"a\tb": 1}', "not JSON: Invalid control character at column 4"),
+        ("{'a': 1}", "not JSON: Expecting property name enclosed in double quotes at column 2"),
+    ],
+)
+def test_the_place_of_broken_json_is_told_in_one_sentence(tmp_path, text, reason):
+    for read in (lambda: parse_line(text.encode()), lambda: read_json(put(tmp_path / "x.json", text))):
+        assert refused(read).reason.partition(", got ")[0] == reason
+
+
 # -- writing -------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def test_splits_and_errors(folder):
     train = gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"n": 60}).unwrapped.task.questions
     test = gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"n": 60, "split": "test"}).unwrapped.task
     assert not {t for q in train for t in q.gold_titles} & {t for q in test.questions for t in q.gold_titles}
-    with pytest.raises(UsageError, match=r"pass corpus=PATH"):
+    with pytest.raises(UsageError, match=r"pass corpus=PATH, on the command line --corpus PATH \(a file or"):
         gymnasium.make("searchgym/Corpus-v0")
     with pytest.raises((UsageError, CardError), match="splitt"):
         gymnasium.make("searchgym/Corpus-v0", corpus=folder, generated={"splitt": "test"})

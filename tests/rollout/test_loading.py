@@ -61,6 +61,15 @@ def test_a_name_that_is_neither_is_told(tmp_path):
         model_folder(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    "name", ["./nowhere", "../nowhere", "nowhere/", ".hidden/nowhere", "runs/.nowhere", "-a/nowhere", "nowhere./x"]
+)
+def test_a_path_that_no_model_of_the_hub_can_have_is_not_looked_up_there(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataMissingError, match=r"no such folder; name one with a model in Hugging Face format"):
+        model_folder(name)
+
+
 def test_an_adapter_without_a_tokenizer_has_that_of_its_base(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "tiny"}')
     assert load_tokenizer(tmp_path).get_vocab() == load_tokenizer("tiny").get_vocab()

@@ -141,7 +141,8 @@ def test_the_viewer_serves_this_machine_alone(shown):
         assert reply.code in (400, 403, 421)
 
 
-def test_the_command_serves_until_it_is_interrupted(run):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_interrupted_and_leaves_no_viewer(run, end):
     command = [sys.executable, "-m", "searchgym", "view", str(run), "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -150,7 +151,7 @@ def test_the_command_serves_until_it_is_interrupted(run):
         assert said.startswith(f"{N} episodes at ")
         with urllib.request.urlopen(url) as reply:
             assert reply.status == 200
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         assert process.wait(20) == 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -627,6 +630,25 @@ def test_a_viewer_that_does_not_start_says_why(run, monkeypatch):
     monkeypatch.setattr(server, "COMMAND", ("-c", "import sys; sys.exit('no licence')"))
     with pytest.raises(SearchGymError, match="inspect view did not start: no licence"):
         server.viewer([("run", run / LOG)], 0).__enter__()
+
+
+def test_a_request_to_end_the_command_ends_the_viewer(run, cli, monkeypatch):
+    ended = []
+
+    @contextlib.contextmanager
+    def viewer(logs, port):
+        def wait():
+            assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+            signal.raise_signal(signal.SIGTERM)
+
+        yield SimpleNamespace(url="http://127.0.0.1:1/", port=1, wait=wait)
+        ended.append(logs)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(server, "viewer", viewer)
+    status, _, err = cli("view", run, "--no-browser")
+    assert (status, len(ended)) == (0, 1), err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_without_a_display_the_address_is_said(monkeypatch):

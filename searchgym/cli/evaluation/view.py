@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,13 +61,24 @@ def view(
         emit_rows(rows, json, "logs")
     if export_only:
         return
-    with viewer([(name_of(run), log) for run, log in zip(folders, logs, strict=True)], port) as shown:
+    named = [(name_of(run), log) for run, log in zip(folders, logs, strict=True)]
+    with _interrupted_by(signal.SIGTERM), viewer(named, port) as shown:
         say(f"{sum(row['episodes'] for row in rows)} episodes at {shown.url} (Ctrl+C ends it)")
         if browser and not _open(shown.url):
             tunnel = f"ssh -L {shown.port}:127.0.0.1:{shown.port} HOST"
             say(f"no browser here: open the address yourself, on another machine after {tunnel}")
         with contextlib.suppress(KeyboardInterrupt):
             shown.wait()
+
+
+@contextlib.contextmanager
+def _interrupted_by(number: signal.Signals) -> Iterator[None]:
+    """Makes a signal interrupt the block as Ctrl-C does, so that it ends what it started: the viewer is a process."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def name_of(folder: Path) -> str:

@@ -231,7 +231,7 @@ def test_a_reward_of_other_arguments_is_refused(reward):
 
 
 def test_functions_by_name_are_checked_too(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "functions_of_a_user.py").write_text(
         "def reward(): return 1.0\n"
         "def tool(query): return []\n"
         "class Agent:\n    async def run(self, question): pass\n"
@@ -242,12 +242,12 @@ def test_functions_by_name_are_checked_too(tmp_path, monkeypatch):
     from searchgym.judging.models.load import load_judge
 
     for load, name, wanted in (
-        (get_reward, "mine:reward", "state"),
-        (ToolRetriever.of_name, "mine:tool", "query, k"),
-        (load_agent, "mine:Agent", "self, question, io"),
-        (load_judge, "mine:judge", ""),
+        (get_reward, "functions_of_a_user:reward", "state"),
+        (ToolRetriever.of_name, "functions_of_a_user:tool", "query, k"),
+        (load_agent, "functions_of_a_user:Agent", "self, question, io"),
+        (load_judge, "functions_of_a_user:judge", ""),
     ):
-        with pytest.raises(UsageError, match=rf"mine:.* is called with \({wanted}\), but ") as caught:
+        with pytest.raises(UsageError, match=rf"functions_of_a_user:.* is called with \({wanted}\), but ") as caught:
             load(name)
         assert "\n" not in str(caught.value)
 
