@@ -2,7 +2,7 @@
 
 from searchgym.options.kinds import find_kind, kinds, name_of
 from searchgym.options.read import Kind, Named, Options, Unloaded, dump, kind_name, loaded, plain, read
-from searchgym.options.setting import Setting
+from searchgym.options.setting import Setting, check_problems
 from searchgym.options.yaml import Source
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Setting",
     "Source",
     "Unloaded",
+    "check_problems",
     "dump",
     "find_kind",
     "kind_name",

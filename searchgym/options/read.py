@@ -52,6 +52,11 @@ class Kind(Options):
     """Whether a user's ``module:Class`` is imported where it is read, so that none of it is `Unloaded`."""
 
     @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a text as the name of a kind with its defaults."""
+        return {"kind": value} if isinstance(value, str) else value
+
+    @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         if "kinds_in" in vars(cls):  # a base: any of its kinds
             return _core().core_schema.no_info_plain_validator_function(functools.partial(_pick, cls))
@@ -60,12 +65,20 @@ class Kind(Options):
 
 @dataclasses.dataclass(frozen=True)  # with slots, mypy would hold that nothing declared as a kind can be one of these
 class Unloaded:
-    """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read."""
+    """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read.
+
+    Until then it has the attributes of its base: of a kind without rules of its own.
+    """
 
     base: type[Kind]
     name: str
     values: Any
     """Plain data: keys and values, or what `Kind.short` reads."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked by copy and pickle before there is a base
+            raise AttributeError(name)
+        return getattr(self.base(), name)
 
 
 class Named(dict[str, T]):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +25,20 @@ class Setting:
     """How far rewards are passed back; see `AdvantageOptions.chain`."""
     terms: tuple[str, ...] = ()
     """Names of the credit terms."""
+    attempts: int = 2
+    """Episodes per question."""
+    paragraphs: bool = False
+    """True if every question brings the paragraphs that are searched."""
 
     @property
     def by_episode(self) -> bool:
         """True if episodes are compared as wholes, so that calls of one episode cannot be told apart."""
         return self.normalise == "all" and not self.critic
+
+
+def check_problems(kind: Any, setting: Setting) -> list[str]:
+    """Returns what the `check` of a kind says against a run, or that it failed."""
+    try:
+        return list(kind.check(setting))
+    except Exception as error:  # whatever the class of another package raises
+        return [f"its check failed: {type(error).__name__}: {error}"]

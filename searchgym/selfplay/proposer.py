@@ -1,4 +1,4 @@
-"""The path proposer: chooses kinds of questions, walks the graph for them, and learns from how they are answered."""
+"""Questions of walks: chooses kinds of questions, walks the graph for them, and learns from how they are answered."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from searchgym.corpora.questions import parse_questions, question_row
 from searchgym.corpora.rows import Rows
 from searchgym.errors import TrainingError, UsageError
 from searchgym.records import Episode, Question
-from searchgym.selfplay.arms import Arm, ArmPolicy, hardness, signal
+from searchgym.selfplay.arms import Arm
+from searchgym.selfplay.kind import WalkingProposer
 from searchgym.selfplay.proposal import Ground, Proposal
-from searchgym.train.recipe.options import ProposerOptions
 
 
 class PathProposer:
@@ -34,7 +34,7 @@ class PathProposer:
 
     name, made = "proposer", True
 
-    def __init__(self, ground: Ground, options: ProposerOptions, seed: int) -> None:
+    def __init__(self, ground: Ground, options: WalkingProposer, seed: int) -> None:
         if not ground.arms:
             hops = ", ".join(map(str, options.hops))
             raise UsageError(
@@ -47,7 +47,7 @@ class PathProposer:
                 f"{options.max_named:g} of the questions may (proposer.max_named): ask for other hops "
                 "(proposer.hops), for a corpus with more links, or set proposer.max_named=1"
             )
-        self.policy = ArmPolicy(ground.arms, options)
+        self.policy = options.policy(ground.arms)
         self._ground, self._options, self._seed = ground, options, seed
         self._walks: dict[Arm, Iterator[Any]] = {}
         self._taken: Counter[Arm] = Counter()
@@ -148,9 +148,8 @@ class PathProposer:
         """
         rates, attempts = pass_rates(questions, episodes)
         arms = [_arm_of(question) for question in questions]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            rewards = hardness(rates) if self._options.reward == "hard" else signal(rates, attempts)
-        if self._options.kind == "path":
+        rewards = self._options.rewards(rates, attempts)
+        if rewards is not None:
             self.policy.learn(arms, rewards)
             self._chances.clear()
         for question in questions:

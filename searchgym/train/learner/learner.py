@@ -183,8 +183,8 @@ class LocalLearner:
     def _learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the models by the recipe's method; the critic alone during its warm-up."""
         recipe = self.recipe
-        if recipe.method != "policy":
-            if recipe.supervised.targets == "all":
+        if not recipe.method.compares:
+            if recipe.method.every_token:
                 samples = [with_all_targets(sample) for sample in samples]
             return self.policy.supervised_step(samples, step)
         metrics: Metrics = {"updates": 0.0}

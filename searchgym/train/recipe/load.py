@@ -112,7 +112,7 @@ def _override_kind(data: dict[str, Any], whole: str, kind: KindField, path: list
 
 def _written_out(value: object, kind: KindField) -> Any:
     """Returns the keys and values that a value of a recipe stands for, as a copy."""
-    keys = value if isinstance(value, dict) else kind.base.short(value)
+    keys = {} if value is None else value if isinstance(value, dict) else kind.base.short(value)
     if not isinstance(keys, dict):
         raise CardError(f"{kind.base.noun} {value!r}: expected keys and values")
     return dict(keys)
@@ -155,7 +155,8 @@ def with_code(recipe: Recipe) -> Recipe:
         CardError: It is no such class, or its options or the combination do not fit.
     """
     advantage = dataclasses.replace(recipe.advantage, estimator=loaded(recipe.advantage.estimator))
-    recipe = dataclasses.replace(recipe, advantage=advantage, credit=Named(recipe.credit.loaded()))
+    kinds = {name: loaded(getattr(recipe, name)) for name in ("method", "proposer", "curriculum")}
+    recipe = dataclasses.replace(recipe, advantage=advantage, credit=Named(recipe.credit.loaded()), **kinds)
     _check_combinations(recipe, recipe.name)
     return recipe
 

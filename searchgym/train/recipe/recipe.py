@@ -9,27 +9,26 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
 
-from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
+from searchgym.curriculum.stages import Schedule
+from searchgym.options import Kind, Named, Options, Setting, dump, kind_name, plain
+from searchgym.selfplay.kind import Proposer
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.recipe.launching import Launcher, RayOptions
+from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.options import (
     CheckpointOptions,
     CriticOptions,
-    CurriculumOptions,
     DeadlineOptions,
     GuardOptions,
     KeyOptions,
     LearnerOptions,
     LogOptions,
     LoraOptions,
-    Method,
     OptimizerOptions,
-    ProposerOptions,
     RolloutOptions,
-    SupervisedOptions,
     ValidationOptions,
 )
 
@@ -43,7 +42,7 @@ class Recipe(Options):
     summary: str
     """What the recipe is for, in one sentence."""
     method: Method
-    """``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
+    """What is learnt from, and how: ``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str
     """Folder of a model with its tokenizer, a model on the hub (``OWNER/NAME``), or ``tiny``."""
     env: str
@@ -64,8 +63,11 @@ class Recipe(Options):
     sequences, prompts and observations too (`learner/tokens_read`; a critic's are not counted). Default: no budget."""
     models: dict[str, KeyOptions] = dataclasses.field(default_factory=dict)
     """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
-    proposer: ProposerOptions = dataclasses.field(default_factory=ProposerOptions)
-    curriculum: CurriculumOptions = dataclasses.field(default_factory=CurriculumOptions)
+    proposer: Proposer | None = None
+    """Who makes the questions: ``path``, which learns which kinds of them teach, or ``uniform``. Default: they are the
+    environment's."""
+    curriculum: Schedule | None = None
+    """Stages of the training: ``steps`` or ``pass-rate``, with what differs between the stages. Default: none."""
     rollout: RolloutOptions = dataclasses.field(default_factory=RolloutOptions)
     credit: Named[Term] = dataclasses.field(default_factory=lambda: Named[Term](outcome=Outcome()))
     """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
@@ -74,7 +76,6 @@ class Recipe(Options):
     OpenAI-compatible server, or ``module:function``, which returns a judge."""
     advantage: AdvantageOptions = dataclasses.field(default_factory=AdvantageOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
-    supervised: SupervisedOptions = dataclasses.field(default_factory=SupervisedOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     lora: LoraOptions = dataclasses.field(default_factory=LoraOptions)
     critic: CriticOptions = dataclasses.field(default_factory=CriticOptions)
@@ -90,9 +91,8 @@ class Recipe(Options):
 
     @property
     def estimator(self) -> Estimator:
-        """The advantage estimator; one without rules in the place of a user's before `with_code` imports it."""
-        estimator: Estimator | Unloaded = self.advantage.estimator
-        return Estimator() if isinstance(estimator, Unloaded) else estimator
+        """The advantage estimator."""
+        return self.advantage.estimator
 
     @property
     def setting(self) -> Setting:
@@ -106,12 +106,14 @@ class Recipe(Options):
             normalise=advantage.normalise,
             chain=advantage.chain,
             terms=tuple(self.credit),
+            attempts=self.rollout.attempts,
+            paragraphs=bool(self.env_options.get("distractors")),
         )
 
     @property
     def has_critic(self) -> bool:
         """True if a critic is trained beside the policy."""
-        return self.method == "policy" and self.estimator.critic
+        return self.method.compares and self.estimator.critic
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -134,7 +136,7 @@ class KindField(NamedTuple):
 
     base: type[Kind]
     default: Any
-    """Its default as plain data."""
+    """Its default as plain data; None without one."""
 
 
 def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
@@ -142,9 +144,10 @@ def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
     kinds, hints = dict[str, KindField](), typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         name, hint = prefix + field.name, hints[field.name]
-        base = typing.get_args(hint)[0] if typing.get_origin(hint) is Named else hint
-        if isinstance(base, type) and issubclass(base, Kind):
-            kinds[name] = KindField(base, plain(typing.cast(Any, field).default_factory()))
+        types = typing.get_args(hint) or (hint,)  # of one by name, and of one that may be null, the first
+        if isinstance(types[0], type) and issubclass(types[0], Kind):
+            factory: Any = field.default_factory
+            kinds[name] = KindField(types[0], None if factory is dataclasses.MISSING else plain(factory()))
         elif dataclasses.is_dataclass(hint):
             kinds |= recipe_kinds(hint, f"{name}.")
     return kinds

@@ -38,6 +38,19 @@ RENAMED: Final = {
         f"advantage.{name}": f"advantage: {{estimator: {{kind: ..., {name}: ...}}}}"
         for name in ("std", "eps", "std_floor", "alpha", "shared", "gamma", "lam", "whiten", "whiten_over")
     },
+    "curriculum.advance": "curriculum: {kind: steps or pass-rate, stages: [...]}",
+    "supervised.demonstrations": "method: {kind: supervised, demonstrations: ...}",
+    "supervised.batch": "method: {kind: supervised, batch: ...}",
+    "supervised.targets": "method: {kind: supervised, targets: ...}",
+    "supervised.min_reward": "method: {kind: rejection, min_reward: ...}",
+    "guard.min_entropy": "guard: {bounds: {learner/entropy: {min: ...}}}",
+    "guard.max_entropy": "guard: {bounds: {learner/entropy: {max: ...}}}",
+    "guard.max_kl": "guard: {bounds: {learner/old_kl: {max: ...}}}",
+    "guard.max_ref_kl": "guard: {bounds: {learner/ref_kl: {max: ...}}}",
+    "guard.max_response_tokens": "guard: {bounds: {rollout/generated_tokens: {max: ...}}}",
+    "guard.max_sampler_difference": "guard: {bounds: {learner/sampler_difference: {max: ...}}}, null for no bound",
+    "guard.max_zero_variance": "guard: {bounds: {groups/zero_variance_share: {max: ...}}}",
+    "rollout.probe_limit": "nothing: the limit follows from the number type, 0.001 in float32 and 0.02 in bfloat16",
 }
 
 
@@ -48,8 +61,8 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
         if key in RENAMED:
             raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
     lines = []
-    for section in ("credit", "advantage") if isinstance(data, dict) else ():
-        values = data.get(section)
+    for section in dict.fromkeys(key.partition(".")[0] for key in RENAMED):
+        values = data.get(section) if isinstance(data, dict) else None
         old = [name for name in values if f"{section}.{name}" in RENAMED] if isinstance(values, dict) else []
         lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
     if lines:

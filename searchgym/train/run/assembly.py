@@ -21,13 +21,11 @@ from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler
-from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
-from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.source import QuestionSource
-from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.algorithms.samples import Sample
 from searchgym.train.credit.credit import Credit
 from searchgym.train.distributed.remote import RemoteLearner
 from searchgym.train.launch.cluster import launched
@@ -164,10 +162,13 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     terms = check_credit(recipe, agent.roles)
-    proposer = proposer_of(recipe, task)
-    curriculum = curriculum_of(recipe, task)
-    task = task if curriculum is None else staged(task, curriculum, recipe)
-    known = task if proposer is None else replace(task, by_id=ChainMap(proposer.known, dict(task.by_id)))
+    known, source = task, None
+    if recipe.proposer is not None:
+        source = recipe.proposer.source(task, recipe.env_options, recipe.seed)
+        known = replace(task, by_id=ChainMap(source.known, dict(task.by_id)))
+    elif recipe.curriculum is not None:
+        source = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+        known = task = staged(task, source, recipe.curriculum, recipe.seed)
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
@@ -189,7 +190,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
     parts = (tokenizer, keys, samplers, models, rollout, learner, credit, close_judge)
-    return Assembly(recipe, task, validation, *parts, source=proposer or curriculum)
+    return Assembly(recipe, task, validation, *parts, source=source)
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
@@ -239,14 +240,14 @@ def trainer_of(
     data = TrainingData(
         questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,
-        demonstrations=_demonstrations(recipe),
+        demonstrations=recipe.method.samples(),
         trained=assembly.trained,
         credit=assembly.credit,
     )
     hooks = SamplerHooks(
         rollout=assembly.rollout,
         publish=assembly.publish,
-        probe=assembly.probe if recipe.rollout.probe and recipe.method == "policy" else None,
+        probe=assembly.probe if recipe.rollout.probe and recipe.method.compares else None,
         rest=assembly.rest if recipe.rollout.vllm.sleep and assembly.samplers.resting else None,
         give_up=assembly.rollout.give_up,
     )
@@ -264,8 +265,7 @@ def trainer_of(
 
 def allowed_difference(recipe: Recipe) -> float:
     """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
-    by_type = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
-    return by_type if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
+    return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
 
 
 def _learner(
@@ -317,11 +317,3 @@ def validation_options(recipe: Recipe) -> dict[str, Any]:
 def _task(recipe: Recipe, options: dict[str, Any]) -> Task:
     """Loads the recipe's environment, with options that override those of its id."""
     return load_task(find_env(recipe.env), **{**env_options(recipe.env), **options})
-
-
-def _demonstrations(recipe: Recipe) -> list[Sample]:
-    """Returns the samples of the recipe's demonstration file; none if it names no file."""
-    if recipe.supervised.demonstrations is None:
-        return []
-    episodes = read_episodes(Path(recipe.supervised.demonstrations))
-    return [sample for episode in episodes for sample in samples_from(episode, "demonstration")]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.envs.rewards import REWARDS
+from searchgym.options import kind_name
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe, recipe_values
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
@@ -45,7 +47,7 @@ def selfcheck(
     Raises:
         SearchGymError: The recipe's parts cannot be loaded.
     """
-    findings = Findings() if findings is None else findings
+    findings, recipe = Findings() if findings is None else findings, with_code(recipe)
     small = small_recipe(recipe)
     rollout = small.rollout
     say(f"steps of {rollout.questions} x {rollout.attempts} episodes at temperature {rollout.temperature:g} ...")
@@ -53,7 +55,7 @@ def selfcheck(
     say("a bandit ...")
     check_bandit(recipe, out, findings)
     findings.skip("the recipe's values that the steps change", changed(recipe, small))
-    if recipe.method != "supervised":
+    if not recipe.method.demonstrated:
         apart = "environment, agent, sampler and model are the bandit's, in one process; "
         findings.skip("the recipe's values that the bandit changes", apart + changed(recipe, short_recipe(recipe)))
     return findings.checks()
@@ -90,9 +92,9 @@ def _is_score(metric: str) -> bool:
 
 def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
     """Checks that the recipe's method learns a bandit, resumes to the same bits, and keeps the best checkpoint."""
-    if recipe.method == "supervised":
+    if recipe.method.demonstrated:
         for name in (LEARNT, RESUMED, BEST):
-            findings.skip(name, "method supervised learns from demonstrations only")
+            findings.skip(name, f"method {kind_name(recipe.method)} learns from demonstrations only")
         return
     with contextlib.suppress(Broken), findings.stage(LEARNT):
         rows = _bandit(bandit_recipe(recipe, BANDIT_STEPS), out / "bandit").run().rows

@@ -65,7 +65,7 @@ def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
         check_groups(findings, drawn, recipe)
     with findings.stage(ATTEMPTS):
         check_attempts(findings, drawn)
-    if recipe.method == "policy" and recipe.rollout.resample:
+    if recipe.method.compares and recipe.rollout.resample:
         with findings.stage(RESAMPLED):
             check_resampled(findings, drawn, recipe)
 
@@ -140,14 +140,14 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
 def _trained(recipe: Recipe, drawn: Drawn) -> set[str]:
     """Returns the model keys whose calls are made into samples."""
     frozen = {name for name, own in recipe.models.items() if own.frozen}
-    return set(drawn.keys.values()) - (frozen if recipe.method == "rejection" else set())
+    return set(drawn.keys.values()) - (set() if recipe.method.compares else frozen)
 
 
 def counted(episodes: Sequence[Episode], recipe: Recipe) -> list[Episode]:
     """Returns the episodes to learn from: those whose retriever worked, and with the reward that the method asks."""
     kept = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
-    if recipe.method == "rejection":
-        kept = [episode for episode in kept if episode.reward >= recipe.supervised.min_reward - 1e-6]
+    if (least := recipe.method.least_reward) is not None:
+        kept = [episode for episode in kept if episode.reward >= least - 1e-6]
     return kept
 
 
