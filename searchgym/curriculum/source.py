@@ -149,11 +149,11 @@ class Curriculum:
 
     def state(self) -> dict[str, Any]:
         """Returns the stage, its pass rates so far, and how many questions of each value were drawn."""
-        return {"stage": self._stage, "rates": list(self._rates), "drawn": dict(self._drawn)}
+        return {"stage": self._stage, "window": list(self._rates), "drawn": dict(self._drawn)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state."""
-        self._stage, self._rates = int(state["stage"]), [float(rate) for rate in state["rates"]]
+        self._stage, self._rates = int(state["stage"]), [float(rate) for rate in state["window"]]
         self._drawn |= {value: int(count) for value, count in state["drawn"].items() if value in self._drawn}
 
 

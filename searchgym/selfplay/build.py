@@ -23,17 +23,18 @@ from searchgym.questions.source import HeldOut, Source
 from searchgym.questions.storage import held_out_by
 from searchgym.records import Passage
 from searchgym.selfplay.corpora import CorpusGround
-from searchgym.selfplay.kind import WalkingProposer
 from searchgym.selfplay.proposal import Ground
 from searchgym.selfplay.triples import TripleGround
 from searchgym.selfplay.worlds import WorldGround
 
 
-def ground_of(options: WalkingProposer, task: Task, env_options: Mapping[str, Any], seed: int) -> Ground:
-    """Returns the graph behind an environment's corpus; see `WalkingProposer.source` for the parameters."""
-    hops, corpus = options.hops, env_options.get("corpus")
-    if options.triples is not None:
-        return _triple_ground(options.triples, task, corpus, hops, seed)
+def ground_of(
+    task: Task, env_options: Mapping[str, Any], hops: Sequence[int], triples: str | None, seed: int
+) -> Ground:
+    """Returns the graph behind an environment's corpus; see `WalkingProposer` for the parameters."""
+    corpus = env_options.get("corpus")
+    if triples is not None:
+        return _triple_ground(triples, task, corpus, hops, seed)
     if task.card.world is not None and corpus is None:
         findable = None
         if task.card.world.level != "simple":

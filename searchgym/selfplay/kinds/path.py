@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Interval
 
 from searchgym.selfplay.arms import Arm, ArmPolicy, Floats, hardness, signal
-from searchgym.selfplay.kind import WalkingProposer
+from searchgym.selfplay.proposer import WalkingProposer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

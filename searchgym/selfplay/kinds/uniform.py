@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from searchgym.selfplay.arms import Arm, ArmPolicy
-from searchgym.selfplay.kind import WalkingProposer
+from searchgym.selfplay.proposer import WalkingProposer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
