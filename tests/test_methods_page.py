@@ -79,6 +79,8 @@ def test_the_page_has_the_recipes_own_values(name):
         if section == "credit":
             assert {inner: recipe.credit[inner]} == read_terms({inner: yaml.safe_load(here)}), key
             continue
+        if section == "proposer":
+            values[key] = getattr(recipe.proposer, inner)
         value = plain(values["env_options"][inner] if section == "env_options" else values[key])
         want = yaml.safe_load(here) if not isinstance(value, str) else here
         assert value == OTHER.get((name, key), float(want) if isinstance(value, float) else want), key

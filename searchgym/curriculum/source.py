@@ -45,7 +45,7 @@ class Curriculum:
         self._groups = dict(sorted(groups.items()))
         self._numbers = {value: number for number, value in enumerate(self._groups)}
         self._orders = dict[str, tuple[int, npt.NDArray[np.int64]]]()  # of the epoch that each value is in
-        self._stage, self._rates = 0, list[float]()
+        self._stage, self._window = 0, list[float]()
         self._drawn = dict.fromkeys(self._groups, 0)
         self._stages = dict[int, int]()  # step to the number of its stage, from its draw on
         self._check(batch)
@@ -141,19 +141,19 @@ class Curriculum:
 
     def _go_on(self, rate: float) -> None:
         """Takes notice of a step's pass rate, and goes to the next stage or the one before."""
-        self._rates.append(rate)
-        stage = self._stage + self._options.move(self._rates)
+        self._window.append(rate)
+        stage = self._stage + self._options.move(self._window)
         stage = min(max(stage, 0), len(self._options.stages) - 1)
         if stage != self._stage:
-            self._stage, self._rates = stage, []
+            self._stage, self._window = stage, []
 
     def state(self) -> dict[str, Any]:
         """Returns the stage, its pass rates so far, and how many questions of each value were drawn."""
-        return {"stage": self._stage, "window": list(self._rates), "drawn": dict(self._drawn)}
+        return {"stage": self._stage, "window": list(self._window), "drawn": dict(self._drawn)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state."""
-        self._stage, self._rates = int(state["stage"]), [float(rate) for rate in state["window"]]
+        self._stage, self._window = int(state["stage"]), [float(rate) for rate in state["window"]]
         self._drawn |= {value: int(count) for value, count in state["drawn"].items() if value in self._drawn}
 
 
