@@ -149,7 +149,7 @@ def result(folder, best, kept=True):
 def test_the_best_checkpoint_is_the_first_of_the_best_score(whole, parts, kept, state, tmp_path):
     findings = Findings()
     made = result(tmp_path / "whole", whole, kept), result(tmp_path / "parts", parts)
-    module._check_best(load_recipe("tiny-grpo"), *made, findings)
+    module._check_best(load_recipe("tiny-grpo").validation, *made, findings)
     assert states(findings) == {module.BEST: state}
 
 
@@ -158,7 +158,7 @@ def test_the_best_checkpoint_is_the_first_of_the_best_score(whole, parts, kept, 
 )
 def test_a_best_checkpoint_that_cannot_be_made_up_is_not_checked(value, why, tmp_path):
     findings, run = Findings(), result(tmp_path, 3)
-    module._check_best(load_recipe("tiny-grpo", [value]), run, run, findings)
+    module._check_best(load_recipe("tiny-grpo", [value]).validation, run, run, findings)
     (check,) = findings.checks()
     assert (check.state, why in check.said) == ("not checked", True)
 

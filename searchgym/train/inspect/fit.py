@@ -95,18 +95,18 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
     return [suggestion for _, suggestion in found]
 
 
-def hours(recipe: Recipe, step_seconds: float | None, run: Path | None) -> float | None:
+def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
     """Returns the hours of a whole run, by the seconds of a step: given, or the mean over an earlier run; else None.
 
     Args:
-        recipe: Its number of steps counts.
+        steps: Number of steps of the run.
         step_seconds: Seconds of a step.
         run: Folder of an earlier run.
     """
     if step_seconds is None and run is not None and (run / METRICS).is_file():
         spent = [_seconds(row) for _, row in iter_jsonl(run / METRICS) if row["step"]]
         step_seconds = sum(spent) / len(spent) if spent else None
-    return None if step_seconds is None else recipe.steps * step_seconds / 3600
+    return None if step_seconds is None else steps * step_seconds / 3600
 
 
 def _seconds(row: Mapping[str, float]) -> float:

@@ -64,7 +64,7 @@ def missing_data(recipe: Recipe) -> list[str]:
     """
     options = {**env_options(recipe.env), **recipe.env_options}
     validation = {**options, **recipe.validation.env_options} if recipe.validation.every else options
-    found = list(dict.fromkeys([*_missing_questions(recipe, options), *_missing_questions(recipe, validation)]))
+    found = list(dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)]))
     retriever = _searched(recipe)
     if retriever == "elsewhere":
         return found
@@ -78,9 +78,9 @@ def missing_data(recipe: Recipe) -> list[str]:
     return found
 
 
-def _missing_questions(recipe: Recipe, options: Mapping[str, Any]) -> list[str]:
+def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
     """Returns which questions of an environment are not here; those of a hub may be, but are not looked for."""
-    card, given = find_env(recipe.env), options.get("questions")
+    card, given = find_env(env), options.get("questions")
     made = card.world is not None or card.generated is not None or card.masked is not None
     if given is None:
         source = card.questions

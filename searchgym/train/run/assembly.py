@@ -295,10 +295,10 @@ def _key_learner(recipe: Recipe, loaded: Loaded, logs: Path) -> Learner:
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
     """Loads the environments of training and of validation."""
-    task = _task(recipe, recipe.env_options)
+    task = _task(recipe.env, recipe.env_options)
     if not recipe.validation.every:
         return task, task
-    return task, _task(recipe, validation_options(recipe))
+    return task, _task(recipe.env, validation_options(recipe))
 
 
 def validation_options(recipe: Recipe) -> dict[str, Any]:
@@ -314,6 +314,6 @@ def validation_options(recipe: Recipe) -> dict[str, Any]:
     return recipe.env_options | given
 
 
-def _task(recipe: Recipe, options: dict[str, Any]) -> Task:
-    """Loads the recipe's environment, with options that override those of its id."""
-    return load_task(find_env(recipe.env), **{**env_options(recipe.env), **options})
+def _task(env: str, options: dict[str, Any]) -> Task:
+    """Loads an environment, with options that override those of its id."""
+    return load_task(find_env(env), **{**env_options(env), **options})

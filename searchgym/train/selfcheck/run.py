@@ -13,6 +13,7 @@ from searchgym.options import kind_name
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.load import with_code
+from searchgym.train.recipe.options import ValidationOptions
 from searchgym.train.recipe.recipe import Recipe, recipe_values
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
@@ -113,15 +114,15 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         same = _weights_in(whole.checkpoint) == _weights_in(parts.checkpoint)
         findings.add(RESUMED, same, f"stopped after 3 of {short.steps} steps and resumed")
         with findings.stage(BEST):
-            _check_best(recipe, whole, parts, findings)
+            _check_best(recipe.validation, whole, parts, findings)
     findings.skip(BEST, "the run whose best checkpoint is looked at did not end")
 
 
-def _check_best(recipe: Recipe, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
+def _check_best(asked: ValidationOptions, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
     """Checks which checkpoint is the best one, that it is kept, and that a resumed run has the same."""
-    metric = recipe.validation.metric
-    if not recipe.validation.every or not _is_score(metric):
-        why = f"validation.metric {metric} is no score of an episode" if recipe.validation.every else "no validation"
+    metric = asked.metric
+    if not asked.every or not _is_score(metric):
+        why = f"validation.metric {metric} is no score of an episode" if asked.every else "no validation"
         findings.skip(BEST, why)
         return
     right = f"step-{max(range(len(GRADES)), key=lambda step: (GRADES[step], -step)):06d}"

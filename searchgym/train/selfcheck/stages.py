@@ -11,6 +11,7 @@ import numpy as np
 
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.advantages import group_advantages, with_signal
@@ -113,7 +114,7 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     trains_prefixes = any(term.trains_prefixes for term in recipe.credit.loaded().values())
     wanted: Counter[tuple[str, int]] = Counter()
     together: set[frozenset[tuple[str, int]]] = set()
-    for episode in counted(drawn.episodes, recipe):
+    for episode in counted(drawn.episodes, recipe.method):
         for sequence in sequences(episode, drawn.exchanges_of(episode)):
             calls = [i for i in sequence if trains_prefixes or not episode.calls[i].prefix]
             own = [i for i in calls if episode.calls[i].model_key in _trained(recipe, drawn)]
@@ -143,10 +144,10 @@ def _trained(recipe: Recipe, drawn: Drawn) -> set[str]:
     return set(drawn.keys.values()) - (set() if recipe.method.compares else frozen)
 
 
-def counted(episodes: Sequence[Episode], recipe: Recipe) -> list[Episode]:
+def counted(episodes: Sequence[Episode], method: Method) -> list[Episode]:
     """Returns the episodes to learn from: those whose retriever worked, and with the reward that the method asks."""
     kept = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
-    if (least := recipe.method.least_reward) is not None:
+    if (least := method.least_reward) is not None:
         kept = [episode for episode in kept if episode.reward >= least - 1e-6]
     return kept
 
@@ -161,7 +162,7 @@ def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
         episode = by_id[sample.episode_id]
         members[sample.group_uid].add(sample.episode_id)
         wrong += (sample.question_id, sample.attempt) != (episode.question_id, episode.attempt)
-    for episode in counted(drawn.episodes, recipe):
+    for episode in counted(drawn.episodes, recipe.method):
         if episode.id in {sample.episode_id for sample in drawn.samples}:
             wanted[episode.question_id].add(episode.id)
     found, right = sorted(map(sorted, members.values())), sorted(map(sorted, wanted.values()))
