@@ -60,11 +60,11 @@ def recipe(*values):
 
 
 def test_a_users_classes_are_used_without_edits(own):
-    read = recipe("proposer={kind: 'own_kinds:Scripted', text: Who?}")
+    read = recipe("proposer={kind: 'own_kinds:Scripted', text: Who}")
     assert isinstance(read.proposer, Unloaded) and "own_kinds" not in sys.modules
     (own / "again.yaml").write_text(dump_recipe(read))
     assert read_recipe(own / "again.yaml") == read
-    assert with_code(read).proposer.source(1, {}, 2) == (1, {}, 2, "Who?")
+    assert with_code(read).proposer.source(1, {}, 2) == (1, {}, 2, "Who")
     staged = with_code(recipe("curriculum={kind: 'own_kinds:Upwards', after: 3, stages: [{}, {}]}")).curriculum
     assert [Curriculum(QUESTIONS, staged, 0, 2, 9).stage_at(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 1]
     better = with_code(recipe("method={kind: 'own_kinds:Better', than: 0.7}")).method
