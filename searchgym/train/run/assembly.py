@@ -162,13 +162,14 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     terms = check_credit(recipe, agent.roles)
-    known, source = task, None
+    source: QuestionSource | None = None
+    if recipe.curriculum is not None:
+        curriculum = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+        task, source = staged(task, curriculum, recipe.curriculum, recipe.seed), curriculum
+    known = task
     if recipe.proposer is not None:
-        source = recipe.proposer.source(task, recipe.env_options, recipe.seed)
-        known = replace(task, by_id=ChainMap(source.known, dict(task.by_id)))
-    elif recipe.curriculum is not None:
-        source = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
-        known = task = staged(task, source, recipe.curriculum, recipe.seed)
+        source = proposed = recipe.proposer.source(task, recipe.env_options, recipe.seed)
+        known = replace(task, by_id=ChainMap(proposed.known, dict(task.by_id)))
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
