@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -162,12 +160,3 @@ def growth(work: Callable[[int], object], n: int = 200) -> float:
             break
         small.append(seconds(n))
     return min(large) / max(min(small), 0.003)  # what is done at once at this size is not quadratic
-
-
-def respell_credit(folder: Path) -> None:
-    """Rewrites the credit of recipes in a copy of old artefacts, which earlier versions spelt otherwise."""
-    for file in folder.rglob("*.yaml"):
-        text = file.read_text(encoding="utf-8")
-        file.write_text(
-            re.sub(r"^credit:\n  terms:\n  - outcome\n(  .*\n)*", "credit:\n  outcome: 1\n", text, flags=re.M)
-        )

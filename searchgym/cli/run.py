@@ -94,29 +94,17 @@ def load(name: str | None, options: TaskOptions, wait: float = 0.0) -> Task:
     return task
 
 
-def chosen_task(env: str | None, choice: TaskChoice, resumed: Path | None = None) -> Task:
+def chosen_task(env: str | None, choice: TaskChoice) -> Task:
     """Returns the task of an environment, with the user's options and number of questions.
 
     Args:
         env: The environment; None for the user's own questions.
         choice: The user's options.
-        resumed: Folder of the evaluation that goes on.
     """
     options = task_options(choice)
     if choice.skip_bad and choice.questions is not None:
         options["questions"] = read_given_questions(choice.questions, choice.skip_bad, choice.aliases)
-    return limited(load(env, options, choice.wait), choice, resumed)
-
-
-def limited(task: Task, choice: TaskChoice, resumed: Path | None = None) -> Task:
-    """Returns a task with as many questions as the user asked for; a run of an earlier version asks its first ones."""
-    from searchgym.corpora.files import read_json
-
-    if choice.limit is not None and resumed is not None and (resumed / "run.json").is_file():
-        record = read_json(resumed / "run.json")
-        if isinstance(record, dict) and "drawn" not in record:
-            return task.asking(task.questions[: choice.limit])
-    return task.subset(choice.limit, choice.draw_seed)
+    return load(env, options, choice.wait).subset(choice.limit, choice.draw_seed)
 
 
 def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> list[Question]:

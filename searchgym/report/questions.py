@@ -13,7 +13,6 @@ from searchgym.corpora.worlds import cached_world
 from searchgym.envs.data import bundled_file
 from searchgym.envs.registration import find_env, registered
 from searchgym.errors import SearchGymError
-from searchgym.eval.runner import questions_sha256
 from searchgym.options import read
 from searchgym.records import Question
 from searchgym.report.episodes import Asked
@@ -30,18 +29,6 @@ def recorded(rows: Mapping[str, Mapping[str, Any]]) -> Asked:
         if isinstance(text, str):
             found[id] = (text, [gold for gold in golds if isinstance(gold, str)] if isinstance(golds, list) else [])
     return found
-
-
-def of_evaluation(record: Mapping[str, Any], ids: Iterable[str]) -> Asked:
-    """Returns the questions of an evaluation of an earlier version, if its environment is generated or bundled.
-
-    Args:
-        record: Content of its ``run.json``, whose SHA-256 the questions must have.
-        ids: Ids of all questions that it asked.
-    """
-    by_id = {question.id: question for question in _of_env(record.get("env"), {})}
-    questions = [by_id[id] for id in ids if id in by_id]
-    return _asked(questions if questions_sha256(questions) == record.get("questions_sha256") else [])
 
 
 def of_training(recipe: Mapping[str, Any], proposed: Iterable[Question]) -> Asked:
