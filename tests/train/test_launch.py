@@ -54,7 +54,7 @@ def test_programs_are_ranks_servers_and_retrieval():
         (["launch=ray", *SERVERS[:1], 'rollout.vllm.servers=["http://a:1"]'], "leave rollout.vllm.servers"),
         (["launch=ray", *RANKS, "learner.gpus=[0,1]"], "leave rollout.vllm.gpus and learner.gpus out"),
         (["launch=ray", *SERVERS, "rollout.vllm.sleep=1"], "set rollout.vllm.sleep 0"),
-        (["launch=ray", *RANKS, "ray.rank_cpus=0"], "ray.rank_cpus is 0"),
+        (["launch=ray", *RANKS, "ray.rank_cpus=0"], "ray.rank_cpus: expected above 0, got 0"),
         (["launch=ray", *RANKS, "ray.seconds=.inf"], "ray.seconds: expected a finite number"),
         (["launch=ray", *RANKS, "ray.adress=10.0.0.1:6379"], "did you mean 'ray.address'"),
         (["launch=ray", "ray.retrieval=demo", "env_options={retriever: bm25}"], "choose one"),
