@@ -5,10 +5,11 @@ from support import CARD, TitleRetriever
 
 from searchgym.corpora.questions import write_questions
 from searchgym.envs.core import State
-from searchgym.envs.rewards import NAMED, unpaid
+from searchgym.envs.reward import Reward, get_reward, unpaid
 from searchgym.envs.single import SearchEnv
 from searchgym.envs.task import load_task
 from searchgym.errors import UnknownNameError
+from searchgym.options import kinds
 from searchgym.records import Answer, Question
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import assemble
@@ -20,16 +21,16 @@ def state(golds, text):
 
 @pytest.mark.parametrize("text", ["", " \t", "the", "A.N.", "?!", "a an The", "\u00a0", '"The."'])
 @pytest.mark.parametrize("gold", ["The The", "A", "!!!", "A.N."])
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", kinds(Reward))
 def test_an_answer_without_words_earns_nothing(name, gold, text):
-    assert NAMED[name](state((gold,), text)) == 0.0
+    assert get_reward(name)(state((gold,), text)) == 0.0
 
 
 @pytest.mark.parametrize("gold", ["The The", "A", "!!!"])
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", kinds(Reward))
 def test_a_gold_without_words_makes_no_other_answer_right(name, gold):
     texts = ("Rome", "Paris is a city, the one", "the a !!!")
-    assert [NAMED[name](state((gold, "Rome"), text)) for text in texts] == [1.0, 0.0, 0.0]
+    assert [get_reward(name)(state((gold, "Rome"), text)) for text in texts] == [1.0, 0.0, 0.0]
 
 
 def test_an_agent_that_says_nothing_earns_nothing_in_an_episode():
