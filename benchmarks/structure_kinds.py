@@ -64,7 +64,13 @@ MEMBERS = (
         ("train/tiny/*.py", "practice/*.py"),  # a lesson of a small model, and a stage of a pipeline
     ),
     Member("reward", "coverage", ("reward_coverage", "Coverage"), ("rewards/coverage.py",)),
-    Member("judge", "rules", ("RuleJudge", "RULES"), ("judging/rules.py", "judging/kinds/rules.py"), ("masking/*.py",)),
+    Member(
+        "judge",
+        "rules",
+        ("RuleJudge", "RULES"),
+        ("judging/rules.py", "judging/kinds/rules.py"),
+        ("masking/*.py", "waypoint.py", "waypoints.py"),  # rules of masks, and of what counts as reached
+    ),
     Member(
         "judge",
         "",
