@@ -33,11 +33,6 @@ class Reward(Kind):
     kinds_in: ClassVar = "searchgym.envs.rewards"
     noun: ClassVar = "reward"
 
-    @classmethod
-    def short(cls, value: object) -> object:
-        """Reads a text as the reward's name."""
-        return {"kind": value} if isinstance(value, str) else value
-
     def __call__(self, state: State) -> float:
         """Returns the reward of a finished episode: `of_answer`, and 0 without an answer that can be paid.
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from searchgym.errors import ModelError, NoVerdictError, SwayedError
 from searchgym.judging.judge import Criterion, Judge
-from searchgym.protocol import Parts, get_protocol, split_thoughts
-from searchgym.rollout.models import Model, load_models
+from searchgym.protocol import Parts, split_thoughts
+from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import SampleRequest, Sampling
 from searchgym.scoring import exact_match
 
@@ -120,13 +120,3 @@ def _absent(answer: str) -> str:
     """Returns a word that an answer does not contain and cannot know of."""
     digest = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=5, person=b"control").hexdigest()
     return f"zq{digest}"
-
-
-def load_model(name: str) -> Model:
-    """Returns the model that judges, as `searchgym.rollout.models.load_models` takes it.
-
-    Raises:
-        UsageError: A URL lacks the model's name.
-        DataMissingError: There is no such model.
-    """
-    return load_models({"judge": name}, get_protocol("tags"))["judge"]

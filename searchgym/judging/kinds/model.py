@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Gt
 
 from searchgym.judging.judge import Checked, Judge
+from searchgym.protocol import get_protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,9 @@ class ModelJudge(Judge):
 
     def open(self, models: Mapping[str, Any]) -> Checked:
         """See `Judge.open`; what asks a model is imported by name, as it stands above the judges."""
-        judge = importlib.import_module("searchgym.rollout.judge")
+        prompted = importlib.import_module("searchgym.rollout.judge").PromptedJudge
         if self.model in models:
-            return Checked(judge.PromptedJudge(models[self.model]), self.seconds)
-        model = judge.load_model(self.model)
-        return Checked(judge.PromptedJudge(model), self.seconds, model.sampler.close)
+            return Checked(prompted(models[self.model]), self.seconds)
+        load = importlib.import_module("searchgym.rollout.models").load_models
+        model = load({"judge": self.model}, get_protocol("tags"))["judge"]
+        return Checked(prompted(model), self.seconds, model.sampler.close)
