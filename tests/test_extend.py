@@ -20,7 +20,8 @@ from searchgym.options import find_kind, kinds, loaded, read
 from searchgym.options import kinds as kinds_module
 from searchgym.records import Answer
 from searchgym.rollout.engine import Engine
-from searchgym.train import CreditContext, Estimator, Group, Term, load_recipe
+from searchgym.train import CreditContext, Group, Term, load_recipe
+from searchgym.train.algorithms.estimator import Estimator
 from searchgym.train.recipe.load import with_code
 
 HEAD = """

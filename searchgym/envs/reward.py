@@ -101,8 +101,9 @@ def get_reward(reward: Any) -> RewardFunction:
         return loaded(read(Reward, dict(reward), "reward"))
     if not callable(reward):
         raise UsageError(f"reward= is a function or the name of one, got {type(reward).__name__}")
-    check_call(f"reward {reward_name(reward)}", reward, "state")
-    return reward  # type: ignore[no-any-return]
+    given: RewardFunction = reward
+    check_call(f"reward {reward_name(given)}", given, "state")
+    return given
 
 
 def finite_number(value: object) -> float | None:

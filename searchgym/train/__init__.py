@@ -6,7 +6,7 @@ from searchgym._lazy import lazy
 
 if TYPE_CHECKING:
     from searchgym.train.algorithms.comparing import Comparing
-    from searchgym.train.algorithms.estimator import Estimator, Group
+    from searchgym.train.algorithms.estimator import Group
     from searchgym.train.credit.term import CreditContext, Term
     from searchgym.train.recipe.load import load_recipe, read_recipe
     from searchgym.train.recipe.recipe import Recipe, dump_recipe
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparing",
     "CreditContext",
-    "Estimator",
     "Group",
     "Recipe",
     "Term",
@@ -29,7 +28,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "algorithms.comparing": "Comparing",
-        "algorithms.estimator": "Estimator Group",
+        "algorithms.estimator": "Group",
         "credit.term": "CreditContext Term",
         "recipe.load": "load_recipe read_recipe",
         "recipe.recipe": "Recipe dump_recipe",
