@@ -49,7 +49,7 @@ FLOORS = [
     {"rollout.vllm"},
     {"rollout.models"},
     {"rollout.engine"},
-    {"judging.models", "merging"},
+    {"merging", "rollout.judge"},
     {"train.algorithms.samples"},
     {"train.algorithms.estimator", "train.algorithms.loss_options"},
     {"train.algorithms.groups"},

@@ -25,7 +25,7 @@ from searchgym.corpora.questions import read_questions
 from searchgym.corpora.retrieval.index.build import build_index
 from searchgym.corpora.retrieval.index.index import MANIFEST, describe_files, load_index
 from searchgym.envs.data import find_corpus
-from searchgym.envs.rewards import get_reward
+from searchgym.envs.reward import get_reward
 from searchgym.errors import CardError, DataError, IndexMismatchError, SearchGymError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import read_manifest

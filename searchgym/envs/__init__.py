@@ -7,12 +7,14 @@ from searchgym._lazy import lazy
 if TYPE_CHECKING:
     from searchgym.envs.core import Rules, State
     from searchgym.envs.registration import env_options, find_env, register, registered
+    from searchgym.envs.reward import Reward
     from searchgym.envs.single import SearchEnv
     from searchgym.envs.spaces import UnicodeText
     from searchgym.envs.task import Task, TaskOptions, load_task
     from searchgym.envs.vector import SearchVectorEnv
 
 __all__ = [
+    "Reward",
     "Rules",
     "SearchEnv",
     "SearchVectorEnv",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "core": "Rules State",
+        "reward": "Reward",
         "registration": "env_options find_env register registered",
         "single": "SearchEnv",
         "spaces": "UnicodeText",

@@ -19,7 +19,7 @@ from searchgym.corpora.retrieval.cards import RetrieverCard, Sources, find_retri
 from searchgym.corpora.retrieval.retriever import AnyRetriever, QuestionRetriever, Retriever, check_retriever
 from searchgym.envs.core import Rules, State
 from searchgym.envs.data import bundled_file, find_corpus, load_corpus
-from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
+from searchgym.envs.reward import RewardFunction, answer_scores, checked_reward, get_reward
 from searchgym.errors import CardError, DataMissingError, UnknownNameError, UsageError
 from searchgym.named import check_call
 from searchgym.options import read
@@ -42,9 +42,9 @@ class TaskOptions(TypedDict, total=False):
     retrievers: Mapping[str, Any]
     """Further retrievers by name, each searched by actions of its own (``<web_search>`` for one called web). A value is
     what `retriever` takes, searching the same corpus, or ``{"corpus": ..., "retriever": ...}`` for one of its own."""
-    reward: str | Reward
-    """Reward: ``"em"``, ``"f1"``, ``"recall"``, ``"rubric"``, ``"coverage"``, ``"module:function"``, or a callable that
-    takes the final `State`."""
+    reward: str | Mapping[str, Any] | RewardFunction
+    """Reward: a kind's name (a module of `searchgym.envs.rewards`), ``kind`` and options, ``"module:function"``, or a
+    callable that takes the final `State`."""
     protocol: ProtocolName
     """Action grammar that the model writes."""
     distractors: bool
@@ -94,7 +94,7 @@ class Task:
     rules: Rules
     questions: tuple[Question, ...]
     retriever: AnyRetriever
-    reward: Reward
+    reward: RewardFunction
     by_id: Mapping[str, Question]
     """Question id to question."""
     aliases: scoring.EntityAliases | None = None

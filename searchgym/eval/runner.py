@@ -29,7 +29,7 @@ from searchgym.corpora.files import dump_line, iter_jsonl, read_json, write_atom
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.corpora.retrieval.identity import identify
-from searchgym.envs.rewards import reward_name
+from searchgym.envs.reward import reward_name
 from searchgym.envs.task import Task
 from searchgym.errors import DataError, RunExistsError, UsageError
 from searchgym.eval.evidence import NAMED, unreachable_golds

@@ -15,8 +15,8 @@ from searchgym.corpora.worlds.schema import ALIAS, LITERALS, MEMBER, RELATIONS, 
 from searchgym.errors import UsageError
 from searchgym.graphs.graph import Fact, Graph
 from searchgym.graphs.text import WORD, norm
+from searchgym.judging.kinds.rules import HEDGES
 from searchgym.judging.rubric import RUBRIC, WANTED
-from searchgym.judging.rules import HEDGES
 from searchgym.records import Question, SupportingFact
 
 SEVERAL: Final = {

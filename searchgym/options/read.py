@@ -52,6 +52,11 @@ class Kind(Options):
     """Whether a user's ``module:Class`` is imported where it is read, so that none of it is `Unloaded`."""
 
     @classmethod
+    def short(cls, value: object) -> object:
+        """Reads a text as the kind's name."""
+        return {"kind": value} if isinstance(value, str) else value
+
+    @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         if "kinds_in" in vars(cls):  # a base: any of its kinds
             return _core().core_schema.no_info_plain_validator_function(functools.partial(_pick, cls))

@@ -84,7 +84,7 @@ def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    from searchgym.rollout.quiet import quiet_libraries
+    from searchgym.rollout.foreign.quiet import quiet_libraries
 
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)

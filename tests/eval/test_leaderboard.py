@@ -348,7 +348,7 @@ def test_tampered_predictions_are_refused(made, sub, kind):
 def forge(made, sub, edit):
     """Edits every episode, and makes scores, predictions and manifest agree, as who knows the program would."""
     from searchgym.envs.core import State
-    from searchgym.envs.rewards import REWARDS
+    from searchgym.envs.reward import score_rewards
     from searchgym.eval.leaderboard.episodes import load_episodes, prediction
     from searchgym.eval.scores import score_each, summarise
     from searchgym.records import Answer
@@ -359,7 +359,7 @@ def forge(made, sub, edit):
         question = task.by_id[row["question_id"]]
         edit(row, question)
         state = State(question, answer=Answer(row["answer"]["text"]), stop_reason="answer")
-        row["scores"] = {name: reward(state) for name, reward in REWARDS.items()}
+        row["scores"] = {name: reward(state) for name, reward in score_rewards().items()}
         row["reward"] = row["scores"]["em"]
     write_rows(sub, rows)
     episodes = load_episodes(sub, task)

@@ -14,12 +14,12 @@ from searchgym.corpora.worlds.build import world_graph
 from searchgym.corpora.worlds.schema import RELATIONS
 from searchgym.envs import find_env, load_task
 from searchgym.envs.core import State
-from searchgym.envs.rewards import reward_coverage, reward_rubric
+from searchgym.envs.reward import get_reward
 from searchgym.errors import UsageError
 from searchgym.graphs.graph import Fact
 from searchgym.judging.judge import Checked
+from searchgym.judging.kinds.rules import HEDGES, RuleJudge
 from searchgym.judging.rubric import rubric_score
-from searchgym.judging.rules import HEDGES, RuleJudge
 from searchgym.open_answers.tasks import open_tasks, relation_words
 from searchgym.open_answers.written import KINDS, Writer, agreement, kappa, other_wordings
 from searchgym.records import Answer
@@ -27,6 +27,8 @@ from searchgym.rollout.engine import Engine
 
 WORLD = WorldSpec("simple", 60, 3, "train")
 SMALL = {"world": {"size": 60, "seed": 3, "split": "train"}}
+
+reward_rubric, reward_coverage = get_reward("rubric"), get_reward("coverage")
 
 
 @pytest.fixture(scope="module")

@@ -203,7 +203,7 @@ def run_evaluation(
         trained: Texts of the questions that the model was trained on, to look for copies; None if unknown.
         whole: Folder of the suite's run, if this is a part of it.
     """
-    from searchgym.envs.rewards import unpaid
+    from searchgym.envs.reward import unpaid
     from searchgym.eval import runner
     from searchgym.eval.ceilings import add_ceilings, with_gold_pages
     from searchgym.eval.evidence import of_unreachable

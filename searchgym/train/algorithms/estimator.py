@@ -66,11 +66,6 @@ class Estimator(Kind):
     whole_episodes: ClassVar[bool] = False
     """True if it needs rewards of whole episodes, from which it makes rewards of calls."""
 
-    @classmethod
-    def short(cls, value: object) -> object:
-        """Reads a text as the estimator's name."""
-        return {"kind": value} if isinstance(value, str) else value
-
     def check(self, setting: Setting) -> Iterable[str]:
         """Yields a sentence for each choice of the run that does not go with this estimator."""
         return ()

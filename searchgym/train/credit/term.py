@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from searchgym.errors import CardError, NoVerdictError, UsageError
-from searchgym.judging.judge import Checked
-from searchgym.judging.rules import RuleJudge
+from searchgym.judging.judge import Checked, default_judge
 from searchgym.named import check_call
 from searchgym.options import Kind, Setting
 from searchgym.records import Episode, Question
@@ -34,7 +33,7 @@ class CreditContext:
     """Returns an episode's question, with its gold answers and what is known of its evidence. Default: an error."""
     names: Callable[[], Names] = lambda: Names(())
     """Returns the names of the entities that the environment's questions are about. Default: none."""
-    judge: Checked = field(default_factory=lambda: Checked(RuleJudge()))
+    judge: Checked = field(default_factory=lambda: default_judge().open({}))
     """Judge that terms ask. Default: rules."""
 
 

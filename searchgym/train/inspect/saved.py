@@ -160,9 +160,10 @@ def credit_of(recipe: Recipe, proposed: Path | None = None, run_code: bool = Fal
 
     with code_refused(REMEDY, unless=run_code):
         terms = recipe.credit.loaded()
-        if recipe.judge != "rules":
+        judge = recipe.judge.open({}) if getattr(recipe.judge, "in_process", False) else None
+        if judge is None:
             terms = {name: term for name, term in terms.items() if not term.asks_judge}
-        return Credit.of(terms, read_agent(recipe.agent)[1], load)
+        return Credit.of(terms, read_agent(recipe.agent)[1], load, judge)
 
 
 def terms_of(episode: Episode, episodes: Sequence[Episode], credit: Credit) -> Terms:

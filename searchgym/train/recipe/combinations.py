@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from searchgym.options import Unloaded
+from searchgym.judging.judge import default_judge
+from searchgym.options import Unloaded, kind_name
 from searchgym.rollout.sampler import VllmOptions
 from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.credit.term import term_problems
@@ -246,8 +247,10 @@ def _credit_problems(recipe: Recipe) -> list[str]:
     advantage, estimator, chain = recipe.advantage, recipe.estimator, recipe.advantage.chain
     shipped = {name: term for name, term in recipe.credit.items() if not isinstance(term, Unloaded)}
     found = list(term_problems(shipped, recipe.setting)) if shipped or not recipe.credit else []
-    if recipe.judge != "rules" and not any(isinstance(t, Unloaded) or t.asks_judge for t in recipe.credit.values()):
-        found.append(f"judge is {recipe.judge}: no credit term of {', '.join(recipe.credit)} asks it")
+    asking = any(isinstance(term, Unloaded) or term.asks_judge for term in recipe.credit.values())
+    if recipe.judge != default_judge() and not asking:
+        judge = getattr(recipe.judge, "asks", None) or kind_name(recipe.judge)
+        found.append(f"judge is {judge}: no credit term of {', '.join(recipe.credit)} asks it")
     in_reward = recipe.loss.kl_coef and recipe.loss.kl_in == "reward"
     if in_reward and (estimator.whole_episodes or (chain != "call" and not estimator.critic)):
         named = f"advantage.estimator {recipe.setting.estimator}"
@@ -268,6 +271,7 @@ def _key_problems(recipe: Recipe) -> list[str]:
     if len(rest := [name for name, own in models.items() if own.roles is None]) > 1:
         found.append(f"models: {' and '.join(rest)} both take the roles that no other key names; name their roles")
     seen: dict[str, str] = {}
+    judging = () if isinstance(recipe.judge, Unloaded) else (recipe.judge.asks,)
     for name, own in models.items():
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
             found.append(f"models: {name!r} is a name of folders and metrics: small letters, digits, - and _ only")
@@ -278,9 +282,9 @@ def _key_problems(recipe: Recipe) -> list[str]:
         for rate in ("lr", "critic_lr"):
             if own.frozen and getattr(own, rate) is not None:
                 found.append(f"models.{name}.{rate} is {getattr(own, rate)}: it is frozen")
-        if name == recipe.judge and not own.frozen:
+        if name in judging and not own.frozen:
             found.append(f"judge is the key {name}, which is trained: a judge must not learn from its verdicts")
-        if own.roles == [] and name != recipe.judge:
+        if own.roles == [] and name not in judging and not isinstance(recipe.judge, Unloaded):
             found.append(f"models.{name}: no role asks it; leave it out, or name it as judge")
         if own.critic_lr is not None and not recipe.has_critic:
             found.append(f"models.{name}.critic_lr: the recipe has no critic")

@@ -155,7 +155,8 @@ def with_code(recipe: Recipe) -> Recipe:
         CardError: It is no such class, or its options or the combination do not fit.
     """
     advantage = dataclasses.replace(recipe.advantage, estimator=loaded(recipe.advantage.estimator))
-    recipe = dataclasses.replace(recipe, advantage=advantage, credit=Named(recipe.credit.loaded()))
+    terms = Named(recipe.credit.loaded())
+    recipe = dataclasses.replace(recipe, advantage=advantage, credit=terms, judge=loaded(recipe.judge))
     _check_combinations(recipe, recipe.name)
     return recipe
 

@@ -14,7 +14,7 @@ from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever, par
 from searchgym.corpora.retrieval.index.index import MANIFEST
 from searchgym.envs.data import find_corpus, lacks_index, no_index
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import get_reward
+from searchgym.envs.reward import get_reward
 from searchgym.envs.task import named_options
 from searchgym.errors import DataMissingError
 from searchgym.rollout.folders import check_files, local_folder, model_folder

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
 
+from searchgym.judging.judge import Judge, default_judge
 from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
@@ -69,9 +70,9 @@ class Recipe(Options):
     rollout: RolloutOptions = dataclasses.field(default_factory=RolloutOptions)
     credit: Named[Term] = dataclasses.field(default_factory=lambda: Named[Term](outcome=Outcome()))
     """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
-    judge: str = "rules"
-    """Judge of credit terms that ask one: ``rules``, a frozen model key, a model, ``URL#NAME`` behind an
-    OpenAI-compatible server, or ``module:function``, which returns a judge."""
+    judge: Judge = dataclasses.field(default_factory=default_judge)
+    """Judge of credit terms that ask one: its name, ``kind`` and options, ``module:Class``, or else a frozen model key
+    or a model (`ModelJudge`)."""
     advantage: AdvantageOptions = dataclasses.field(default_factory=AdvantageOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
     supervised: SupervisedOptions = dataclasses.field(default_factory=SupervisedOptions)

@@ -12,7 +12,7 @@ RENAMED: Final = {
     "credit.terms": "credit: {outcome: 1, format: 1}, each term with its weight or its options "
     "(outcome: {share: split} is outcome: {split: true}, search_count is search-count)",
     "credit.judge": "judge, at the top",
-    "credit.judge_seconds": "nothing: a verdict may take 60 seconds",
+    "credit.judge_seconds": "judge: {kind: model, model: ..., seconds: ...}",
     "credit.gate_delta": "credit: {gated: {delta: ...}}",
     "credit.tournament_rounds": "credit: {tournament: {rounds: ...}}",
     "credit.draws": "credit: {candidates: {draws: ...}}",

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.curriculum.build import curriculum_of, staged
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.rewards import unpaid
+from searchgym.envs.reward import unpaid
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
-from searchgym.judging.models.load import load_judge
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
@@ -181,14 +180,14 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
             tokens = loaded[key.name].tokenizer
             form = TokenFormat(tokens, task.rules.protocol, chat=bool(tokens.chat_template))
             models[key.name] = Model.over(key.name, wrap(samplers.by_key[key.name]), form)
-        judge, close_judge = load_judge(recipe.judge, keys=models)
+        judge = recipe.judge.open(models)
         credit = Credit.of(terms, agent.roles, lambda: known, judge)
         opened.pop_all()
     exact = not recipe.rollout.staleness
     exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
-    parts = (tokenizer, keys, samplers, models, rollout, learner, credit, close_judge)
+    parts = (tokenizer, keys, samplers, models, rollout, learner, credit, judge.close)
     return Assembly(recipe, task, validation, *parts, source=proposer or curriculum)
 
 

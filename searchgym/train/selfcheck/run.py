@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from searchgym.envs.rewards import REWARDS
+from searchgym.envs.reward import SCORES
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.recipe import Recipe, recipe_values
@@ -85,7 +85,7 @@ def short_recipe(recipe: Recipe) -> Recipe:
 
 def _is_score(metric: str) -> bool:
     """Tells whether a validation metric is one that scores of episodes can be made up for."""
-    return metric == "reward" or metric in REWARDS
+    return metric == "reward" or metric in SCORES
 
 
 def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:

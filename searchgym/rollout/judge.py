@@ -6,12 +6,13 @@ import hashlib
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from searchgym.errors import ModelError, NoVerdictError, SwayedError
-from searchgym.judging.judge import Criterion
+from searchgym.judging.judge import Criterion, Judge
 from searchgym.protocol import Parts, split_thoughts
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import SampleRequest, Sampling
@@ -37,22 +38,21 @@ _YES_NO: Final = re.compile(r"(?:verdict:\s*)?(yes|no)\.?", re.IGNORECASE)
 _ONE_TWO: Final = re.compile(r"(?:answer\s*)?([12])\.?", re.IGNORECASE)
 
 
-class ModelJudge:
+@dataclass(frozen=True, slots=True)
+class PromptedJudge(Judge):
     """Judge that asks a model: one closed question at a time, to which prose is no reply.
 
     Besides the criteria it asks a control question: whether the answer contains a word that it does not contain. A
     model that says yes obeys the answer rather than reading it, and the answer sways it. Two answers are compared in
     both orders; where the verdicts differ, neither is better.
-
-    Args:
-        model: A model key of the run, or a model behind a server (`searchgym.rollout.models.load_models` with
-            ``URL#NAME``).
-        max_tokens: Most tokens of its reply.
-        temperature: Temperature of its reply.
     """
 
-    def __init__(self, model: Model, max_tokens: int = 70, temperature: float = 0.1) -> None:
-        self._model, self._sampling = model, Sampling(temperature=temperature, max_tokens=max_tokens)
+    model: Model
+    """A model key of the run, or a model behind a server."""
+    max_tokens: int = 70
+    """Most tokens of its reply."""
+    temperature: float = 0.1
+    """Temperature of its reply."""
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
         """Returns whether the model, which is not shown the answer, gives it from the pages; see `Judge.verify`."""
@@ -87,16 +87,16 @@ class ModelJudge:
 
     def _ask(self, prompts: Sequence[Parts], key: str) -> list[str]:
         """Returns the model's replies without its closed thoughts."""
-        seeds = random.Random(key)
+        seeds, sampling = random.Random(key), Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
         requests = [
-            SampleRequest(np.asarray(self._model.format.prompt_ids(parts)), self._sampling, seeds.randrange(2**31))
+            SampleRequest(np.asarray(self.model.format.prompt_ids(parts)), sampling, seeds.randrange(2**31))
             for parts in prompts
         ]
         try:
-            replies = self._model.sampler.sample(requests)
+            replies = self.model.sampler.sample(requests)
         except (ModelError, TimeoutError) as error:
             raise NoVerdictError(f"the judge failed: {error}") from error
-        return [split_thoughts(self._model.format.response_text(reply.ids))[1] for reply in replies]
+        return [split_thoughts(self.model.format.response_text(reply.ids))[1] for reply in replies]
 
 
 def _shown(question: str, name: str, answer: str) -> Parts:

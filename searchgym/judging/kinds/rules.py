@@ -1,14 +1,15 @@
-"""A judge without a model: words that must stand together in one sentence. Equal answers get equal verdicts."""
+"""Judge ``rules``: words that must stand together in one sentence; equal answers get equal verdicts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from searchgym.errors import UsageError
 from searchgym.graphs.text import holds, norm, sentences
-from searchgym.judging.judge import Criterion
+from searchgym.judging.judge import Criterion, Judge
 
 MOST_WORDS: Final = 40
 """Words of a sentence above which it states nothing: a list of all names would hold every pair of them."""
@@ -24,7 +25,8 @@ HEDGES: Final = frozenset(
 _SHORT_NOT: Final = re.compile(r"n['’]t\b", re.IGNORECASE)
 
 
-class RuleJudge:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleJudge(Judge):
     """Judge by rules: it refutes well, and proves little.
 
     A criterion's statement counts as true if one sentence of at most `MOST_WORDS` words, without a word of `HEDGES`,
@@ -34,7 +36,7 @@ class RuleJudge:
     other wordings than those of the groups are not known, and one sentence that lists several values passes.
     """
 
-    in_process = True
+    in_process: ClassVar = True
 
     def verify(self, question: str, answer: str, pages: Sequence[str]) -> bool:
         """Returns whether a page has the answer, word for word."""
