@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from searchgym.cards import EnvCard, QuestionSource
+from searchgym.envs.cards import EnvCard
+from searchgym.questions.sources.dataset import DatasetQuestions
 from searchgym.records import Hit, Passage, Question, SupportingFact
 
 PASSAGES = [
@@ -39,7 +40,7 @@ QUESTIONS = [
 CARD = EnvCard(
     id="test/Small-v0",
     summary="a small environment for tests",
-    questions=QuestionSource(dataset="test", split="all", size=3, file="small.json", get="here"),
+    questions=DatasetQuestions(dataset="test", split="all", size=3, file="small.json", get="here"),
     corpus="demo",
 )
 

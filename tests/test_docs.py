@@ -13,8 +13,9 @@ from nbclient import NotebookClient
 
 from searchgym import packages
 from searchgym.agents.base import load_agent
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.cards import RetrieverCard
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError
 from searchgym.graphs.packs import load_pack
@@ -179,7 +180,7 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         "log.tensorboard=false",
         "credit={outcome: 1, pages:NewGoldPages: {weight: 0.2, vain: -0.5}}",
     ]
-    options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
+    options += ["env_options={questions: {split: train, size: 40, seed: 1}}"]
     train(load_recipe("tiny-monolithic", options), tmp_path / "run")
     saved = SavedRun.read(tmp_path / "run", run_code=True)
     (task, *_) = load_tasks(saved.recipe)

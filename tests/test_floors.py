@@ -20,7 +20,7 @@ FLOORS = [
     {"options"},
     {"options.__init__"},
     {"cards", "records"},
-    {"protocol", "scoring"},
+    {"model_cards", "protocol", "scoring"},
     {"scoring.__init__"},
     {"corpora"},
     {"corpora.retrieval"},
@@ -39,6 +39,7 @@ FLOORS = [
     {"corpora.worlds.__init__"},
     {"questions"},
     {"browsing", "masking", "open_answers"},
+    {"questions.sources"},
     {"envs"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},

@@ -10,8 +10,9 @@ from typing import Any, Unpack
 
 import gymnasium
 
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.retriever import retrieve
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.spaces import UnicodeText
 from searchgym.envs.task import Task, TaskOptions, load_task

@@ -13,8 +13,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from searchgym.cards import EnvCard
 from searchgym.corpora.retrieval.retriever import retrieve
+from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import State, begin, fail, finish
 from searchgym.envs.single import (
     Stats,

@@ -16,9 +16,9 @@ from support import respell_credit
 
 import searchgym
 from searchgym.cli import main
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.retrieval import encoders
 from searchgym.corpora.retrieval.index.index import inspect_index, load_index
-from searchgym.envs.data import bundled_file
 from searchgym.train.inspect.explain import explain_run
 from searchgym.train.recipe.load import load_recipe, read_recipe
 from searchgym.train.run.assembly import train

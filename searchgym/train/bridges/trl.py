@@ -151,7 +151,7 @@ class EnvironmentFactory:
         if len(roles) != 1:
             raise UsageError(f"agent {agent} has {len(roles)} roles that ask a model: TRL trains one, with one prompt")
         (self._role,) = roles.values()
-        given: dict[str, Any] = {**env_options(env), **options}
+        given: dict[str, Any] = env_options(env, options)
         self.task: Task = load_task(find_env(env), **given)
         if self.task.rules.pages is not None:
             raise UsageError(
