@@ -16,6 +16,7 @@ from searchgym.cards import find_card, list_cards, load_card
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.options import TaskOptions, check_option_names, merge_options
 from searchgym.errors import CardError, SearchGymError, UnknownNameError, UsageError
+from searchgym.options import plain
 from searchgym.options.yaml import read_small
 
 _registered: dict[str, EnvCard | Path] = {}
@@ -59,7 +60,7 @@ def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str
         id=env_id,
         entry_point="searchgym.envs.single:SearchEnv",
         vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
-        kwargs=_Options(card=str(card) if isinstance(card, Path) else card, **options),
+        kwargs=_Options(card=str(card) if isinstance(card, Path) else plain(card), **options),
     )
     _registered[env_id] = card
     return env_id

@@ -297,6 +297,9 @@ def test_a_spec_goes_through_json():
     env = gymnasium.make(EnvSpec.from_json(spec.to_json()))
     env.reset(seed=0)
     assert len(env.step("<search>Dunmere</search>")[4]["hits"]) == 1
+    own = searchgym.register("Spec/Own-v0", questions=str(bundled_file("demo/questions.json")), corpus="demo")
+    env = gymnasium.make(EnvSpec.from_json(gymnasium.make(own).spec.to_json()))
+    assert env.reset(seed=0)[0] == gymnasium.make("searchgym/Demo-v0").reset(seed=0)[0]
 
 
 def test_a_page_without_blanks_stays_in_the_observation_space():

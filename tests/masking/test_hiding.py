@@ -172,7 +172,7 @@ def test_pages_of_evaluation_questions_are_in_no_task_and_no_hit(tmp_path):
         for source in ("kept", "hidden"):
             spec = {"source": source, "split": "all", "hold_out": [str(tmp_path / "eval.jsonl")]}
             task = load_task(
-                find_env("searchgym/MaskedSpan-v0"), corpus=str(tmp_path / "corpus.jsonl"), masked=spec, top_k=40
+                find_env("searchgym/MaskedSpan-v0"), corpus=str(tmp_path / "corpus.jsonl"), questions=spec, top_k=40
             )
             for asked in task.questions:
                 said = {norm(part) for part in asked.answers[0].split(";")}
