@@ -17,10 +17,11 @@ from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.task import load_task
-from searchgym.errors import CardError
+from searchgym.errors import CardError, UsageError
 from searchgym.graphs.packs import load_pack
 from searchgym.options import kinds
 from searchgym.questions.generate import Plan, generate
+from searchgym.questions.question_source import QuestionSource
 from searchgym.records import Passage
 from searchgym.rollout.engine import Engine
 from searchgym.train.inspect.explain import explain_run
@@ -194,6 +195,38 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         terms = saved.terms(episode)
         assert sum(terms["pages:NewGoldPages"]) == pytest.approx(0.2 * (len(found) / len(gold) - 0.5 * vain))
         assert sum(terms["outcome"]) == episode.reward
+
+
+def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monkeypatch):
+    page = (ROOT / "docs/extend_question_source.md").read_text()
+    (code,) = python_blocks("docs/extend_question_source.md")
+    assert len([line for line in page.splitlines() if line.strip()]) <= 30 and len(code.splitlines()) < 40
+    table = (ROOT / "docs/environments.md").read_text()
+    table = table[table.index("| kind | questions") : table.index("| `module:Class` | [your own]")]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kinds(QuestionSource))
+    (tmp_path / "titles.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = {}
+    for split in ("train", "validation"):
+        source = {"kind": "titles:Titles", "words": 8, "split": split}
+        env = gymnasium.make("searchgym/Demo-v0", corpus="demo", questions=source).unwrapped
+        assert (env.task.split, env.task.card.questions.title) == (split, "titles:Titles")
+        asked[split] = {question.id: question for question in env.task.questions}
+        question, info = env.reset(seed=0)
+        hits = env.step(f"<search>{question}</search>")[4]["hits"]
+        assert asked[split][info["question_id"]].answers[0] in [hit["title"] for hit in hits]
+    assert asked["train"].keys().isdisjoint(asked["validation"]) and sum(map(len, asked.values())) == 25
+    options = re.findall(r"'((?:validation\.)?env_options=.*)'", page.replace("'validation", "\n'validation"))
+    assert len(options) == 2
+    options += ["steps=1", "rollout.questions=2", "rollout.attempts=2", "validation.every=1", "validation.questions=2"]
+    train(load_recipe("tiny-grpo", [*options, "log.curve=false", "log.tensorboard=false"]), tmp_path / "run")
+    trained = {episode.question_id for episode in SavedRun.read(tmp_path / "run").episodes.values()}
+    assert trained and trained <= asked["train"].keys()
+    with pytest.raises(UsageError, match=r"questions\.words: expected at least 1, got 0"):
+        gymnasium.make("searchgym/Demo-v0", corpus="demo", questions={"kind": "titles:Titles", "words": 0})
+    with pytest.raises(UsageError, match="makes its questions from a corpus of yours: pass corpus="):
+        gymnasium.make("searchgym/Demo-v0", questions={"kind": "titles:Titles"})
 
 
 @pytest.fixture

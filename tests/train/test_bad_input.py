@@ -147,7 +147,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
         ("validation.env_options.questions.size=2", 1, "of it: validation.env_options='{questions.size: ...}'"),
         (
             "env_options={world: {size: 20}}",
-            1,
+            2,
             "world= is an old spelling: write questions={...}, with the same fields",
         ),
         ("env_options={reward: 'test_bad_input:none'}", 2, "has no attribute 'none'"),
