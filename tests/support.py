@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from searchgym.envs.cards import EnvCard
-from searchgym.questions.sources.dataset import DatasetQuestions
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.records import Hit, Passage, Question, SupportingFact
 
 PASSAGES = [

@@ -16,12 +16,12 @@ from searchgym.agents.base import load_agent
 from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.envs.cards import EnvCard
+from searchgym.envs.question_source import QuestionSource
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.graphs.packs import load_pack
 from searchgym.options import kinds
 from searchgym.questions.generate import Plan, generate
-from searchgym.questions.question_source import QuestionSource
 from searchgym.records import Passage
 from searchgym.rollout.engine import Engine
 from searchgym.train.inspect.explain import explain_run

@@ -39,7 +39,6 @@ FLOORS = [
     {"corpora.worlds.__init__"},
     {"questions"},
     {"browsing", "masking", "open_answers"},
-    {"questions.sources"},
     {"envs"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},

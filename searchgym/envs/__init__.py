@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from searchgym.envs.cards import EnvCard
     from searchgym.envs.core import Rules, State
     from searchgym.envs.options import TaskOptions
+    from searchgym.envs.question_source import QuestionContext, QuestionSource
     from searchgym.envs.registration import env_options, find_env, register, registered
     from searchgym.envs.single import SearchEnv
     from searchgym.envs.spaces import UnicodeText
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EnvCard",
+    "QuestionContext",
+    "QuestionSource",
     "Rules",
     "SearchEnv",
     "SearchVectorEnv",
@@ -36,6 +39,7 @@ __getattr__, __dir__ = lazy(
         "core": "Rules State",
         "cards": "EnvCard",
         "options": "TaskOptions",
+        "question_source": "QuestionContext QuestionSource",
         "registration": "env_options find_env register registered",
         "single": "SearchEnv",
         "spaces": "UnicodeText",

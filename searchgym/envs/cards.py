@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from searchgym.cards import ProtocolName
+from searchgym.envs.question_source import QuestionSource
 from searchgym.options import Options
-from searchgym.questions.question_source import QuestionSource
 
 ScorerName = Literal["hotpotqa", "2wiki", "musique", "flashrag", "search_r1", "kilt"]
 

@@ -11,10 +11,10 @@ from searchgym.corpora.retrieval.cards import RetrieverCard
 from searchgym.corpora.retrieval.retriever import AnyRetriever
 from searchgym.envs.cards import EnvCard
 from searchgym.envs.data import find_corpus
+from searchgym.envs.question_source import QuestionSource
 from searchgym.envs.rewards import Reward
 from searchgym.errors import CardError, UnknownNameError, UsageError
 from searchgym.options import plain, read
-from searchgym.questions.question_source import QuestionSource
 from searchgym.records import Passage, Question
 
 

@@ -94,7 +94,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
 
 def own_card(id: str) -> EnvCard:
     """Returns the card of an environment whose questions and corpus are options of the user's."""
-    from searchgym.questions.sources.dataset import DatasetQuestions
+    from searchgym.envs.sources.dataset import DatasetQuestions
 
     source = DatasetQuestions(dataset="own", split="all", size=0, file="", get="")
     return EnvCard(id=id, summary="registered by the user", questions=source, corpus="")

@@ -16,10 +16,10 @@ from searchgym.envs.cards import EnvCard
 from searchgym.envs.core import Rules, State
 from searchgym.envs.opening import find_card_of, load_retriever, load_sources, open_corpus_of
 from searchgym.envs.options import TaskOptions, named_options, own_questions, with_options
+from searchgym.envs.question_source import QuestionContext, QuestionSource
 from searchgym.envs.rewards import Reward, answer_scores, checked_reward, get_reward
 from searchgym.errors import UnknownNameError, UsageError
 from searchgym.questions.given import given_label, given_questions
-from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.questions.subset import SEED, draw_subset
 from searchgym.records import Question, simulated_share
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from searchgym.envs.options import RENAMED, with_options
+from searchgym.envs.question_source import QuestionContext
 from searchgym.envs.registration import find_env, registered
 from searchgym.errors import SearchGymError
 from searchgym.eval.runner import questions_sha256
@@ -60,6 +61,9 @@ def _of_env(env: object, options: Mapping[str, Any]) -> Iterable[Question]:
         return []
     try:
         with code_refused(""):
-            return with_options(find_env(str(env)), {"questions": given}).questions.recall(LARGEST)
+            source = with_options(find_env(str(env)), {"questions": given}).questions
+            world = source.world_spec()
+            small = source.count <= LARGEST and (world is None or world.size <= LARGEST)
+            return source.load(QuestionContext()) if source.at_hand and small else []
     except SearchGymError:
         return []

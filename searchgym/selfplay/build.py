@@ -11,13 +11,13 @@ from searchgym.corpora.worlds import cached_world
 from searchgym.corpora.worlds.report import findable_titles
 from searchgym.corpora.worlds.storage import read_world
 from searchgym.envs.data import find_corpus, load_corpus
+from searchgym.envs.question_source import CorpusPages
 from searchgym.envs.task import Task
 from searchgym.errors import UsageError
 from searchgym.graphs.facts import find_facts
 from searchgym.graphs.packs import load_pack
 from searchgym.graphs.triples import read_triples
 from searchgym.questions.generate import USUAL, Plan, pages_of_splits
-from searchgym.questions.question_source import CorpusPages
 from searchgym.questions.source import HeldOut, Source
 from searchgym.questions.storage import held_out_by
 from searchgym.selfplay.corpora import CorpusGround

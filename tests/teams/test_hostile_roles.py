@@ -6,8 +6,8 @@ import pytest
 
 from searchgym.agents.base import load_agent
 from searchgym.envs.cards import EnvCard
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.envs.task import load_task
-from searchgym.questions.sources.dataset import DatasetQuestions
 from searchgym.rollout.api_sampler import MessageFormat
 from searchgym.rollout.engine import Engine
 from searchgym.rollout.models import Model

@@ -3,7 +3,7 @@
 from typing import Any
 
 from searchgym.envs.cards import EnvCard
-from searchgym.questions.sources.dataset import DatasetQuestions
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.records import Passage, Question
 from searchgym.testing import hostile_queries
 

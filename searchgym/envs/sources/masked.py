@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from searchgym.corpora.own import home
 from searchgym.corpora.retrieval.retriever import AnyRetriever
+from searchgym.envs.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.masking.spec import MaskedSpec
-from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.records import Question
 
 
@@ -17,6 +17,7 @@ from searchgym.records import Question
 class MaskedQuestions(MaskedSpec, QuestionSource):
     """Masked spans of the user's corpus, made at first use; equal options and corpora give equal tasks."""
 
+    dataset: ClassVar = "masked spans of your corpus"
     of_corpus: ClassVar = "hides parts of"
 
     def load(self, context: QuestionContext) -> Sequence[Question]:
@@ -40,11 +41,6 @@ class MaskedQuestions(MaskedSpec, QuestionSource):
             yield "browse would open the pages that searches hide: leave browse off"
         if context.retrievers:
             yield "retrievers would find the pages that searches hide: leave them out"
-
-    @property
-    def title(self) -> str:
-        """See `QuestionSource.title`."""
-        return "masked spans of your corpus"
 
     def corpus_pages(self) -> CorpusPages:
         """See `QuestionSource.corpus_pages`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from searchgym.corpora.own import home
 from searchgym.corpora.worlds.schema import WorldSpec
-from searchgym.questions.question_source import QuestionContext, QuestionSource
+from searchgym.envs.question_source import QuestionContext, QuestionSource
 from searchgym.records import Question
 
 
@@ -30,15 +30,6 @@ class WorldQuestions(WorldSpec, QuestionSource):
     def title(self) -> str:
         """See `QuestionSource.title`."""
         return f"SearchGym world, {self.level}"
-
-    @property
-    def count(self) -> int:
-        """See `QuestionSource.count`."""
-        return self.size
-
-    def recall(self, most: int) -> Sequence[Question]:
-        """See `QuestionSource.recall`."""
-        return self.load(QuestionContext()) if self.size <= most else ()
 
     def world_spec(self) -> WorldSpec:
         """See `QuestionSource.world_spec`."""

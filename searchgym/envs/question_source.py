@@ -61,7 +61,7 @@ class QuestionSource(Kind):
     """Where the questions of an environment come from: one class per kind, whose fields are its options."""
 
     __slots__ = ()
-    kinds_in: ClassVar = "searchgym.questions.sources"
+    kinds_in: ClassVar = "searchgym.envs.sources"
     noun: ClassVar = "question source"
     loads_code: ClassVar = True
     of_corpus: ClassVar[str] = ""
@@ -91,18 +91,18 @@ class QuestionSource(Kind):
 
     @property
     def title(self) -> str:
-        """Name of the data set. Default: the name of the kind."""
-        return name_of(self)
+        """Name of the data set. Default: the attribute ``dataset``, if there is one, else the name of the kind."""
+        return str(getattr(self, "dataset", name_of(self)))
 
     @property
     def split_name(self) -> str:
-        """Name of the split. Default: the field ``split``, if there is one, else ``all``."""
+        """Name of the split. Default: the attribute ``split``, if there is one, else ``all``."""
         return str(getattr(self, "split", "all"))
 
     @property
     def count(self) -> int:
-        """Number of questions; 0 if it is not known before they are made."""
-        return 0
+        """Number of questions; 0 if it is not known before they are made. Default: the attribute ``size``."""
+        return int(getattr(self, "size", 0))
 
     @property
     def needs_file(self) -> str | None:
@@ -117,14 +117,15 @@ class QuestionSource(Kind):
         """Tells whether a file or data set that the user gave is the very one that this source names."""
         return False
 
-    def recall(self, most: int) -> Sequence[Question]:
-        """Returns the questions if they are made or shipped without a corpus of the user's, at most `most`; or none."""
-        return ()
-
     @property
     def brings_corpus(self) -> bool:
         """Whether a corpus comes with the questions."""
         return type(self).corpus is not QuestionSource.corpus
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether they are made or shipped, so that loading them needs neither files nor a corpus of the user's."""
+        return self.brings_corpus
 
     @property
     def shares_retriever(self) -> bool:

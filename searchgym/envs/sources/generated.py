@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from searchgym.corpora.own import home
-from searchgym.questions.question_source import CorpusPages, QuestionContext, QuestionSource
+from searchgym.envs.question_source import CorpusPages, QuestionContext, QuestionSource
 from searchgym.records import Question
 
 
@@ -15,6 +15,7 @@ from searchgym.records import Question
 class GeneratedQuestions(QuestionSource):
     """Questions generated from the user's corpus at first use; equal options and corpora give equal questions."""
 
+    dataset: ClassVar = "questions generated from your corpus"
     of_corpus: ClassVar = "asks about"
 
     n: int = 1000
@@ -38,11 +39,6 @@ class GeneratedQuestions(QuestionSource):
         plan = Plan(n=self.n, seed=self.seed, top_k=context.top_k, shapes=tuple(self.shapes) or USUAL)
         folder = cached_set(corpus, self.pack, plan, home() / "questions", context.corpus_name, self.hold_out)
         return read_split(folder, self.split)
-
-    @property
-    def title(self) -> str:
-        """See `QuestionSource.title`."""
-        return "questions generated from your corpus"
 
     def corpus_pages(self) -> CorpusPages:
         """See `QuestionSource.corpus_pages`."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from searchgym.cards import data_file
 from searchgym.corpora.own import bundled_file, home
+from searchgym.envs.question_source import QuestionContext, QuestionSource
 from searchgym.errors import DataMissingError
 from searchgym.packages import install_command
-from searchgym.questions.question_source import QuestionContext, QuestionSource
 from searchgym.records import Question
 
 
@@ -69,16 +69,6 @@ class DatasetQuestions(QuestionSource):
         return data_file(home() / "data", self.file)
 
     @property
-    def title(self) -> str:
-        """See `QuestionSource.title`."""
-        return self.dataset
-
-    @property
-    def count(self) -> int:
-        """See `QuestionSource.count`."""
-        return self.size
-
-    @property
     def needs_file(self) -> str | None:
         """See `QuestionSource.needs_file`."""
         return None if self.bundled else self.file
@@ -95,6 +85,7 @@ class DatasetQuestions(QuestionSource):
         named = isinstance(one, (str, os.PathLike)) and Path(one).name == self.file
         return not self.file or named or given == self.hub
 
-    def recall(self, most: int) -> Sequence[Question]:
-        """See `QuestionSource.recall`."""
-        return self.load(QuestionContext()) if self.bundled else ()
+    @property
+    def at_hand(self) -> bool:
+        """See `QuestionSource.at_hand`."""
+        return bool(self.bundled)

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from searchgym.corpora.worlds.schema import WorldSpec
-from searchgym.questions.question_source import QuestionContext, QuestionSource
-from searchgym.questions.sources.world import folder_of
+from searchgym.envs.question_source import QuestionContext, QuestionSource
+from searchgym.envs.sources.world import folder_of
 from searchgym.records import Question
 
 
@@ -53,10 +53,6 @@ class OpenQuestions(QuestionSource):
     def count(self) -> int:
         """See `QuestionSource.count`."""
         return self.n
-
-    def recall(self, most: int) -> Sequence[Question]:
-        """See `QuestionSource.recall`."""
-        return self.load(QuestionContext()) if max(self.n, self.world.size) <= most else ()
 
     def world_spec(self) -> WorldSpec:
         """See `QuestionSource.world_spec`."""
