@@ -204,14 +204,14 @@ def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monke
     table = (ROOT / "docs/environments.md").read_text()
     table = table[table.index("| kind | questions") : table.index("| `module:Class` | [your own]")]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kinds(QuestionSource))
-    (tmp_path / "titles.py").write_text(code)
+    (tmp_path / "openings.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     asked = {}
     for split in ("train", "validation"):
-        source = {"kind": "titles:Titles", "words": 8, "split": split}
+        source = {"kind": "openings:Openings", "words": 8, "split": split}
         env = gymnasium.make("searchgym/Demo-v0", corpus="demo", questions=source).unwrapped
-        assert (env.task.split, env.task.card.questions.title) == (split, "titles:Titles")
+        assert (env.task.split, env.task.card.questions.title) == (split, "openings:Openings")
         asked[split] = {question.id: question for question in env.task.questions}
         question, info = env.reset(seed=0)
         hits = env.step(f"<search>{question}</search>")[4]["hits"]
@@ -224,9 +224,9 @@ def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monke
     trained = {episode.question_id for episode in SavedRun.read(tmp_path / "run").episodes.values()}
     assert trained and trained <= asked["train"].keys()
     with pytest.raises(UsageError, match=r"questions\.words: expected at least 1, got 0"):
-        gymnasium.make("searchgym/Demo-v0", corpus="demo", questions={"kind": "titles:Titles", "words": 0})
+        gymnasium.make("searchgym/Demo-v0", corpus="demo", questions={"kind": "openings:Openings", "words": 0})
     with pytest.raises(UsageError, match="makes its questions from a corpus of yours: pass corpus="):
-        gymnasium.make("searchgym/Demo-v0", questions={"kind": "titles:Titles"})
+        gymnasium.make("searchgym/Demo-v0", questions={"kind": "openings:Openings"})
 
 
 @pytest.fixture

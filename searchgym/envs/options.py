@@ -149,6 +149,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """
     if over.get("kind", base.get("kind")) != base.get("kind"):
         return dict(over)
-    inner = {key: base.get(key) for key in over}
-    both = {key: isinstance(value, Mapping) and isinstance(inner[key], Mapping) for key, value in over.items()}
-    return {**base, **{key: merged(inner[key], value) if both[key] else value for key, value in over.items()}}
+    made = {**base, **over}
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(before := base.get(key), Mapping):
+            made[key] = merged(before, value)
+    return made

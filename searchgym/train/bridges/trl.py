@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from searchgym.agents.base import load_agent
 from searchgym.corpora.retrieval.retriever import retrieve
 from searchgym.envs.core import State, begin, fail, finish
+from searchgym.envs.options import TaskOptions
 from searchgym.envs.registration import env_options, find_env
-from searchgym.envs.task import Task, TaskOptions, load_task
+from searchgym.envs.task import Task, load_task
 from searchgym.errors import EpisodeError, RetrieverError, UsageError
 from searchgym.protocol import Protocol
 from searchgym.records import Action, Answer, Invalid, Question, Search
