@@ -13,8 +13,9 @@ from searchgym.envs.registration import env_options, find_env, register
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.eval.suites.cards import load_suite
+from searchgym.named import code_refused
 from searchgym.report.questions import of_training
-from searchgym.train.inspect.saved import credit_of
+from searchgym.train.inspect.saved import asked_task
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.recipe.preflight import missing_data
 from searchgym.train.run.assembly import load_tasks
@@ -148,9 +149,8 @@ def test_code_of_others_is_not_imported(ask):
         load_suite(str(ask / "suite.yaml"))
     options = {"questions": {"kind": "my_source:Ask"}}
     assert of_training({"env": "searchgym/World-v0", "env_options": options}, []) == {}
-    recipe = load_recipe("tiny-grpo", ["env_options={questions: {kind: 'my_source:Ask'}}", "credit={praise: 1}"])
-    with pytest.raises(UsageError, match="run-code"):
-        credit_of(recipe).question(None)
+    with code_refused("see --run-code"), pytest.raises(UsageError, match="see --run-code"):
+        asked_task("searchgym/World-v0", options)
     assert not (ask / "imported").exists()
 
 
@@ -161,6 +161,6 @@ def test_a_bundled_file_is_one_of_the_package():
 
 
 def test_what_is_missing_is_said_by_the_source():
-    (line,) = [line for line in missing_data(load_recipe("tiny-grpo", ["env=searchgym/NQ-v0", "env_options={}"]))][:1]
+    line, *_ = missing_data(load_recipe("tiny-grpo", ["env=searchgym/NQ-v0", "env_options={}", "validation.every=0"]))
     assert line.startswith("questions nq_test.jsonl: get them from the FlashRAG datasets")
     assert missing_data(load_recipe("tiny-grpo")) == []
