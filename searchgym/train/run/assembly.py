@@ -26,7 +26,7 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
-from searchgym.selfplay.source import QuestionSource
+from searchgym.selfplay.source import QuestionStream
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.distributed.remote import RemoteLearner
@@ -81,7 +81,7 @@ class Assembly:
     """Rewards the calls of an episode."""
     close_judge: Callable[[], None]
     """Closes the model that was loaded for a judge."""
-    source: QuestionSource | None = None
+    source: QuestionStream | None = None
     """Makes the questions; None where they are the environment's."""
     arrived: set[str] = field(default_factory=set)
     """Keys whose sampler is known to use the adapters that it is given."""
