@@ -128,6 +128,8 @@ def read_given_questions(source: str, skip_bad: int, aliases: Path | None) -> li
 
 def _own_questions(options: TaskOptions) -> str:
     """Returns the user's question file; without an environment, it and something to search must be given."""
+    from searchgym.envs.options import own_questions
+
     if "questions" not in options:
         raise UsageError(
             "which environment? Give its ID (searchgym list), or your own --questions FILE with --corpus, --retriever "
@@ -135,6 +137,8 @@ def _own_questions(options: TaskOptions) -> str:
         )
     if not {"corpus", "retriever", "distractors"} & options.keys():
         raise UsageError("nothing to search: give --corpus, --retriever or --distractors with your own --questions")
+    if own_questions(options) is None:
+        raise UsageError("fields of a question source are those of an environment: give its ID (searchgym list)")
     return str(options["questions"])
 
 

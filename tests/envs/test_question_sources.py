@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from support import command_line, json_of
 
 from searchgym.corpora.own import bundled_file
 from searchgym.corpora.retrieval.retriever import NullRetriever
@@ -164,3 +165,13 @@ def test_what_is_missing_is_said_by_the_source():
     line, *_ = missing_data(load_recipe("tiny-grpo", ["env=searchgym/NQ-v0", "env_options={}", "validation.every=0"]))
     assert line.startswith("questions nq_test.jsonl: get them from the FlashRAG datasets")
     assert missing_data(load_recipe("tiny-grpo")) == []
+
+
+def test_the_command_line_takes_fields(tmp_path, monkeypatch, capsys):
+    run = command_line(monkeypatch, capsys)
+    result = json_of(run("eval", "World", "--questions", "{size: 12}", "--agent", "closed-book", "--json"))
+    assert result["n"] == 12
+    status, _, err = run("eval", "World", "--questions", "{sise: 12}", "--agent", "closed-book")
+    assert (status, "questions.sise: unknown key; did you mean 'size'?" in err) == (2, True)
+    status, _, err = run("eval", "--questions", "{size: 12}", "--corpus", "demo", "--agent", "closed-book")
+    assert (status, "give its ID" in err) == (2, True)

@@ -2,7 +2,7 @@
 
 ::
 
-    environments = EnvironmentFactory("World", world={"split": "train", "size": 200, "seed": 1})
+    environments = EnvironmentFactory("World", questions={"split": "train", "size": 200, "seed": 1})
     model, tokenizer = load_model("tiny")
     with use_tags(model, tokenizer):  # not for models whose chat template has tools
         trainer = GRPOTrainer(
