@@ -75,7 +75,7 @@ def test_the_options_of_an_id_and_of_validation_are_merged_field_by_field(tmp_pa
     """What decides the splits of a corpus, ``hold_out`` above all, holds in validation too."""
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path))
     card = tmp_path / "mine.yaml"
-    card.write_text("id: Sources/Mine-v0\nsummary: s\nquestions: {kind: world, size: 20, hops: [1]}\n")
+    card.write_text("id: Sources/MergedFields-v0\nsummary: s\nquestions: {kind: world, size: 20, hops: [1]}\n")
     name = register(card, questions={"seed": 5})
     assert env_options(name, {"questions": {"size": 30}})["questions"] == {"kind": "world", "seed": 5, "size": 30}
     options = [f"env={name}", "env_options={questions: {size: 12}}", "validation.every=1"]
