@@ -15,8 +15,8 @@ import argparse
 import random
 import time
 
-from searchgym.cards import OpenSpec, WorldSpec
 from searchgym.cli.output import emit, emit_rows
+from searchgym.corpora.worlds.schema import WorldSpec
 from searchgym.errors import NoVerdictError
 from searchgym.judging.judge import Checked, Judge
 from searchgym.judging.rubric import rubric_of
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     world = WorldSpec(args.level, max(60, 4 * args.tasks), args.seed, "validation")
-    tasks = list(open_tasks(world, OpenSpec(kind="report", n=args.tasks, seed=args.seed)))
+    tasks = list(open_tasks(world, "report", n=args.tasks, seed=args.seed))
     writer = Writer(world, random.Random(args.seed))
     reports = [writer.write(task) for task in tasks]
     judge = loaded(read(Judge, args.judge, "--judge")).open({})

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="vLLM without graphs and compilation")
     parser.add_argument("--json", action="store_true", help="print one JSON object per table")
     args = parser.parse_args()
-    task = load_task(find_env(ENV), world={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
+    task = load_task(find_env(ENV), questions={"split": "test", "size": max(args.episodes, args.each), "seed": 0})
     sampler, tokenizer = load_sampler(args.model)
     if args.episodes:
         vllm, seconds = started(args, sampler, caching=True)

@@ -59,8 +59,8 @@ MEMBERS = (
     Member(
         "question source",
         "masked",
-        ("masked", "MaskedSpec", "_with_masked", "Masked"),
-        ("masking/*.py", "questions/masked.py"),
+        ("masked", "MaskedSpec", "_with_masked", "MaskedQuestions"),
+        ("masking/*.py", "sources/masked.py"),
         ("train/tiny/*.py", "practice/*.py"),  # a lesson of a small model, and a stage of a pipeline
     ),
     Member("reward", "coverage", ("reward_coverage", "Coverage"), ("rewards/coverage.py",)),

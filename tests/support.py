@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from searchgym.cards import EnvCard, QuestionSource
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.sources.dataset import DatasetQuestions
 from searchgym.records import Hit, Passage, Question, SupportingFact
 
 PASSAGES = [
@@ -37,7 +38,7 @@ QUESTIONS = [
 CARD = EnvCard(
     id="test/Small-v0",
     summary="a small environment for tests",
-    questions=QuestionSource(dataset="test", split="all", size=3, file="small.json", get="here"),
+    questions=DatasetQuestions(dataset="test", split="all", size=3, file="small.json", get="here"),
     corpus="demo",
 )
 

@@ -13,11 +13,13 @@ from nbclient import NotebookClient
 
 from searchgym import packages
 from searchgym.agents.base import load_agent
-from searchgym.cards import EnvCard, find_card, load_card
+from searchgym.cards import find_card, load_card
 from searchgym.corpora.retrieval.cards import RetrieverCard
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.question_source import QuestionSource
 from searchgym.envs.registration import find_env
 from searchgym.envs.task import load_task
-from searchgym.errors import CardError
+from searchgym.errors import CardError, UsageError
 from searchgym.graphs.packs import load_pack
 from searchgym.options import kinds
 from searchgym.questions.generate import Plan, generate
@@ -232,7 +234,7 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         "log.tensorboard=false",
         "credit={outcome: 1, pages:NewGoldPages: {weight: 0.2, vain: -0.5}}",
     ]
-    options += ["env_options={world: {split: train, size: 40, seed: 1}}"]
+    options += ["env_options={questions: {split: train, size: 40, seed: 1}}"]
     train(load_recipe("tiny-monolithic", options), tmp_path / "run")
     saved = SavedRun.read(tmp_path / "run", run_code=True)
     (task, *_) = load_tasks(saved.recipe)
@@ -246,6 +248,38 @@ def test_the_credit_term_of_the_docs_trains(tmp_path, monkeypatch):
         terms = saved.terms(episode)
         assert sum(terms["pages:NewGoldPages"]) == pytest.approx(0.2 * (len(found) / len(gold) - 0.5 * vain))
         assert sum(terms["outcome"]) == episode.reward
+
+
+def test_the_question_source_of_the_docs_is_asked_and_trained_on(tmp_path, monkeypatch):
+    page = (ROOT / "docs/extend_question_source.md").read_text()
+    (code,) = python_blocks("docs/extend_question_source.md")
+    assert len([line for line in page.splitlines() if line.strip()]) <= 30 and len(code.splitlines()) < 40
+    table = (ROOT / "docs/environments.md").read_text()
+    table = table[table.index("| kind | questions") : table.index("| `module:Class` | [your own]")]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(kinds(QuestionSource))
+    (tmp_path / "openings.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = {}
+    for split in ("train", "validation"):
+        source = {"kind": "openings:Openings", "words": 8, "split": split}
+        env = gymnasium.make("searchgym/Demo-v0", corpus="demo", questions=source).unwrapped
+        assert (env.task.split, env.task.card.questions.title) == (split, "openings:Openings")
+        asked[split] = {question.id: question for question in env.task.questions}
+        question, info = env.reset(seed=0)
+        hits = env.step(f"<search>{question}</search>")[4]["hits"]
+        assert asked[split][info["question_id"]].answers[0] in [hit["title"] for hit in hits]
+    assert asked["train"].keys().isdisjoint(asked["validation"]) and sum(map(len, asked.values())) == 25
+    options = re.findall(r"'((?:validation\.)?env_options=.*)'", page.replace("'validation", "\n'validation"))
+    assert len(options) == 2
+    options += ["steps=1", "rollout.questions=2", "rollout.attempts=2", "validation.every=1", "validation.questions=2"]
+    train(load_recipe("tiny-grpo", [*options, "log.curve=false", "log.tensorboard=false"]), tmp_path / "run")
+    trained = {episode.question_id for episode in SavedRun.read(tmp_path / "run").episodes.values()}
+    assert trained and trained <= asked["train"].keys()
+    with pytest.raises(UsageError, match=r"questions\.words: expected at least 1, got 0"):
+        gymnasium.make("searchgym/Demo-v0", corpus="demo", questions={"kind": "openings:Openings", "words": 0})
+    with pytest.raises(UsageError, match="makes its questions from a corpus of yours: pass corpus="):
+        gymnasium.make("searchgym/Demo-v0", questions={"kind": "openings:Openings"})
 
 
 @pytest.fixture

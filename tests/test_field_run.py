@@ -308,7 +308,11 @@ def test_what_arms_would_change_in_a_recorded_training(tmp_path):
 def test_a_small_field_run_end_to_end(tmp_path):
     given = ["tree", "grpo", "--seeds", "0", "--read", "1", "--questions", "3", "--out", str(tmp_path / "out")]
     given += ["--recorded", str(tmp_path / "rows.jsonl"), "--json", "--set", "rollout.questions=4"]
-    given += ["rollout.attempts=4", "env_options={world: {split: train, size: 60, seed: 1}}", "log.tensorboard=false"]
+    given += [
+        "rollout.attempts=4",
+        "env_options={questions: {split: train, size: 60, seed: 1}}",
+        "log.tensorboard=false",
+    ]
     given += ["optimizer.autocast=null", "rollout.max_tokens=64"]  # some CPUs emulate bfloat16
     found = script("field.py", *given)
     assert found.returncode == 0, found.stderr

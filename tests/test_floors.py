@@ -20,7 +20,7 @@ FLOORS = [
     {"options"},
     {"options.__init__"},
     {"cards", "records"},
-    {"protocol", "scoring"},
+    {"model_cards", "protocol", "scoring"},
     {"scoring.__init__"},
     {"corpora"},
     {"corpora.retrieval"},

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from searchgym.cards import WorldSpec
 from searchgym.cli.output import Json, emit, emit_rows, say, stages
+from searchgym.corpora.worlds.schema import WorldSpec
 
 world = typer.Typer(help="Generated worlds: pages and questions from a seed.", no_args_is_help=True)
 

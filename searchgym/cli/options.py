@@ -23,7 +23,10 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random in the
 class Source:
     """Command-line options that select the questions and the corpus to search."""
 
-    questions: Annotated[str | None, typer.Option(help="Question file or hf:OWNER/NAME:CONFIG/SPLIT.")] = None
+    questions: Annotated[
+        str | None,
+        typer.Option(help="Question file, hf:OWNER/NAME:CONFIG/SPLIT, or fields of the question source: '{seed: 7}'."),
+    ] = None
     corpus: Annotated[
         str | None, typer.Option(help="Corpus file, folder of documents, index folder or corpus card.")
     ] = None

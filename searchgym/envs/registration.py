@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 import gymnasium
 from gymnasium.envs.registration import parse_env_id, registry
 
-from searchgym.cards import EnvCard, QuestionSource, find_card, list_cards, load_card
-from searchgym.envs.task import TaskOptions
+from searchgym.cards import find_card, list_cards, load_card
+from searchgym.envs.cards import EnvCard
+from searchgym.envs.options import TaskOptions, check_option_names, merge_options
 from searchgym.errors import CardError, SearchGymError, UnknownNameError, UsageError
+from searchgym.options import plain
 from searchgym.options.yaml import read_small
 
 _registered: dict[str, EnvCard | Path] = {}
@@ -57,7 +60,7 @@ def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str
         id=env_id,
         entry_point="searchgym.envs.single:SearchEnv",
         vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
-        kwargs=_Options(card=str(card) if isinstance(card, Path) else card, **options),
+        kwargs=_Options(card=str(card) if isinstance(card, Path) else plain(card), **options),
     )
     _registered[env_id] = card
     return env_id
@@ -79,9 +82,7 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
         UnknownNameError: An option that does not exist.
         CardError: The card cannot be read.
     """
-    for name in options:
-        if name not in TaskOptions.__annotations__:
-            raise UnknownNameError("option", name, TaskOptions.__annotations__)
+    check_option_names(options, f"register({id!r})")
     if os.fspath(id).endswith((".yaml", ".yml")):
         return register_card(load_card(EnvCard, find_card("envs", os.fspath(id))), **options)
     if "questions" not in options:
@@ -93,7 +94,9 @@ def register(id: str | os.PathLike[str], **options: Unpack[TaskOptions]) -> str:
 
 def own_card(id: str) -> EnvCard:
     """Returns the card of an environment whose questions and corpus are options of the user's."""
-    source = QuestionSource(dataset="own", split="all", size=0, file="", get="")
+    from searchgym.envs.sources.dataset import DatasetQuestions
+
+    source = DatasetQuestions(dataset="own", split="all", size=0, file="", get="")
     return EnvCard(id=id, summary="registered by the user", questions=source, corpus="")
 
 
@@ -152,9 +155,10 @@ def registered() -> list[str]:
     return [env_id for env_id in _registered if env_id in registry]
 
 
-def env_options(name: str) -> dict[str, Any]:
-    """Returns the default options that an environment was registered with."""
-    return {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
+def env_options(name: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that an environment was registered with, and others over them; see `merge_options`."""
+    own = {key: value for key, value in registry[full_id(name)].kwargs.items() if key != "card"}
+    return merge_options(find_env(name), own, *layers) if layers else own
 
 
 def register_shipped() -> None:

@@ -194,8 +194,8 @@ def run_identity(engine: Engine, samples: int = 1) -> dict[str, Any]:
     task, agent, rules = engine.task, engine.agent, engine.task.rules
     return {
         "env": task.card.id,
-        "dataset": task.card.questions.dataset,
-        "split": task.card.questions.split,
+        "dataset": task.card.questions.title,
+        "split": task.split,
         "agent": agent.name,
         "workflow": agent.source,
         "prompts": prompts_sha256(agent.roles),

@@ -21,7 +21,7 @@ from searchgym.train.recipe.options import ProposerOptions
 
 
 class PathProposer:
-    """A source of questions for a training, proposed step by step; see `searchgym.selfplay.source.QuestionSource`.
+    """A source of questions for a training, proposed step by step; see `searchgym.selfplay.source.QuestionStream`.
 
     Args:
         ground: Graph to walk.

@@ -12,8 +12,8 @@ from made_submissions import card_of, edit_manifest, make_run, read_rows, submit
 
 from searchgym.agents.base import load_agent
 from searchgym.cards import list_cards
+from searchgym.corpora.own import bundled_file
 from searchgym.corpora.passages import read_passages
-from searchgym.envs.data import bundled_file
 from searchgym.errors import DataError, RunExistsError, SubmissionError, UsageError
 from searchgym.eval.leaderboard.check import agent_of, check_submission
 from searchgym.eval.leaderboard.manifest import EPISODES, MANIFEST, PREDICTIONS, Manifest, read_manifest

@@ -16,7 +16,6 @@ from made_pages import PAGES
 from support import command_line
 
 from searchgym.agents.base import load_agent
-from searchgym.cards import MaskedSpec
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
@@ -26,6 +25,7 @@ from searchgym.envs.task import load_task
 from searchgym.eval.runner import evaluate
 from searchgym.masking.generate import Rules
 from searchgym.masking.generate import generate as generate_masks
+from searchgym.masking.spec import MaskedSpec
 from searchgym.practice.selection import Selection, pool_of
 from searchgym.questions.generate import Plan
 from searchgym.questions.storage import write_set

@@ -323,20 +323,20 @@ def test_a_recipe_of_others_opens_no_file_and_nothing_is_guessed(tmp_path):
     assert shows_only_the_id(tmp_path / "file", id, questions="secret.jsonl")
     assert shows_only_the_id(tmp_path / "env", id, env=str(tmp_path / "card.yaml"))
     for number, world in enumerate(("x", {"size": "x"}, {"size": 0}, {"level": "<b>"})):
-        assert shows_only_the_id(tmp_path / str(number), id, world=world)
+        assert shows_only_the_id(tmp_path / str(number), id, questions=world)
 
 
 def test_no_huge_world_is_generated_for_its_texts(tmp_path, monkeypatch):
     world = {"split": "train", "size": 40, "seed": 1}
-    id = load_task(find_env("World"), world=world).questions[0].id
-    assert not shows_only_the_id(tmp_path / "small", id, world=world)
+    id = load_task(find_env("World"), questions=world).questions[0].id
+    assert not shows_only_the_id(tmp_path / "small", id, questions=world)
     monkeypatch.setattr(questions, "LARGEST", 39)
-    assert shows_only_the_id(tmp_path / "large", id, world=world)
+    assert shows_only_the_id(tmp_path / "large", id, questions=world)
 
 
 def test_the_questions_of_a_generated_world_are_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCHGYM_HOME", str(tmp_path / "home"))
-    world = {"world": {"split": "train", "size": 40, "seed": 1}}
+    world = {"questions": {"split": "train", "size": 40, "seed": 1}}
     question = load_task(find_env("World"), **world).questions[3]
     run = training(tmp_path / "run", 0, [0.5], env="searchgym/World-v0", env_options=world)
     write_episodes(run / "episodes.jsonl", [episode(question.id, 1.0)])

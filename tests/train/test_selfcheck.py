@@ -42,7 +42,7 @@ from searchgym.train.selfcheck.run import selfcheck
 from searchgym.train.selfcheck.updates import KeyCheck
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"]
+SMALL = ["env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"]
 """The check itself draws three attempts at three questions."""
 TOKENS, MASKS = "tokens are those sampled", "masks cover what was sampled"
 CALLS, GROUPS = "each call is learnt from once, by its own model", "groups are attempts at one question"
@@ -64,7 +64,7 @@ def least(tmp_path_factory):
     return [
         f"model={model}",
         f"agent={agent / 'card.yaml'}",
-        "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 2, top_k: 1}",
+        "env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 2, top_k: 1}",
     ]
 
 
@@ -216,7 +216,7 @@ def test_a_sampler_on_the_learners_gpu_rests_while_the_model_learns(monkeypatch,
 CHAINED = [
     "advantage.chain=episode", "credit={gain: 1, format: 0.5}",
     "models={answerers: {roles: [answer], frozen: true}, others: {}}",
-    "env_options={world: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
+    "env_options={questions: {split: train, size: 40, seed: 1}, reward: f1, max_turns: 3, top_k: 1}",
 ]  # fmt: skip
 BY_GROUP = [
     "agent=m-ask", "model=tiny-teams", "advantage.normalise=role",
@@ -586,7 +586,7 @@ def _gold_pages_paid_again(monkeypatch):
     monkeypatch.setattr(vpr, "new_pages", again)
 
 
-WORLDS = "env_options={world: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
+WORLDS = "env_options={questions: {split: train, size: 40, seed: 1}, max_turns: 3, top_k: 1}"
 AROUND = [
     (_sampled_validation, [], "validation takes the likeliest tokens"),
     (_validation_without_its_options, [], "validation has its own questions and scores"),

@@ -58,7 +58,7 @@ def recipe_on(servers, shared, steps, stall, *more):
             "optimizer.lr=1e-4",
             "optimizer.warmup_steps=0",
             # an update in every step, so that there is a probe
-            "env_options={world: {split: train, size: 200, seed: 1}, reward: 'fake_servers:numbered'}",
+            "env_options={questions: {split: train, size: 200, seed: 1}, reward: 'fake_servers:numbered'}",
             *more,
         ],
     )

@@ -34,7 +34,7 @@ SMALL = [
 sys.path.insert(0, str(Path(__file__).parent.parent / "rollout"))  # for the reward
 SHORT = [
     # an update in every step, so that there is a probe
-    "env_options={world: {split: train, size: 200, seed: 1}, max_turns: 3, reward: 'fake_servers:numbered'}",
+    "env_options={questions: {split: train, size: 200, seed: 1}, max_turns: 3, reward: 'fake_servers:numbered'}",
     "rollout.questions=2",
     "rollout.max_tokens=64",
 ]

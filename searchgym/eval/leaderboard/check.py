@@ -108,8 +108,8 @@ def _said(manifest: Manifest, base: Task) -> Iterator[tuple[str, Any, Any]]:
     """Yields (field, what the manifest says, what the suite says)."""
     card = base.card
     yield "env", manifest.env, card.id
-    yield "dataset", manifest.dataset, card.questions.dataset
-    yield "split", manifest.split, card.questions.split
+    yield "dataset", manifest.dataset, card.questions.title
+    yield "split", manifest.split, base.split
     yield "scorer", manifest.scorer, card.scorer
     if manifest.protocol not in PROTOCOLS:
         yield "protocol", manifest.protocol, " or ".join(PROTOCOLS)

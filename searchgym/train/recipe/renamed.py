@@ -38,6 +38,11 @@ RENAMED: Final = {
         f"advantage.{name}": f"advantage: {{estimator: {{kind: ..., {name}: ...}}}}"
         for name in ("std", "eps", "std_floor", "alpha", "shared", "gamma", "lam", "whiten", "whiten_over")
     },
+    **{
+        f"{section}.{name}": f"{section}: {{questions: {{...}}}}, with the same fields"
+        for section in ("env_options", "validation.env_options")
+        for name in ("world", "generated", "masked", "open_answers")
+    },
 }
 
 
@@ -47,10 +52,12 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
         key, _, _ = override.partition("=")
         if key in RENAMED:
             raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
-    lines = []
-    for section in ("credit", "advantage") if isinstance(data, dict) else ():
-        values = data.get(section)
-        old = [name for name in values if f"{section}.{name}" in RENAMED] if isinstance(values, dict) else []
-        lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
-    if lines:
+    old = [path for path in (tuple(key.split(".")) for key in RENAMED) if _holds(data, path)]
+    old.sort(key=lambda path: int(source.lines.get(path, 0)))
+    if lines := [f"{source.at(path)}: {'.'.join(path)}: write {RENAMED['.'.join(path)]}" for path in old]:
         raise CardError("\n".join(["old names of keys:", *lines]))
+
+
+def _holds(data: Any, path: tuple[str, ...]) -> bool:
+    """Returns whether nested plain data have a value at a path of keys."""
+    return not path or (isinstance(data, dict) and path[0] in data and _holds(data[path[0]], path[1:]))

@@ -25,7 +25,7 @@ from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
 from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
-from searchgym.selfplay.source import QuestionSource
+from searchgym.selfplay.source import QuestionStream
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.distributed.remote import RemoteLearner
@@ -80,7 +80,7 @@ class Assembly:
     """Rewards the calls of an episode."""
     close_judge: Callable[[], None]
     """Closes the model that was loaded for a judge."""
-    source: QuestionSource | None = None
+    source: QuestionStream | None = None
     """Makes the questions; None where they are the environment's."""
     arrived: set[str] = field(default_factory=set)
     """Keys whose sampler is known to use the adapters that it is given."""
@@ -294,28 +294,15 @@ def _key_learner(recipe: Recipe, loaded: Loaded, logs: Path) -> Learner:
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
     """Loads the environments of training and of validation."""
-    task = _task(recipe, recipe.env_options)
+    task = _task(recipe)
     if not recipe.validation.every:
         return task, task
-    return task, _task(recipe, validation_options(recipe))
+    return task, _task(recipe, recipe.validation.env_options)
 
 
-def validation_options(recipe: Recipe) -> dict[str, Any]:
-    """Returns the options of the environment of validation: those of training with validation's in their place.
-
-    Of questions that are generated from a corpus single fields are replaced, since splits of one corpus share no page
-    only if all that decides them, `GeneratedSpec.hold_out` among it, is the same.
-    """
-    given = dict(recipe.validation.env_options)
-    for name in ("generated", "masked"):
-        if isinstance(own := recipe.env_options.get(name), dict) and isinstance(other := given.get(name), dict):
-            given[name] = own | other
-    return recipe.env_options | given
-
-
-def _task(recipe: Recipe, options: dict[str, Any]) -> Task:
-    """Loads the recipe's environment, with options that override those of its id."""
-    return load_task(find_env(recipe.env), **{**env_options(recipe.env), **options})
+def _task(recipe: Recipe, *layers: dict[str, Any]) -> Task:
+    """Loads the recipe's environment, with options that override those of the recipe."""
+    return load_task(find_env(recipe.env), **env_options(recipe.env, recipe.env_options, *layers))
 
 
 def _demonstrations(recipe: Recipe) -> list[Sample]:

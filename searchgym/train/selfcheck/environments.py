@@ -154,5 +154,5 @@ class ValidationCheck:
 
 def _validation_task(recipe: Recipe) -> Task:
     """Loads the environment that a recipe's validation asks for."""
-    options = {**env_options(recipe.env), **recipe.env_options, **recipe.validation.env_options}
+    options = env_options(recipe.env, recipe.env_options, recipe.validation.env_options)
     return load_task(find_env(recipe.env), **options)
