@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from annotated_types import Ge
 
-from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
+from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, find_kind, kind_name, plain
+from searchgym.rollout.sampler import SamplerKind
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.recipe.launching import Launcher, RayOptions
+from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.options import (
     CheckpointOptions,
     CriticOptions,
@@ -32,6 +34,8 @@ from searchgym.train.recipe.options import (
     SupervisedOptions,
     ValidationOptions,
 )
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +88,20 @@ class Recipe(Options):
     guard: GuardOptions = dataclasses.field(default_factory=GuardOptions)
     deadline: DeadlineOptions = dataclasses.field(default_factory=DeadlineOptions)
     log: LogOptions = dataclasses.field(default_factory=LogOptions)
-    launch: Launcher = "here"
+    launch: Launcher = dataclasses.field(default_factory=lambda: find_kind(Launcher, "here")())
     """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
-    ray: RayOptions = dataclasses.field(default_factory=RayOptions)
 
     @property
     def estimator(self) -> Estimator:
         """The advantage estimator; one without rules in the place of a user's before `with_code` imports it."""
-        estimator: Estimator | Unloaded = self.advantage.estimator
-        return Estimator() if isinstance(estimator, Unloaded) else estimator
+        return _ready(self.advantage.estimator, Estimator)
 
     @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
         advantage = self.advantage
+        backend, launch = _ready(self.learner.backend, Backend), _ready(self.launch, Launcher)
+        sampler = _ready(self.rollout.sampler, SamplerKind)
         return Setting(
             estimator=kind_name(advantage.estimator),
             critic=self.has_critic,
@@ -106,12 +110,25 @@ class Recipe(Options):
             normalise=advantage.normalise,
             chain=advantage.chain,
             terms=tuple(self.credit),
+            staleness=self.rollout.staleness,
+            lora=self.lora.rank > 0,
+            dtype=self.learner.dtype,
+            rounds_adapters=sampler.rounds_adapters,
+            trained_keys=sum(not key.frozen for key in self.models.values()),
+            launcher=kind_name(self.launch) if launch.elsewhere else None,
+            programs=backend.apart or sampler.engines > 0,
+            retriever="retriever" in self.env_options,
         )
 
     @property
     def has_critic(self) -> bool:
         """True if a critic is trained beside the policy."""
         return self.method == "policy" and self.estimator.critic
+
+
+def _ready(value: K | Unloaded, base: type[K]) -> K:
+    """Returns a kind, or its base in the place of a user's before `with_code` imports it."""
+    return base() if isinstance(value, Unloaded) else value
 
 
 def dump_recipe(recipe: Recipe) -> str:

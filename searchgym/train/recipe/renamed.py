@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from searchgym.errors import CardError
@@ -38,6 +38,13 @@ RENAMED: Final = {
         f"advantage.{name}": f"advantage: {{estimator: {{kind: ..., {name}: ...}}}}"
         for name in ("std", "eps", "std_floor", "alpha", "shared", "gamma", "lam", "whiten", "whiten_over")
     },
+    "rollout.vllm": "rollout: {sampler: {kind: vllm, ...}}, with its options",
+    "rollout.device": "rollout: {sampler: {kind: transformers, device: ...}}",
+    **{
+        f"learner.{name}": f"learner: {{backend: {{kind: deepspeed, {name}: ...}}}}"
+        for name in ("ranks", "gpus", "listen", "zero", "offload_optimizer", "offload_parameters")
+    },
+    "ray": "launch: {kind: ray, ...}, with its options",
 }
 
 
@@ -45,12 +52,17 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
     """Raises a CardError that names the new spelling of the first old key in a recipe or its overrides."""
     for override in overrides:
         key, _, _ = override.partition("=")
-        if key in RENAMED:
-            raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
-    lines = []
-    for section in ("credit", "advantage") if isinstance(data, dict) else ():
-        values = data.get(section)
-        old = [name for name in values if f"{section}.{name}" in RENAMED] if isinstance(values, dict) else []
-        lines += [f"{source.at((section, n))}: {section}.{n}: write {RENAMED[f'{section}.{n}']}" for n in old]
+        if old := next((old for old in RENAMED if key == old or key.startswith(f"{old}.")), None):
+            raise CardError(f"override {override!r}: {old} is an old name: write {RENAMED[old]}")
+    lines = [f"{source.at(path)}: {'.'.join(path)}: write {RENAMED['.'.join(path)]}" for path in _old(data)]
     if lines:
         raise CardError("\n".join(["old names of keys:", *lines]))
+
+
+def _old(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yields the paths of the old keys in a recipe's data."""
+    if ".".join(path) in RENAMED:
+        yield path
+    elif isinstance(data, dict) and len(path) < 2:
+        for key, inner in data.items():
+            yield from _old(inner, (*path, str(key)))
