@@ -9,7 +9,9 @@ from transformers import AutoConfig
 from searchgym.cards import list_cards
 from searchgym.cli import main
 from searchgym.errors import DataMissingError, UsageError
-from searchgym.train.inspect.plan import Part, check_plan, memory_here, plan
+from searchgym.rollout.sampler import Part
+from searchgym.rollout.samplers.transformers import Transformers
+from searchgym.train.inspect.plan import check_plan, memory_here, plan
 from searchgym.train.inspect.shapes import adapter_parameters, model_shape
 from searchgym.train.recipe.load import load_recipe
 
@@ -80,11 +82,12 @@ def test_parts_by_hand(models):
 @pytest.mark.parametrize("name", [name for name in list_cards("train") if not name.startswith(("tiny", "smol"))])
 def test_large_recipes_fit_what_they_are_for(models, name):
     recipe = large(name, models)
-    parts = plan(recipe, gpus=recipe.learner.ranks)
-    memory = {f"cuda:{rank}": 79.0 for rank in range(recipe.learner.ranks)} | {"cpu": 160.0}
+    ranks = recipe.learner.backend.sharding.ranks
+    parts = plan(recipe, gpus=ranks)
+    memory = {f"cuda:{rank}": 79.0 for rank in range(ranks)} | {"cpu": 160.0}
     assert check_plan(parts, memory) == []
     assert any("cuda:0 has 10.0 GiB, phase policy" in line for line in check_plan(parts, dict.fromkeys(memory, 10.0)))
-    sampler = "sampler" if recipe.rollout.sampler == "transformers" else "vLLM"
+    sampler = "sampler" if recipe.rollout.sampler == Transformers() else "vLLM"
     assert {p.what.split(":")[0] for p in parts} >= {sampler, "policy"} | ({"critic"} if recipe.has_critic else set())
 
 
@@ -128,9 +131,9 @@ def test_engines_take_their_share_and_adapters_little(models):
 )
 def test_engines_that_do_not_fit(models, changes, said):
     recipe = large("qwen2.5-7b-grpo-vllm", models)
-    vllm = dataclasses.replace(recipe.rollout.vllm, **changes)
+    sampler = dataclasses.replace(recipe.rollout.sampler, **changes)
     with pytest.raises(UsageError, match=said):
-        plan(dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, vllm=vllm)), gpus=8)
+        plan(dataclasses.replace(recipe, rollout=dataclasses.replace(recipe.rollout, sampler=sampler)), gpus=8)
 
 
 @pytest.mark.parametrize(

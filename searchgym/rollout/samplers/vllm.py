@@ -163,10 +163,17 @@ class Vllm(SamplerKind):
         return list(by_engine.values())
 
     def gpus_of(self, replica: int) -> list[int] | None:
-        """Returns the GPU indices of one replica, counted from 0; None for all GPUs."""
+        """Returns the GPU indices of one replica, counted from 0; None for all GPUs.
+
+        Raises:
+            UsageError: `gpus` does not name as many GPUs as the replicas need.
+        """
         each = self.tensor_parallel
         if self.gpus is None:
             return None if self.replicas == 1 else list(range(replica * each, (replica + 1) * each))
+        if len(self.gpus) != each * self.replicas:
+            want = f"{self.replicas} replicas on {each} each take {each * self.replicas}"
+            raise UsageError(f"rollout.sampler.gpus names {len(self.gpus)} GPUs: {want}")
         return self.gpus[replica * each : (replica + 1) * each]
 
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:

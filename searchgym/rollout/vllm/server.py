@@ -155,8 +155,8 @@ class ServedVllm:
         self._shared = None if options.shared is None else Path(options.shared).resolve()
         if self._group is None and self._shared is None and not _near(self.address):
             raise UsageError(
-                f"{self.address} is on another machine: set rollout.vllm.shared to a folder that it and this one "
-                "mount, or rollout.vllm.transfer to gloo"
+                f"{self.address} is on another machine: set rollout.sampler.shared to a folder that it and this one "
+                "mount, or rollout.sampler.transfer to gloo"
             )
         self._stall, self._every = options.stall, min(LEASE, options.stall) / 3
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="vllm-server")

@@ -17,7 +17,7 @@ from searchgym.train.inspect.plan import need_of, plan
 from searchgym.train.inspect.shapes import model_shape
 from searchgym.train.recipe.load import check_recipe, override_values
 from searchgym.train.recipe.options import LearnerOptions
-from searchgym.train.recipe.recipe import Recipe, recipe_keys
+from searchgym.train.recipe.recipe import Recipe, override_of, recipe_keys
 from searchgym.train.run.folder import METRICS
 
 MOST: Final = 3
@@ -174,13 +174,14 @@ def _left(recipe: Recipe, values: Values, gpus: int, gpu_gib: float, memory: Map
 
 def with_values(recipe: Recipe, values: Values) -> Recipe:
     """Returns a recipe with some values changed, given by their dotted keys."""
-    data, source = plain(recipe), Source("suggestion")
-    return read(Recipe, data, override_values(data, _texts(values), recipe_keys(), source))
+    data, overrides = plain(recipe), [override_of(key, value) for key, value in values.items()]
+    return read(Recipe, data, override_values(data, overrides, recipe_keys(), Source("suggestion")))
 
 
 def _overrides(recipe: Recipe, values: Values) -> tuple[str, ...]:
     """Returns the changes that differ from the recipe, as overrides."""
-    return _texts({key: value for key, value in values.items() if _value(plain(recipe), key) != value})
+    there = plain(recipe)
+    return tuple(override_of(key, value) for key, value in values.items() if _value(there, key) != value)
 
 
 def _value(data: Any, key: str) -> Any:
@@ -188,10 +189,3 @@ def _value(data: Any, key: str) -> Any:
     for name in key.split("."):
         data = data.get(name) if isinstance(data, dict) else None
     return data
-
-
-def _texts(values: Values) -> tuple[str, ...]:
-    """Returns values as overrides, ``KEY=VALUE``."""
-    shown = {True: "true", False: "false", None: "null"}
-    texts = {key: shown[v] if v is None or isinstance(v, bool) else str(v) for key, v in values.items()}
-    return tuple(f"{key}={text}" for key, text in texts.items())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+import yaml
 from annotated_types import Ge
 
 from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, find_kind, kind_name, plain
@@ -165,6 +167,12 @@ def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
         elif dataclasses.is_dataclass(hint):
             kinds |= recipe_kinds(hint, f"{name}.")
     return kinds
+
+
+def override_of(key: str, value: Any) -> str:
+    """Returns ``KEY=VALUE``, which sets a value of a recipe."""
+    text = yaml.safe_dump(plain(value), default_flow_style=True, sort_keys=False, width=math.inf)
+    return f"{key}={text.strip().removesuffix('...').strip()}"
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
