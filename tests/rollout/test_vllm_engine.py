@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from searchgym.rollout.sampler.replicas import Replicas
 
 from searchgym.errors import EngineLostError, ModelError, UsageError
 from searchgym.options import find_kind
@@ -23,6 +22,7 @@ from searchgym.rollout.samplers.vllm import Vllm
 from searchgym.rollout.transfer import folders as weight_folders
 from searchgym.rollout.transfer.folders import Folders
 from searchgym.rollout.vllm.engine import Adapter, Asked, Completion, VllmEngine, rank_for, visible
+from searchgym.rollout.vllm.replicas import Replicas
 from searchgym.rollout.vllm.sampler import VllmSampler
 from searchgym.rollout.vllm.server import serve_command
 

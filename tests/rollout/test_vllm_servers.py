@@ -193,7 +193,7 @@ def test_the_next_run_gets_the_original_weights(fake, address):
 
 
 def test_a_server_on_another_machine_needs_a_shared_folder():
-    with pytest.raises(UsageError, match=r"10\.0\.0\.2:8000 is on another machine: set rollout\.vllm\.shared"):
+    with pytest.raises(UsageError, match=r"10\.0\.0\.2:8000 is on another machine: set rollout\.sampler\.shared"):
         sampler_on("http://10.0.0.2:8000")
 
 

@@ -153,7 +153,8 @@ def test_engines_that_do_not_fit(models, changes, said):
 )
 def test_bytes_of_optimizer_and_gradients_per_parameter(models, zero, dtype, offload, kept, passing):
     recipe = large("qwen2.5-7b-grpo", models)
-    learner = dataclasses.replace(recipe.learner, ranks=4, zero=zero, dtype=dtype, offload_optimizer=offload)
+    backend = dataclasses.replace(recipe.learner.backend, ranks=4, zero=zero, offload_optimizer=offload)
+    learner = dataclasses.replace(recipe.learner, backend=backend, dtype=dtype)
     parts = plan(dataclasses.replace(recipe, learner=learner), gpus=4)
     whole = QWEN["7B"][-1] / GIB
     for what, each in (("optimizer", kept), ("gradients", passing)):
@@ -164,7 +165,8 @@ def test_bytes_of_optimizer_and_gradients_per_parameter(models, zero, dtype, off
 
 def test_what_is_offloaded_lies_in_the_machines_memory(models):
     recipe = large("qwen2.5-7b-ppo", models)
-    learner = dataclasses.replace(recipe.learner, offload_optimizer=True, offload_parameters=True)
+    backend = dataclasses.replace(recipe.learner.backend, offload_optimizer=True, offload_parameters=True)
+    learner = dataclasses.replace(recipe.learner, backend=backend)
     moved = [p.what for p in plan(dataclasses.replace(recipe, learner=learner), gpus=8) if p.device == "cpu"]
     offloaded = ["critic: optimizer", "critic: weights", "policy: optimizer", "policy: weights"]
     assert sorted(set(moved) - {"retriever: vectors"}) == offloaded
@@ -180,7 +182,7 @@ def test_phases_are_added_up_apart():
 
 
 def test_a_plan_that_cannot_be(models):
-    with pytest.raises(UsageError, match=r"learner\.ranks is 8, there are 2 GPUs"):
+    with pytest.raises(UsageError, match=r"learner\.backend\.ranks is 8, there are 2 GPUs"):
         plan(large("qwen2.5-7b-grpo", models), gpus=2)
     with pytest.raises(DataMissingError, match="no such folder"):
         plan(large("qwen2.5-7b-grpo", models, model=str(models / "none")), gpus=8)

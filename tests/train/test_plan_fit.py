@@ -156,9 +156,9 @@ def test_suggested_changes_fit_as_they_are_written(name, gpus, gib):
 
 def test_a_value_is_changed_by_its_dotted_key():
     recipe = load_recipe("qwen2.5-7b-grpo-vllm")
-    changed = with_values(recipe, {"rollout.sampler.replicas": 1, "steps": 7})
-    assert (changed.rollout.sampler.replicas, changed.steps) == (1, 7)
-    assert with_values(changed, {"rollout.sampler.replicas": 8, "steps": recipe.steps}) == recipe
+    changed = with_values(recipe, {"rollout.sampler.gpu_share": 0.5, "steps": 7})
+    assert (changed.rollout.sampler.gpu_share, changed.steps) == (0.5, 7)
+    assert with_values(changed, {"rollout.sampler.gpu_share": 0.35, "steps": recipe.steps}) == recipe
 
 
 # -- data that are missing -----------------------------------------------------------------------------------------

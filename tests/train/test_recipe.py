@@ -88,7 +88,7 @@ def test_the_names_of_all_values():
         (
             "learner.ranks=2",
             CardError,
-            "learner.ranks is an old name: write learner: {backend: {kind: deepspeed, ranks",
+            "learner.ranks is an old name: write learner: {backend: {kind: deepspeed",
         ),
         ("learner.dtype=bfloat16", CardError, "set optimizer.autocast to bfloat16"),
         (

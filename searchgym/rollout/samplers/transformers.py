@@ -37,7 +37,8 @@ class Transformers(SamplerKind):
         """See `SamplerKind.load`."""
         from searchgym.rollout.loading import device_of
 
-        return importlib.import_module(self.back_end).load_sampler(folder, dtype, device=device_of(self.device))
+        back, device = importlib.import_module(self.back_end), device_of(self.device)
+        return back.load_sampler(folder, dtype, device=device)  # type: ignore[no-any-return]
 
     def memory(self, need: Need, gpus: int, gpu_gib: float) -> Iterable[Part]:
         """See `SamplerKind.memory`; weights are there all the time, keys and values while it samples."""

@@ -241,7 +241,8 @@ class Vllm(SamplerKind):
     ) -> tuple[Sampler, Any]:
         """See `SamplerKind.load`."""
         options = replace(self, gpu_share=share, max_context=max_context)
-        return importlib.import_module(self.back_end).load_vllm(folder, dtype, requests=requests, options=options)
+        start = importlib.import_module(self.back_end)
+        return start.load_vllm(folder, dtype, requests=requests, options=options)  # type: ignore[no-any-return]
 
 
 def vllm_version() -> str | None:

@@ -154,9 +154,9 @@ def _kind_problems(recipe: Recipe) -> Iterator[str]:
     kinds = {"rollout.sampler": recipe.rollout.sampler, "learner.backend": recipe.learner.backend}
     for name, kind in (kinds | {"launch": recipe.launch}).items():
         try:
-            own = () if isinstance(kind, Unloaded) else list(kind.check(recipe.setting))  # type: ignore[attr-defined]
+            own = [] if isinstance(kind, Unloaded) else list(kind.check(recipe.setting))  # type: ignore[attr-defined]
         except Exception as error:  # whatever the class of another package raises
-            own = (f"its check failed: {type(error).__name__}: {error}",)
+            own = [f"its check failed: {type(error).__name__}: {error}"]
         yield from (f"{name}: {problem}" for problem in own)
 
 
