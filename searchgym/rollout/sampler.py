@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchgym.errors import UsageError
-from searchgym.options import Kind, Setting, name_of
+from searchgym.options import Kind, name_of
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 """Type of a model's weights in memory."""
@@ -264,15 +264,6 @@ class SamplerKind(Kind):
     """True if a key that is trained as a whole, or not at all, may start from an adapter."""
     rounds_adapters: ClassVar[bool] = False
     """True if adapters are merged into weights of the learner's type, in which small updates may be lost."""
-
-    @classmethod
-    def short(cls, value: object) -> object:
-        """Reads a text as the sampler's name."""
-        return {"kind": value} if isinstance(value, str) else value
-
-    def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this sampler."""
-        return ()
 
     def chosen(self, ask: bool = True) -> SamplerKind:
         """Returns the sampler that samples: itself, unless its class chooses between others.

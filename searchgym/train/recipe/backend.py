@@ -6,25 +6,28 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from searchgym.options import Kind, Setting
+from annotated_types import Ge, Interval
+
+from searchgym.options import Kind, Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
-    """What a backend spreads over processes and devices, for the plan of memory."""
+class Sharding(Options):
+    """What is spread over processes and devices, as the plan of memory counts it."""
 
-    ranks: int = 1
-    """Number of processes, each with a GPU of its own on a GPU machine."""
+    ranks: Annotated[int, Ge(1)] = 1
+    """Number of processes; on a GPU machine one per GPU."""
     gpus: list[int] | None = None
     """GPU numbers of the ranks, in order. Default: counted from 0."""
-    zero: int = 0
-    """What is sharded over the ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too."""
+    zero: Annotated[int, Interval(ge=0, le=3)] = 0
+    """ZeRO stage, which sets what is sharded over the ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3
+    weights too."""
     offload_optimizer: bool = False
-    """True if the optimizer's state is kept in main memory."""
+    """ZeRO 1 and higher: keep the optimizer's state in main memory."""
     offload_parameters: bool = False
-    """True if the weights are kept in main memory."""
+    """ZeRO 3: keep the weights in main memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +42,6 @@ class Backend(Kind):
     """True if it trains in processes of its own, which a launcher may start elsewhere."""
     trains_adapters: ClassVar[bool] = False
     """True if it trains LoRA adapters."""
-
-    @classmethod
-    def short(cls, value: object) -> object:
-        """Reads a text as the backend's name."""
-        return {"kind": value} if isinstance(value, str) else value
-
-    def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this backend."""
-        return ()
 
     @property
     def sharding(self) -> Sharding:

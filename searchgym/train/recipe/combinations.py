@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from searchgym.options import Unloaded
+from searchgym.options import Kind, Unloaded, check_kind
 from searchgym.train.algorithms.estimators.grpo import Grpo
 from searchgym.train.credit.term import term_problems
 from searchgym.train.credit.terms.outcome import Outcome
@@ -24,7 +23,9 @@ def combination_problems(recipe: Recipe) -> list[str]:
             found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
         found += _unused(recipe)
     found += [
-        *_kind_problems(recipe),
+        *_named("rollout.sampler", recipe.rollout.sampler, recipe),
+        *_named("learner.backend", recipe.learner.backend, recipe),
+        *_named("launch", recipe.launch, recipe),
         *_key_problems(recipe),
         *_proposer_problems(recipe),
         *_curriculum_problems(recipe),
@@ -47,6 +48,11 @@ def combination_problems(recipe: Recipe) -> list[str]:
     if recipe.optimizer.warmup_steps > recipe.steps:
         found.append(f"optimizer.warmup_steps is {recipe.optimizer.warmup_steps} of {recipe.steps} steps")
     return found
+
+
+def _named(key: str, kind: Kind, recipe: Recipe) -> list[str]:
+    """Returns what a kind says against the rest of the recipe, each with the key that it is at."""
+    return [f"{key}: {problem}" for problem in check_kind(kind, recipe.setting)]
 
 
 def changed(options: Any) -> list[str]:
@@ -117,8 +123,7 @@ def _curriculum_problems(recipe: Recipe) -> list[str]:
 
 def _advantage_problems(recipe: Recipe) -> list[str]:
     """Returns problems with the estimator's options."""
-    estimator, found = recipe.estimator, []
-    found += [f"advantage.estimator: {problem}" for problem in estimator.check(recipe.setting)]
+    estimator, found = recipe.estimator, _named("advantage.estimator", recipe.estimator, recipe)
     if not estimator.critic and recipe.critic != type(recipe.critic)():
         found.append(f"critic: only an estimator like gae asks one, not {recipe.setting.estimator}")
     if recipe.critic.warmup_steps >= recipe.steps:
@@ -147,17 +152,6 @@ def _loss_problems(recipe: Recipe) -> list[str]:
         raised = "raise optimizer.minibatches or optimizer.epochs, or set optimizer.minibatch_samples"
         found.append(f"loss.llds_coef is {loss.llds_coef}: {why}; {raised}")
     return found
-
-
-def _kind_problems(recipe: Recipe) -> Iterator[str]:
-    """Yields problems of the sampler, the learner's backend and the launcher with the rest of the recipe."""
-    kinds = {"rollout.sampler": recipe.rollout.sampler, "learner.backend": recipe.learner.backend}
-    for name, kind in (kinds | {"launch": recipe.launch}).items():
-        try:
-            own = [] if isinstance(kind, Unloaded) else list(kind.check(recipe.setting))  # type: ignore[attr-defined]
-        except Exception as error:  # whatever the class of another package raises
-            own = [f"its check failed: {type(error).__name__}: {error}"]
-        yield from (f"{name}: {problem}" for problem in own)
 
 
 def _credit_problems(recipe: Recipe) -> list[str]:

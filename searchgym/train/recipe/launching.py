@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from searchgym.options import Kind, Setting
+from searchgym.options import Kind
 
 R = TypeVar("R")
 
@@ -21,15 +20,6 @@ class Launcher(Kind):
     noun: ClassVar = "launcher"
     elsewhere: ClassVar[bool] = True
     """True if it starts programs itself, which then choose no GPUs and have no addresses in the recipe."""
-
-    @classmethod
-    def short(cls, value: object) -> object:
-        """Reads a text as the launcher's name."""
-        return {"kind": value} if isinstance(value, str) else value
-
-    def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this launcher."""
-        return ()
 
     def launched(self, recipe: R, out: Path) -> AbstractContextManager[R]:
         """Starts the programs of a recipe, and yields the recipe that uses them, as long as the context is open.

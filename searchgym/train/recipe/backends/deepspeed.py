@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from annotated_types import Ge, Interval
+from typing import Any, ClassVar
 
 from searchgym.options import Setting
 from searchgym.train.recipe.backend import Backend, Sharding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSpeed(Backend):
+class DeepSpeed(Sharding, Backend):
     """Trains with DeepSpeed in processes of its own, one per GPU, which share out what ZeRO's stage says.
 
     Source: ZeRO, arXiv 1910.02054.
@@ -24,20 +22,9 @@ class DeepSpeed(Backend):
     back_end: ClassVar = "searchgym.train.distributed.remote"
     apart: ClassVar = True
 
-    ranks: Annotated[int, Ge(1)] = 1
-    """Number of processes; on a GPU machine one per GPU."""
-    gpus: list[int] | None = None
-    """GPU numbers of the ranks, in order. Default: counted from 0."""
     listen: str | None = None
     """HOST:PORT at which to wait for ranks that torchrun starts elsewhere; all machines must share the run folder.
     Default: the ranks are started on this machine."""
-    zero: Annotated[int, Interval(ge=0, le=3)] = 0
-    """ZeRO stage, which sets what is sharded over the ranks: 0 nothing, 1 the optimizer's state, 2 gradients too, 3
-    weights too."""
-    offload_optimizer: bool = False
-    """ZeRO 1 and higher: keep the optimizer's state in main memory."""
-    offload_parameters: bool = False
-    """ZeRO 3: keep the weights in main memory."""
 
     def problems(self) -> Iterable[str]:
         """See `Options.problems`."""
@@ -69,13 +56,7 @@ class DeepSpeed(Backend):
     @property
     def sharding(self) -> Sharding:
         """See `Backend.sharding`."""
-        return Sharding(
-            ranks=self.ranks,
-            gpus=self.gpus,
-            zero=self.zero,
-            offload_optimizer=self.offload_optimizer,
-            offload_parameters=self.offload_parameters,
-        )
+        return self
 
     def fitted(self, gpus: int) -> dict[str, Any]:
         """See `Backend.fitted`."""
