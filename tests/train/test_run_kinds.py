@@ -1,5 +1,6 @@
 """Samplers, learner backends and launchers are found by name; a user's own needs no edit; wrong ones are refused."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from searchgym.cli import main
 from searchgym.errors import CardError, UsageError
 from searchgym.named import code_refused
 from searchgym.options import Setting, Unloaded, find_kind, kind_name, kinds, name_of
@@ -222,3 +224,12 @@ def test_numbers_of_a_plan_are_those_of_the_types():
     from searchgym.rollout.sampler import bytes_of
 
     assert [bytes_of(name) for name in ("float32", "bfloat16", "float64")] == [4, 2, np.dtype("float64").itemsize]
+
+
+def test_a_plan_imports_no_code_and_counts_nothing_for_it(own, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["searchgym", "train", "tiny-grpo", *USED, "--plan", "--json"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    parts = {part["what"] for part in json.loads(capsys.readouterr().out)["parts"]}
+    assert "policy: weights" in parts and "own_run" not in sys.modules
+    assert not any(what.startswith(("sampler", "slow")) for what in parts)

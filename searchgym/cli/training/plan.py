@@ -61,10 +61,8 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
         from searchgym.rollout.sampler import PHASES
         from searchgym.train.inspect import fit
         from searchgym.train.inspect.plan import check_plan, plan
-        from searchgym.train.recipe.load import with_code
         from searchgym.train.recipe.preflight import missing_data
 
-        recipe = with_code(recipe)
         missing = missing_data(recipe)
         memory = machine.memory()
         parts: list[Part] = []

@@ -99,11 +99,19 @@ class Recipe(Options):
         return _ready(self.advantage.estimator, Estimator)
 
     @property
+    def sampler(self) -> SamplerKind:
+        """The sampler; one of which nothing is known in the place of a user's before `with_code` imports it."""
+        return _ready(self.rollout.sampler, SamplerKind)
+
+    @property
+    def backend(self) -> Backend:
+        """The learner's backend; one of which nothing is known in the place of a user's."""
+        return _ready(self.learner.backend, Backend)
+
+    @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
-        advantage = self.advantage
-        backend, launch = _ready(self.learner.backend, Backend), _ready(self.launch, Launcher)
-        sampler = _ready(self.rollout.sampler, SamplerKind)
+        advantage, launch = self.advantage, _ready(self.launch, Launcher)
         return Setting(
             estimator=kind_name(advantage.estimator),
             critic=self.has_critic,
@@ -115,10 +123,10 @@ class Recipe(Options):
             staleness=self.rollout.staleness,
             lora=self.lora.rank > 0,
             dtype=self.learner.dtype,
-            rounds_adapters=sampler.rounds_adapters,
+            rounds_adapters=self.sampler.rounds_adapters,
             trained_keys=sum(not key.frozen for key in self.models.values()),
             launcher=kind_name(self.launch) if launch.elsewhere else None,
-            programs=backend.apart or sampler.engines > 0,
+            programs=self.backend.apart or self.sampler.engines > 0,
             retriever="retriever" in self.env_options,
         )
 

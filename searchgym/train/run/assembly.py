@@ -251,7 +251,7 @@ def trainer_of(
 
 def allowed_difference(recipe: Recipe) -> float:
     """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
-    sampled_in = recipe.rollout.sampler.computed_in(sampled_run(recipe))
+    sampled_in = recipe.sampler.computed_in(sampled_run(recipe))
     by_type = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
     return by_type if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
 
