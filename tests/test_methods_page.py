@@ -99,8 +99,8 @@ def test_every_line_that_is_not_marked_as_ours_is_on_the_page(name):
 def test_a_line_that_nobody_checked_would_be_seen():
     """Lines marked as ours are left out one by one, whole sections with their heading."""
     keys = claimed("qwen2.5-3b-grpo-vllm")
-    assert "rollout.questions" in keys and "rollout.sampler" not in keys and "rollout.vllm.sleep" not in keys
-    assert "learner.ranks" not in keys and "loss.importance_cap" not in keys and "loss.clip_low" in keys
+    assert "rollout.questions" in keys and "rollout.sampler" not in keys and "rollout.sampler.sleep" not in keys
+    assert "learner.backend.ranks" not in keys and "loss.importance_cap" not in keys and "loss.clip_low" in keys
 
 
 def test_every_command_of_the_page_is_a_recipe_that_loads():

@@ -83,7 +83,7 @@ class QuestionSource(Kind):
         """Returns the retriever through which the questions are searched. Default: the given one."""
         return retriever
 
-    def check(self, context: QuestionContext) -> Iterable[str]:
+    def check_environment(self, context: QuestionContext) -> Iterable[str]:
         """Yields a sentence for each choice of the environment that does not go with these questions."""
         return ()
 

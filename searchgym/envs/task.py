@@ -137,7 +137,7 @@ def _context(card: EnvCard, options: TaskOptions, corpus: Callable[[], CorpusRet
 def _problems(source: QuestionSource, context: QuestionContext) -> str:
     """Returns what the class of a question source says against the environment."""
     try:
-        return "; ".join(source.check(context))
+        return "; ".join(source.check_environment(context))
     except Exception as error:  # whatever the class of another package raises
         return f"the check of its question source failed: {type(error).__name__}: {error}"
 

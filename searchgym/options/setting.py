@@ -23,6 +23,22 @@ class Setting:
     """How far rewards are passed back; see `AdvantageOptions.chain`."""
     terms: tuple[str, ...] = ()
     """Names of the credit terms."""
+    staleness: int = 0
+    """Steps that are sampled ahead of the learner."""
+    lora: bool = False
+    """True if adapters are trained."""
+    dtype: str = "float32"
+    """Type of the learner's weights."""
+    rounds_adapters: bool = False
+    """True if the sampler merges adapters into weights of that type."""
+    trained_keys: int = 0
+    """Number of the model keys that are named and trained."""
+    launcher: str | None = None
+    """Name of the launcher that starts programs elsewhere; None where they start here."""
+    programs: bool = False
+    """True if the learner or the sampler has processes of its own, which a launcher can start."""
+    retriever: bool = False
+    """True if the recipe names a retriever."""
 
     @property
     def by_episode(self) -> bool:

@@ -35,8 +35,8 @@ class MaskedQuestions(MaskedSpec, QuestionSource):
 
         return hiding(retriever, questions, self.hold_out)
 
-    def check(self, context: QuestionContext) -> Iterable[str]:
-        """See `QuestionSource.check`."""
+    def check_environment(self, context: QuestionContext) -> Iterable[str]:
+        """See `QuestionSource.check_environment`."""
         if context.browse:
             yield "browse would open the pages that searches hide: leave browse off"
         if context.retrievers:

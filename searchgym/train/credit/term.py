@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from searchgym.errors import CardError, NoVerdictError, UsageError
 from searchgym.judging.judge import Checked, default_judge
 from searchgym.named import check_call
-from searchgym.options import Kind, Setting
+from searchgym.options import Kind, Setting, check_kind
 from searchgym.records import Episode, Question
 from searchgym.train.credit.waypoints import Names
 
@@ -74,10 +74,6 @@ class Term(Kind):
         if self.roles is not None and (not self.roles or len(set(self.roles)) < len(self.roles)):
             yield f"roles is {self.roles}: expected at least one, none twice"
 
-    def check(self, setting: Setting) -> Iterable[str]:
-        """Yields a sentence for each choice of the run that does not go with this term."""
-        return ()
-
     def differs(self, penalties: Mapping[str, float]) -> bool:
         """Tells whether calls of one episode may get different rewards, given the penalty of each of several roles."""
         return self.rewards_one != "episode" or (self.roles is not None and set(self.roles) != set(penalties))
@@ -140,15 +136,7 @@ def term_problems(terms: Mapping[str, Term], setting: Setting) -> Iterable[str]:
         if setting.chain == "episode" and not term.sums_up:
             again = f"{name} gives many the same again"
             yield f"advantage.chain episode adds up what later calls earn, and {again}: use gain"
-        yield from (f"credit.{name}: {problem}" for problem in _own_problems(term, setting))
-
-
-def _own_problems(term: Term, setting: Setting) -> Iterable[str]:
-    """Returns what the class of a term says against the run."""
-    try:
-        return list(term.check(setting))
-    except Exception as error:  # whatever the class of another package raises
-        return [f"its check failed: {type(error).__name__}: {error}"]
+        yield from (f"credit.{name}: {problem}" for problem in check_kind(term, setting))
 
 
 def check_methods(name: str, term: Term) -> None:

@@ -6,9 +6,12 @@ depend on it, so that an extended run equals one that had all the steps from the
 
 from __future__ import annotations
 
+import shlex
+
 from searchgym.corpora.retrieval.cards import RetrieverCard, find_retriever
 from searchgym.envs.registration import env_options, registered
-from searchgym.train.recipe.recipe import Recipe, recipe_values
+from searchgym.options import plain
+from searchgym.train.recipe.recipe import Recipe, override_of, recipe_values
 
 
 def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
@@ -22,8 +25,8 @@ def resume_problem(before: Recipe, now: Recipe, made: int) -> str | None:
     then, given = recipe_values(before), recipe_values(now)
     changed = [key for key in then if then[key] != given[key]]
     if others := [key for key in changed if key != "steps"]:
-        said = "; ".join(f"{key}: {then[key]} then, {given[key]} now" for key in others)
-        back = " ".join(f"{key}={then[key]}" for key in others)
+        said = "; ".join(f"{key}: {plain(then[key])} then, {plain(given[key])} now" for key in others)
+        back = " ".join(shlex.quote(override_of(key, then[key])) for key in others)
         return f"it is of another recipe ({said}): only steps may change, so give {back}"
     if not changed:
         return None

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+import yaml
 from annotated_types import Ge
 
 from searchgym.judging.judge import Judge, default_judge
-from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, kind_name, plain
+from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, find_kind, kind_name, plain
+from searchgym.rollout.sampler import SamplerKind
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.recipe.launching import Launcher, RayOptions
+from searchgym.train.recipe.backend import Backend
+from searchgym.train.recipe.launching import Launcher
 from searchgym.train.recipe.options import (
     CheckpointOptions,
     CriticOptions,
@@ -33,6 +37,8 @@ from searchgym.train.recipe.options import (
     SupervisedOptions,
     ValidationOptions,
 )
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +91,28 @@ class Recipe(Options):
     guard: GuardOptions = dataclasses.field(default_factory=GuardOptions)
     deadline: DeadlineOptions = dataclasses.field(default_factory=DeadlineOptions)
     log: LogOptions = dataclasses.field(default_factory=LogOptions)
-    launch: Launcher = "here"
+    launch: Launcher = dataclasses.field(default_factory=lambda: find_kind(Launcher, "here")())
     """Where learner ranks and sampling servers start: ``here``, or on the nodes of a cluster with ``ray``."""
-    ray: RayOptions = dataclasses.field(default_factory=RayOptions)
 
     @property
     def estimator(self) -> Estimator:
         """The advantage estimator; one without rules in the place of a user's before `with_code` imports it."""
-        estimator: Estimator | Unloaded = self.advantage.estimator
-        return Estimator() if isinstance(estimator, Unloaded) else estimator
+        return _ready(self.advantage.estimator, Estimator)
+
+    @property
+    def sampler(self) -> SamplerKind:
+        """The sampler; one of which nothing is known in the place of a user's before `with_code` imports it."""
+        return _ready(self.rollout.sampler, SamplerKind)
+
+    @property
+    def backend(self) -> Backend:
+        """The learner's backend; one of which nothing is known in the place of a user's."""
+        return _ready(self.learner.backend, Backend)
 
     @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
-        advantage = self.advantage
+        advantage, launch = self.advantage, _ready(self.launch, Launcher)
         return Setting(
             estimator=kind_name(advantage.estimator),
             critic=self.has_critic,
@@ -107,12 +121,25 @@ class Recipe(Options):
             normalise=advantage.normalise,
             chain=advantage.chain,
             terms=tuple(self.credit),
+            staleness=self.rollout.staleness,
+            lora=self.lora.rank > 0,
+            dtype=self.learner.dtype,
+            rounds_adapters=self.sampler.rounds_adapters,
+            trained_keys=sum(not key.frozen for key in self.models.values()),
+            launcher=kind_name(self.launch) if launch.elsewhere else None,
+            programs=self.backend.apart or self.sampler.engines > 0,
+            retriever="retriever" in self.env_options,
         )
 
     @property
     def has_critic(self) -> bool:
         """True if a critic is trained beside the policy."""
         return self.method == "policy" and self.estimator.critic
+
+
+def _ready(value: K | Unloaded, base: type[K]) -> K:
+    """Returns a kind, or its base in the place of a user's before `with_code` imports it."""
+    return base() if isinstance(value, Unloaded) else value
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -149,6 +176,12 @@ def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
         elif dataclasses.is_dataclass(hint):
             kinds |= recipe_kinds(hint, f"{name}.")
     return kinds
+
+
+def override_of(key: str, value: Any) -> str:
+    """Returns ``KEY=VALUE``, which sets a value of a recipe."""
+    text = yaml.safe_dump(plain(value), default_flow_style=True, sort_keys=False, width=math.inf)
+    return f"{key}={text.strip().removesuffix('...').strip()}"
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:

@@ -43,6 +43,13 @@ RENAMED: Final = {
         for section in ("env_options", "validation.env_options")
         for name in ("world", "generated", "masked", "open_answers")
     },
+    "rollout.vllm": "rollout: {sampler: {kind: vllm, ...}}, with its options",
+    "rollout.device": "rollout: {sampler: {kind: transformers, device: ...}}",
+    **{
+        f"learner.{name}": f"learner: {{backend: {{kind: deepspeed, {name}: ...}}}}"
+        for name in ("ranks", "gpus", "listen", "zero", "offload_optimizer", "offload_parameters")
+    },
+    "ray": "launch: {kind: ray, ...}, with its options",
 }
 
 
@@ -50,8 +57,8 @@ def refuse_old(data: Any, overrides: Iterable[str], source: Source) -> None:
     """Raises a CardError that names the new spelling of the first old key in a recipe or its overrides."""
     for override in overrides:
         key, _, _ = override.partition("=")
-        if key in RENAMED:
-            raise CardError(f"override {override!r}: {key} is an old name: write {RENAMED[key]}")
+        if name := next((name for name in RENAMED if key == name or key.startswith(f"{name}.")), None):
+            raise CardError(f"override {override!r}: {name} is an old name: write {RENAMED[name]}")
     old = [path for path in (tuple(key.split(".")) for key in RENAMED) if _holds(data, path)]
     old.sort(key=lambda path: int(source.lines.get(path, 0)))
     if lines := [f"{source.at(path)}: {'.'.join(path)}: write {RENAMED['.'.join(path)]}" for path in old]:

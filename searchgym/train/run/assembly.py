@@ -16,22 +16,19 @@ from searchgym.envs.registration import env_options, find_env
 from searchgym.envs.reward import unpaid
 from searchgym.envs.task import Task, load_task
 from searchgym.errors import UsageError
+from searchgym.options import kind_name
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
-from searchgym.rollout.loading import device_of
 from searchgym.rollout.models import Model
-from searchgym.rollout.sampler import Sampler
+from searchgym.rollout.sampler import Sampler, Samplers
 from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
-from searchgym.rollout.transformers.sampler import TransformersSampler
 from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.source import QuestionStream
 from searchgym.train.algorithms.samples import Sample, samples_from
 from searchgym.train.credit.credit import Credit
-from searchgym.train.distributed.remote import RemoteLearner
-from searchgym.train.launch.cluster import launched
 from searchgym.train.learner.keyed_learner import KeyedLearner
-from searchgym.train.learner.learner import Learner, LocalLearner
+from searchgym.train.learner.learner import Learner
 from searchgym.train.recipe.keys import Key, check_credit, keys_of
 from searchgym.train.recipe.load import with_code
 from searchgym.train.recipe.recipe import Recipe
@@ -41,12 +38,12 @@ from searchgym.train.run.probe import ALLOWED, check_arrival, probe
 from searchgym.train.run.rollout import EngineRollout, SamplerHooks
 from searchgym.train.run.samplers import (
     Loaded,
-    Samplers,
     computed_in,
     load_keys,
-    sampled_in,
+    sampled_run,
     separate_adapters,
     start_samplers,
+    with_sampler,
 )
 from searchgym.train.run.trainer import Trainer, TrainResult
 
@@ -99,9 +96,7 @@ class Assembly:
         """Gives the learner's weights to the samplers of the trained keys."""
         for key in self.trained:
             sampler = self.models[key].sampler
-            # the sampler on transformers has no adapters: it gets the whole model with the adapter merged in
-            by_vllm = not isinstance(self.samplers.by_key[key], TransformersSampler)
-            alone = by_vllm and separate_adapters(self.recipe)
+            alone = separate_adapters(self.recipe)  # else it gets the whole model with the adapter merged in
             weights, number = self.learner.weights_of(key, alone), self.learner.version_of(key)
             if alone and self.recipe.rollout.probe and key not in self.arrived:
                 form, gain = self.models[key].format, self.recipe.lora.alpha / self.recipe.lora.rank
@@ -132,12 +127,6 @@ class Assembly:
             )
         return {name: max(row[name] for row in rows if name in row) for row in rows for name in row}
 
-    def rest(self) -> None:
-        """Makes the samplers free their GPUs for the learner until weights are published, if the recipe asks for it."""
-        level = self.recipe.rollout.vllm.sleep
-        for engine in self.samplers.resting if level else ():
-            engine.sleep(level)
-
     def close(self) -> None:
         """Ends the learner's processes and the sampling engines."""
         self.learner.close()
@@ -156,7 +145,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or they do not fit together.
     """
-    recipe = with_code(recipe)
+    recipe = with_sampler(with_code(recipe))
     task, validation = load_tasks(recipe)
     for note in dict.fromkeys((*unpaid(task.questions), *unpaid(validation.questions))):
         sys.stderr.write(f"note: {note}\n")
@@ -183,8 +172,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
         judge = recipe.judge.open(models)
         credit = Credit.of(terms, agent.roles, lambda: known, judge)
         opened.pop_all()
-    exact = not recipe.rollout.staleness
-    exact = exact and all(isinstance(sampler, TransformersSampler) for sampler in samplers.by_key.values())
+    exact = recipe.rollout.sampler.exact and not recipe.rollout.staleness
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
     parts = (tokenizer, keys, samplers, models, rollout, learner, credit, judge.close)
@@ -198,14 +186,12 @@ def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
         if not is_adapter(model_folder(key.recipe.model)):
             continue
         why = ""
-        if goes_on and recipe.learner.backend != "torch":
-            why = f"learner.backend {recipe.learner.backend} begins with a new one"
-        elif goes_on and local_folder(key.recipe.model) is None:
+        if goes_on and local_folder(key.recipe.model) is None:
             why = "to go on with it, name the folder it is downloaded to"
         elif goes_on:
             continue
-        elif recipe.rollout.sampler != "transformers":
-            why = "vLLM samples from whole models and adapters that are trained"
+        elif not recipe.rollout.sampler.starts_from_adapters:
+            why = f"{kind_name(recipe.rollout.sampler)} samples from whole models and adapters that are trained"
         if why:
             raise UsageError(f"{key.recipe.model} is an adapter, and {why}; or `searchgym export` it first")
 
@@ -227,7 +213,8 @@ def train(
     Raises:
         SearchGymError: The recipe's environment, agent or a model cannot be loaded, or the run fails; see `Trainer`.
     """
-    with launched(recipe, out) as placed, closing(assemble(placed, out)) as assembly:
+    ready = with_code(recipe)
+    with ready.launch.launched(ready, out) as placed, closing(assemble(placed, out)) as assembly:
         return trainer_of(recipe, assembly, out, resume=resume, report=report).run()
 
 
@@ -246,7 +233,7 @@ def trainer_of(
         rollout=assembly.rollout,
         publish=assembly.publish,
         probe=assembly.probe if recipe.rollout.probe and recipe.method == "policy" else None,
-        rest=assembly.rest if recipe.rollout.vllm.sleep and assembly.samplers.resting else None,
+        rest=assembly.samplers.rest if assembly.samplers.level and assembly.samplers.resting else None,
         give_up=assembly.rollout.give_up,
     )
     return Trainer(
@@ -263,7 +250,8 @@ def trainer_of(
 
 def allowed_difference(recipe: Recipe) -> float:
     """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
-    by_type = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in(recipe)])
+    sampled_in = recipe.sampler.computed_in(sampled_run(recipe))
+    by_type = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
     return by_type if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
 
 
@@ -274,22 +262,13 @@ def _learner(
     trained = [key for key in keys if not key.frozen]
     if not recipe.models:
         (key,) = trained
-        return _key_learner(key.recipe, loaded[key.name], out / "ranks"), loaded[key.name].tokenizer
+        learner = recipe.learner.backend.learner(key.recipe, loaded[key.name], out / "ranks")
+        return learner, loaded[key.name].tokenizer
     learners: dict[str, Learner] = {}
     for key in trained:
-        learners[key.name] = _key_learner(key.recipe, loaded[key.name], out / "ranks" / key.name)
+        logs = out / "ranks" / key.name
+        learners[key.name] = recipe.learner.backend.learner(key.recipe, loaded[key.name], logs)
     return KeyedLearner(learners, {key.name: loaded[key.name].tokenizer for key in trained}), None
-
-
-def _key_learner(recipe: Recipe, loaded: Loaded, logs: Path) -> Learner:
-    """Returns the learner of one key, in this process or on ranks of DeepSpeed."""
-    if recipe.learner.backend == "deepspeed":
-        return RemoteLearner(recipe, logs, recipe.deadline.learn)
-    trained: Any = loaded.model
-    device = device_of(recipe.learner.device)
-    if device == "cuda" and recipe.learner.gpus:
-        device = f"cuda:{recipe.learner.gpus[0]}"
-    return LocalLearner(recipe, trained.to(device), adapter=loaded.adapter)
 
 
 def load_tasks(recipe: Recipe) -> tuple[Task, Task]:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from searchgym.envs.reward import SCORES
+from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
+from searchgym.train.recipe.combinations import changed as changed_options
 from searchgym.train.recipe.recipe import Recipe, recipe_values
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
@@ -69,6 +71,9 @@ def changed(recipe: Recipe, other: Recipe) -> str:
 
 def _shown(value: Any) -> str:
     """Formats a value of a recipe in a few characters."""
+    if isinstance(value, Kind):
+        given = [f"{name} {plain(getattr(value, name))}" for name in changed_options(value)]
+        return f"{kind_name(value)} ({', '.join(given)})" if given else kind_name(value)
     return f"{value:g}" if isinstance(value, float) else f"{value!s:.40}"
 
 
