@@ -25,10 +25,22 @@ _ID = re.compile(r"^id: *(\S+) *$", re.MULTILINE)
 
 
 class _Options(dict[str, Any]):
-    """Keyword arguments of a registered id; the deep copy ``gymnasium.make`` takes shares retrievers and questions."""
+    """Keyword arguments of a registered id, which ``gymnasium.make`` copies and updates by those of its caller.
+
+    The copy shares retrievers and questions; fields of a question source are merged, as everywhere.
+    """
+
+    env_id = ""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Options:
-        return _Options(self)
+        copied = _Options(self)
+        copied.env_id = self.env_id
+        return copied
+
+    def update(self, given: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Takes the options of a caller over the own ones; see `merge_options`."""
+        merge = self.env_id and "questions" in self and "questions" in given
+        super().update(merge_options(find_env(self.env_id), self, given) if merge else given)
 
 
 def register_card(card: EnvCard, **options: Any) -> str:
@@ -56,11 +68,13 @@ def _register(env_id: str, card: EnvCard | Path, options: dict[str, Any]) -> str
         if env_id not in _registered:
             raise UsageError(f"environment id {env_id!r} is taken by another package: choose another")
         del registry[env_id]
+    kwargs = _Options(card=str(card) if isinstance(card, Path) else plain(card), **options)
+    kwargs.env_id = env_id
     gymnasium.register(
         id=env_id,
         entry_point="searchgym.envs.single:SearchEnv",
         vector_entry_point="searchgym.envs.vector:SearchVectorEnv",
-        kwargs=_Options(card=str(card) if isinstance(card, Path) else plain(card), **options),
+        kwargs=kwargs,
     )
     _registered[env_id] = card
     return env_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import gymnasium
 import pytest
 from support import command_line, json_of
 
@@ -78,6 +79,12 @@ def test_the_options_of_an_id_and_of_validation_are_merged_field_by_field(tmp_pa
     card.write_text("id: Sources/MergedFields-v0\nsummary: s\nquestions: {kind: world, size: 20, hops: [1]}\n")
     name = register(card, questions={"seed": 5})
     assert env_options(name, {"questions": {"size": 30}})["questions"] == {"kind": "world", "seed": 5, "size": 30}
+    env = gymnasium.make(name, questions={"split": "test", "size": 10})
+    made = env.unwrapped.task.card.questions
+    assert (made.seed, made.size, made.split, made.hops) == (5, 10, "test", (1,))
+    assert gymnasium.make(name).unwrapped.task.card.questions.size == 20
+    together = gymnasium.make_vec(name, num_envs=2, questions={"size": 10, "split": "test"})
+    assert together.reset(seed=[1, 2])[0][0] == env.reset(seed=1)[0]
     options = [f"env={name}", "env_options={questions: {size: 12}}", "validation.every=1"]
     recipe = load_recipe("tiny-grpo", [*options, "validation.env_options={questions: {split: validation}}"])
     train, validation = load_tasks(recipe)
