@@ -98,7 +98,7 @@ def retriever_of(args: argparse.Namespace) -> dict[str, Any]:
 def show(args: argparse.Namespace) -> None:
     """Writes an oracle's demonstrations on a generated world and trains recipe ``tiny-cosearch-shown`` on them."""
     folder = args.out / "demonstrations"
-    given = [f"supervised.demonstrations={folder / 'episodes.jsonl'}", *args.set]
+    given = [f"method.demonstrations={folder / 'episodes.jsonl'}", *args.set]
     recipe = load_recipe("tiny-cosearch-shown", given)
     # not the world of tiny-cosearch, whose seed is 1
     world = {"split": "train", "size": args.n, "seed": 2}

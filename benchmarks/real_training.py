@@ -98,7 +98,7 @@ def demonstrations_recipe(given: argparse.Namespace, seed: int, tokens: float) -
     spans = itertools.chain.from_iterable(e.contexts[0].spans for e in read_episodes(shown / EPISODES))
     each = sum(len(span.ids) for span in spans) / count
     batch = min(8, count)
-    values = [f"model={given.model}", f"supervised.demonstrations={shown / EPISODES}", f"supervised.batch={batch}"]
+    values = [f"model={given.model}", f"method.demonstrations={shown / EPISODES}", f"method.batch={batch}"]
     steps = max(1, round(tokens / each / batch))
     return load_recipe("smol-search", [*values, f"seed={seed}", f"steps={steps}", *given.shown])
 

@@ -36,13 +36,13 @@ from searchgym.graphs.graph import Form, Graph, evaluate
 from searchgym.options import Named
 from searchgym.records import Episode, Question
 from searchgym.selfplay.arms import Arm, ArmPolicy, signal
+from searchgym.selfplay.kinds.path import LearningProposer
 from searchgym.selfplay.proposer import PathProposer, pass_rates
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
 from searchgym.train.credit.terms.waypoint import Waypoint
 from searchgym.train.inspect.saved import SavedRun, credit_of
-from searchgym.train.recipe.options import ProposerOptions
 from searchgym.train.run.assembly import load_tasks
 
 FIRST = 4
@@ -112,7 +112,7 @@ def speed(size: int, forms: int) -> list[dict[str, Any]]:
         started = time.perf_counter()
         count = sum(len(evaluate(ground.graph, form)) == 1 for form in walked(ground, forms))
         timed.append(count / (time.perf_counter() - started))
-    proposer = PathProposer(ground, ProposerOptions(kind="path"), 0)
+    proposer = PathProposer(ground, LearningProposer(), 0)
     started = time.perf_counter()
     made = [p for step in range(max(forms // 500, 1)) for p in proposer.propose(step, 0, 500, ())]
     words = len(made) / (time.perf_counter() - started)
@@ -152,7 +152,7 @@ def arm_of(question: Question) -> Arm:
 def replay(level: str, steps: Steps, questions: Mapping[str, Question]) -> Iterator[tuple[float, float]]:
     """Yields for each step from the fifth on the shares of groups with signal: in all, and in the half chosen."""
     arms = sorted({arm_of(question) for question in questions.values()})
-    policy = ArmPolicy(arms, ProposerOptions(kind="path", arms=level))  # type: ignore[arg-type]
+    policy = ArmPolicy(arms, level, 0.15)  # type: ignore[arg-type]
     for step in sorted(steps):
         asked = [questions[name] for name in steps[step]]
         rates, attempts = pass_rates(asked, [e for group in steps[step].values() for e in group])

@@ -1,7 +1,8 @@
 """The options of a recipe, read from its dataclasses and files without importing the package.
 
 The options are the annotated fields of the class `ROOT` and of the classes that its fields are annotated with. A field
-of any other type, a list or mapping of such classes too, is one option. Bases are followed.
+of any other type, a list or mapping of such classes too, is one option, and so is a kind: a class with ``kinds_in``.
+Bases are followed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,13 @@ def section_of(trees: Trees, file: str, annotation: ast.expr) -> Class | None:
     text = ast.unparse(annotation).strip("'\"").removesuffix("| None").strip()
     text = match[1] if (match := re.fullmatch(r"(?:\w+\.)?Annotated\[(\w+),.*\]", text)) else text
     section = find_class(trees, file, text) if text.isidentifier() else None
-    return section if section and any(fields(trees, section)) else None
+    kind = section is not None and "kinds_in" in map(assigned, section[1].body)
+    return section if section and not kind and any(fields(trees, section)) else None
+
+
+def assigned(statement: ast.stmt) -> str:
+    """Returns the name that an annotated assignment assigns; empty for any other statement."""
+    return ast.unparse(statement.target) if isinstance(statement, ast.AnnAssign) else ""
 
 
 def default_of(value: ast.expr | None) -> ast.expr | None:

@@ -298,7 +298,7 @@ SMALL += [
 
 @pytest.mark.slow
 def test_a_ranker_is_shown_its_role(tmp_path):
-    found = here("cosearch.py", "show", "--out", str(tmp_path), "--n", "12", "--set", "steps=1", "supervised.batch=4")
+    found = here("cosearch.py", "show", "--out", str(tmp_path), "--n", "12", "--set", "steps=1", "method.batch=4")
     assert found.returncode == 0, found.stderr
     assert load_recipe(str(tmp_path / "shown" / "recipe.yaml")).agent == "cosearch"
     assert (tmp_path / "shown" / "checkpoints" / "last").exists()

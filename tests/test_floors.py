@@ -40,6 +40,10 @@ FLOORS = [
     {"questions"},
     {"browsing", "masking", "open_answers"},
     {"envs"},
+    {"curriculum.stages", "selfplay.arms", "selfplay.source"},
+    {"selfplay.kind"},
+    {"curriculum", "selfplay"},
+    {"curriculum.kinds", "selfplay.kinds"},
     {"__init__"},  # the package's own registers the environments
     {"agents"},
     {"teams"},
@@ -58,11 +62,10 @@ FLOORS = [
     {"train.algorithms.estimators"},
     {"train.credit"},  # recipes name its terms
     {"adapters", "eval", "serving", "testing", "train.bridges", "train.interrupts", "train.memory", "train.recipe"},
+    {"train.methods"},
     {"eval.suites"},
     {"eval.formats", "eval.leaderboard"},
     {"report"},
-    {"selfplay.arms"},
-    {"selfplay", "curriculum"},
     {"train.algorithms"},
     {"simulated"},
     {"train.learner"},

@@ -98,7 +98,7 @@ def test_the_columns_are_those_that_matter_for_the_method():
     assert columns_of(load_recipe("tiny-jade"))["validation"] == "validation/em"
     assert "validation" not in columns_of(load_recipe("tiny-grpo", ["validation.every=0"]))
     assert list(columns_of(load_recipe("tiny-rejection"))) == [*grpo[:3], "kept", "nll", "tokens"]
-    supervised = load_recipe("tiny-rejection", ["method=supervised", "supervised.demonstrations=d.jsonl"])
+    supervised = load_recipe("tiny-rejection", ["method={kind: supervised, demonstrations: d.jsonl}"])
     assert columns_of(supervised)["tokens"] == "learner/tokens_trained"
 
 

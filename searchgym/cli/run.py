@@ -222,11 +222,19 @@ def _agents() -> Rows:
 
 
 def _recipes() -> Rows:
+    from searchgym.options import kind_name
     from searchgym.train.recipe.load import load_recipe
 
     recipes = {name: load_recipe(name) for name in cards_of("train")}
     return [
-        {"name": name, "method": r.method, "agent": r.agent, "model": r.model, "steps": r.steps, "summary": r.summary}
+        {
+            "name": name,
+            "method": kind_name(r.method),
+            "agent": r.agent,
+            "model": r.model,
+            "steps": r.steps,
+            "summary": r.summary,
+        }
         for name, r in recipes.items()
     ]
 

@@ -129,7 +129,7 @@ def run_training(recipe: Recipe, overrides: list[str], folder: Path, resume: boo
 def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
     """Tells what to look at after a training, and what stood in its way."""
     rows = [row for row in result.rows if row["step"] > 0]
-    if rows and recipe.method == "policy" and not any(row.get("rollout/reward") for row in rows):
+    if rows and recipe.method.compares and not any(row.get("rollout/reward") for row in rows):
         legal = {
             name: share for name, share in rows[-1].items() if name.startswith("role/") and name.endswith("/legal")
         }
@@ -137,7 +137,7 @@ def _say_next(recipe: Recipe, result: TrainResult, folder: Path) -> None:
         worst = min(legal, key=lambda name: legal[name])
         say(
             f"no episode earned a reward, so nothing was learnt; the least legal outputs are those of {worst} "
-            f"({100 * legal[worst]:.0f} %): warm the model up on demonstrations (method: supervised), or give worked "
+            f"({100 * legal[worst]:.0f} %): warm the model up on demonstrations (method supervised), or give worked "
             "examples in the prompts"
         )
     if result.progress.best_step == 0 and rows:

@@ -9,8 +9,8 @@ from searchgym.corpora.retrieval.kinds.noise import NoiseRetriever
 from searchgym.corpora.retrieval.retriever import Retriever
 from searchgym.corpora.retrieval.schedule import random_numbers
 from searchgym.corpora.retrieval.wrapper import Wrapper
+from searchgym.curriculum.stages import StageOptions
 from searchgym.records import Hit
-from searchgym.train.recipe.options import StageOptions
 
 
 class StagedRetriever(NoiseRetriever):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from searchgym.curriculum.stages import Schedule, StageOptions
 from searchgym.errors import UsageError
 from searchgym.records import Episode, Question
-from searchgym.train.recipe.options import CurriculumOptions, StageOptions
 
 
 class Curriculum:
     """A source of questions that follows the stages of a curriculum.
 
-    In each stage the questions of a step are shared out among the values of `CurriculumOptions.by` by the stage's
+    In each stage the questions of a step are shared out among the values of `Schedule.by` by the stage's
     weights: within one of the exact share in each step, and exact in expectation. The questions of a value come in
     epochs, each in a new order, and none comes twice in a step.
 
@@ -38,9 +37,7 @@ class Curriculum:
 
     name, made = "curriculum", False
 
-    def __init__(
-        self, questions: Sequence[Question], options: CurriculumOptions, seed: int, batch: int, steps: int
-    ) -> None:
+    def __init__(self, questions: Sequence[Question], options: Schedule, seed: int, batch: int, steps: int) -> None:
         self._options, self._seed, self._steps = options, seed, steps
         groups: dict[str, list[Question]] = {}
         for question in questions:
@@ -75,11 +72,8 @@ class Curriculum:
 
     def stage_at(self, step: int) -> int:
         """Returns the number of a step's stage, from 0; with pass rates it is known from the step's draw on."""
-        if self._options.advance == "pass_rate":
-            return self._stages.get(step, self._stage)
-        shares = list(itertools.accumulate(stage.share for stage in self._options.stages))
-        ends = [round(self._steps * share / shares[-1]) for share in shares]
-        return min(sum(step >= end for end in ends), len(ends) - 1)
+        planned = self._options.planned(step, self._steps)
+        return self._stages.get(step, self._stage) if planned is None else planned
 
     def draw(self, step: int, count: int) -> list[Question]:
         """Returns the questions of a step, in the mix of its stage."""
@@ -141,19 +135,15 @@ class Curriculum:
         right = [episode.scores["em"] for episode in counted if "em" in episode.scores]
         if not right:  # nothing was measured
             return row
-        if self._options.advance == "pass_rate" and number == self._stage:
+        if self._options.planned(step, self._steps) is None and number == self._stage:
             self._go_on(float(np.mean(right)))
         return row | {"pass_rate": float(np.mean(right))}
 
     def _go_on(self, rate: float) -> None:
         """Takes notice of a step's pass rate, and goes to the next stage or the one before."""
-        options = self._options
-        self._window = [*self._window, rate][-options.window :]
-        if len(self._window) < options.window:
-            return
-        mean = float(np.mean(self._window))
-        move = 1 if mean >= options.up else -1 if mean < options.down else 0
-        stage = min(max(self._stage + move, 0), len(options.stages) - 1)
+        self._window.append(rate)
+        stage = self._stage + self._options.move(self._window)
+        stage = min(max(stage, 0), len(self._options.stages) - 1)
         if stage != self._stage:
             self._stage, self._window = stage, []
 

@@ -70,12 +70,20 @@ class Kind(Options):
 
 @dataclasses.dataclass(frozen=True)  # with slots, mypy would hold that nothing declared as a kind can be one of these
 class Unloaded:
-    """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read."""
+    """Options of a user's ``module:Class``, which is imported by `loaded` and not where a file is read.
+
+    Until then it has the attributes of its base: of a kind without rules of its own.
+    """
 
     base: type[Kind]
     name: str
     values: Any
     """Plain data: keys and values, or what `Kind.short` reads."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked by copy and pickle before there is a base
+            raise AttributeError(name)
+        return getattr(self.base(), name)
 
 
 class Named(dict[str, T]):

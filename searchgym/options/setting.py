@@ -39,6 +39,10 @@ class Setting:
     """True if the learner or the sampler has processes of its own, which a launcher can start."""
     retriever: bool = False
     """True if the recipe names a retriever."""
+    attempts: int = 2
+    """Episodes per question."""
+    paragraphs: bool = False
+    """True if every question brings the paragraphs that are searched."""
 
     @property
     def by_episode(self) -> bool:

@@ -16,7 +16,7 @@ from searchgym.corpora.documents import convert_documents, is_documents
 from searchgym.corpora.questions import read_questions
 from searchgym.envs.data import find_corpus
 from searchgym.errors import CardError, DataMissingError, UsageError
-from searchgym.options import Options, read
+from searchgym.options import Options, kind_name, read
 from searchgym.options.yaml import read_source
 from searchgym.practice.selection import Selection
 from searchgym.questions.generate import USUAL, Plan
@@ -165,10 +165,11 @@ def load_pipeline(name: str, overrides: Iterable[str] = ()) -> Pipeline:
     if pipeline.tests < 1:
         raise CardError(f"{path}: test: {pipeline.test} holds no questions")
     _ = pipeline.plan, pipeline.choice  # they check their values
-    if pipeline.recipe.method != "policy":
-        raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {pipeline.recipe.method}: policy")
+    if not pipeline.recipe.method.compares:
+        method = kind_name(pipeline.recipe.method)
+        raise CardError(f"{path}: reinforce.recipe {pipeline.recipe.name} has method {method}: policy")
     for name in WARM.values():
-        load_recipe(name, [*pipeline.demonstrations.values, "supervised.demonstrations=x"])
+        load_recipe(name, [*pipeline.demonstrations.values, "method.demonstrations=x"])
     return _absolute(pipeline)
 
 

@@ -214,8 +214,8 @@ def warmed(work: Work, shown: str) -> dict[str, Any]:
     steps = count // FEWEST
     values = [
         f"model={work.practised}",
-        f"supervised.demonstrations={work.out / shown / EPISODES}",
-        f"supervised.batch={FEWEST}",
+        f"method.demonstrations={work.out / shown / EPISODES}",
+        f"method.batch={FEWEST}",
         f"steps={steps}",
         f"seed={work.pipeline.seed}",
         f"checkpoint.every={max(1, steps // 4)}",

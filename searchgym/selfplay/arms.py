@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from searchgym.train.recipe.options import ProposerOptions
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,7 +38,9 @@ class Arm(NamedTuple):
         return "-".join(map(str, self)).replace("~", "of-").replace(" ", "_")
 
 
-LEVELS: Final[dict[str, tuple[str, ...]]] = {
+Level = Literal["hops", "shape", "last", "relations"]
+"""Name of what a policy tells apart."""
+LEVELS: Final[dict[Level, tuple[str, ...]]] = {
     "hops": ("hops",),
     "shape": ("shape", "hops", "op"),
     "last": ("shape", "hops", "op", "last"),
@@ -49,7 +49,7 @@ LEVELS: Final[dict[str, tuple[str, ...]]] = {
 """Choices that a policy tells apart, by the name of its level."""
 
 
-def choice_of(arm: Arm, level: str) -> tuple[Any, ...]:
+def choice_of(arm: Arm, level: Level) -> tuple[Any, ...]:
     """Returns the part of an arm that a level tells apart."""
     return tuple(getattr(arm, name) for name in LEVELS[level])
 
@@ -80,50 +80,66 @@ class ArmPolicy:
     """A softmax over the mean advantages of arms, which forgets (a bandit with Boltzmann exploration).
 
     A question's advantage is its reward less the batch's mean, over the batch's deviation. An arm's value is the mean
-    of its advantages, with weights that decay by `ProposerOptions.decay` per step, shrunk towards that of the arm's
-    shape as if by `ProposerOptions.prior` more questions, and the shape's towards 0. Values are divided by a
-    temperature, which rises until the entropy is `ProposerOptions.min_entropy` of that of even draws. Nothing is added
-    up over steps, as a policy gradient would: however often an arm is the better one, its value stays a mean.
+    of its advantages, with weights that decay by `decay` per step, shrunk towards that of the arm's shape as if by
+    `prior` more questions, and the shape's towards 0. Values are divided by a temperature, which rises until the
+    entropy is `min_entropy` of that of even draws. Nothing is added up over steps, as a policy gradient would: however
+    often an arm is the better one, its value stays a mean.
 
     Args:
         arms: Kinds of questions, each once.
-        options: What is told apart, and how fast it learns.
+        level: What is told apart; see `LEVELS`.
+        max_named: Largest chance of all arms whose questions name their answer.
+        decay: Weight per step of what earlier steps showed.
+        prior: Number of questions by which an arm is shrunk towards its shape, and a shape towards all.
+        temperature: Lowest temperature.
+        min_entropy: Least entropy, as a share of that of even draws.
     """
 
-    def __init__(self, arms: Sequence[Arm], options: ProposerOptions) -> None:
-        self.arms, self._options = tuple(arms), options
-        self._choices = [choice_of(arm, options.arms) for arm in self.arms]
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        level: Level = "last",
+        max_named: float = 1.0,
+        *,
+        decay: float = 0.9,
+        prior: float = 2.0,
+        temperature: float = 0.25,
+        min_entropy: float = 0.7,
+    ) -> None:
+        self.arms, self._level, self._max_named = tuple(arms), level, max_named
+        self._decay, self._prior, self._temperature, self._min_entropy = decay, prior, temperature, min_entropy
+        self._choices = [choice_of(arm, level) for arm in self.arms]
         self._named = np.array([arm.named for arm in self.arms])
-        self._above = "hops" if options.arms == "hops" else "shape"
+        self._above: Level = "hops" if level == "hops" else "shape"
         self._sums: dict[str, list[float]] = {}
 
     def values(self, arms: Sequence[Arm] | None = None) -> Floats:
         """Returns the shrunk mean advantage of each arm. Default: of all arms."""
-        prior, found = self._options.prior, []
+        prior, found = self._prior, []
         for arm in self.arms if arms is None else arms:
             shape = choice_of(arm, self._above)
             total, weight = self._sums.get(_key("shape", shape), (0.0, 0.0))
             value = total / (weight + prior)
-            total, weight = self._sums.get(_key("arm", choice_of(arm, self._options.arms)), (0.0, 0.0))
+            total, weight = self._sums.get(_key("arm", choice_of(arm, self._level)), (0.0, 0.0))
             found.append((total + prior * value) / (weight + prior))
         return np.array(found)
 
     def probabilities(self, open_arms: Sequence[bool] | None = None) -> Floats:
         """Returns the chance of each arm, which sum to 1 over those that are open.
 
-        Arms whose questions name their answer have `ProposerOptions.max_named` together at most, if others are open.
+        Arms whose questions name their answer have `max_named` together at most, if others are open.
         """
         there = np.ones(len(self.arms), bool) if open_arms is None else np.array(open_arms)
         if not there.any():
             return np.zeros(len(self.arms))
         spread, values = self._spread(there), np.where(there, self.values(), -np.inf)
-        least = self._options.min_entropy * self._entropy_of(self._bounded(spread))
+        least = self._min_entropy * self._entropy_of(self._bounded(spread))
 
         def at(temperature: float) -> Floats:
             weights = spread * np.exp((values - values.max()) / temperature)
             return self._bounded(weights / weights.sum())
 
-        return _sharpest(at, lambda chances: self._entropy_of(chances) >= least, self._options.temperature)
+        return _sharpest(at, lambda chances: self._entropy_of(chances) >= least, self._temperature)
 
     def _spread(self, there: npt.NDArray[np.bool_]) -> Floats:
         """Returns the chances of open arms before anything is learnt: equal over what the policy tells apart."""
@@ -133,7 +149,7 @@ class ArmPolicy:
 
     def _bounded(self, chances: Floats) -> Floats:
         """Returns chances in which the arms that name their answer have no more than their share."""
-        share, most = float(chances[self._named].sum()), self._options.max_named
+        share, most = float(chances[self._named].sum()), self._max_named
         if most < share < 1:
             return np.where(self._named, chances * most / share, chances * (1 - most) / (1 - share))
         return chances
@@ -153,7 +169,7 @@ class ArmPolicy:
     def learn(self, arms: Sequence[Arm], rewards: Floats) -> None:
         """Takes in the rewards of a batch of questions; those that are not finite are left out."""
         for sums in self._sums.values():
-            sums[:] = [value * self._options.decay for value in sums]
+            sums[:] = [value * self._decay for value in sums]
         kept = np.isfinite(rewards)
         if kept.sum() < 2:
             return
@@ -161,10 +177,7 @@ class ArmPolicy:
         advantages = centred / max(float(rewards[kept].std()), 1e-6)
         for arm, advantage, counts in zip(arms, advantages, kept, strict=True):
             if counts:
-                for key in (
-                    _key("shape", choice_of(arm, self._above)),
-                    _key("arm", choice_of(arm, self._options.arms)),
-                ):
+                for key in (_key("shape", choice_of(arm, self._above)), _key("arm", choice_of(arm, self._level))):
                     sums = self._sums.setdefault(key, [0.0, 0.0])
                     sums[0] += float(advantage)
                     sums[1] += 1.0

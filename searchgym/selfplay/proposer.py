@@ -1,23 +1,82 @@
-"""The path proposer: chooses kinds of questions, walks the graph for them, and learns from how they are answered."""
+"""Proposers that walk a graph: they choose kinds of questions, and learn from how they are answered."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Interval
 
 from searchgym.corpora.files import BadLines
 from searchgym.corpora.questions import parse_questions, question_row
 from searchgym.corpora.rows import Rows
+from searchgym.envs.task import Task
 from searchgym.errors import TrainingError, UsageError
+from searchgym.options import Setting
 from searchgym.records import Episode, Question
-from searchgym.selfplay.arms import Arm, ArmPolicy, hardness, signal
+from searchgym.selfplay.arms import Arm, ArmPolicy, Floats, Level
+from searchgym.selfplay.build import ground_of
+from searchgym.selfplay.kind import Proposer, Proposing
 from searchgym.selfplay.proposal import Ground, Proposal
-from searchgym.train.recipe.options import ProposerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkingProposer(Proposer):
+    """A proposer that walks the graph behind the environment's corpus; see `PathProposer`."""
+
+    arms: Level = "last"
+    """What is told apart: numbers of hops; shapes, hops and operations; these and the last relation; or the first
+    relation too."""
+    max_named: Annotated[float, Interval(ge=0, le=1)] = 0.15
+    """Largest share of questions that name their answer or ask for yes or no: they are coin-flips to a solver that
+    knows nothing, which 4 p (1 - p) rewards most."""
+    hops: list[Annotated[int, Ge(1)]] = field(default_factory=lambda: [1, 2, 3, 4])
+    """Numbers of pages that a question may need."""
+    triples: str | None = None
+    """File of triples (subject, relation, object with tabs between them) to walk, whose subjects are titles in the
+    environment's corpus. Default: a world's own graph, or the facts that are found in the corpus."""
+    pool: Annotated[int, Ge(0)] = 256
+    """Most earlier questions that are kept to fill up a step for which too few new ones are found."""
+    tries: Annotated[int, Ge(1)] = 50
+    """Drafts per question after which the pool fills up."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if not self.hops or len(set(self.hops)) < len(self.hops):
+            yield f"hops is {self.hops}: expected numbers from 1 on, each once"
+
+    def check(self, setting: Setting) -> Iterable[str]:
+        """See `Proposer.check`."""
+        if setting.attempts < 2:
+            yield f"rollout.attempts is {setting.attempts}: a proposer needs pass rates of at least 2 attempts"
+        if setting.paragraphs:
+            yield "its questions bring no paragraphs, leave env_options.distractors out"
+
+    def source(self, task: Task, env_options: Mapping[str, Any], seed: int) -> Proposing:
+        """Returns the questions of walks over the environment's graph; see `Proposer.source`.
+
+        Raises:
+            UsageError: There is no graph behind the environment's questions, or none with the hops that are asked for.
+        """
+        return PathProposer(ground_of(task, env_options, self.hops, self.triples, seed), self, seed)
+
+    def policy(self, arms: Sequence[Arm]) -> ArmPolicy:
+        """Returns the policy that chooses between kinds of questions."""
+        raise NotImplementedError(f"{type(self).__name__} defines no policy")
+
+    def rewards(self, rates: Sequence[float], attempts: Sequence[int]) -> Floats | None:
+        """Returns the rewards of questions from which the policy learns; None if it learns nothing.
+
+        Args:
+            rates: Share of right attempts at each question; NaN where it is not known.
+            attempts: Number of attempts at each question.
+        """
+        return None
 
 
 class PathProposer:
@@ -34,7 +93,7 @@ class PathProposer:
 
     name, made = "proposer", True
 
-    def __init__(self, ground: Ground, options: ProposerOptions, seed: int) -> None:
+    def __init__(self, ground: Ground, options: WalkingProposer, seed: int) -> None:
         if not ground.arms:
             hops = ", ".join(map(str, options.hops))
             raise UsageError(
@@ -47,7 +106,7 @@ class PathProposer:
                 f"{options.max_named:g} of the questions may (proposer.max_named): ask for other hops "
                 "(proposer.hops), for a corpus with more links, or set proposer.max_named=1"
             )
-        self.policy = ArmPolicy(ground.arms, options)
+        self.policy = options.policy(ground.arms)
         self._ground, self._options, self._seed = ground, options, seed
         self._walks: dict[Arm, Iterator[Any]] = {}
         self._taken: Counter[Arm] = Counter()
@@ -148,9 +207,8 @@ class PathProposer:
         """
         rates, attempts = pass_rates(questions, episodes)
         arms = [_arm_of(question) for question in questions]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            rewards = hardness(rates) if self._options.reward == "hard" else signal(rates, attempts)
-        if self._options.kind == "path":
+        rewards = self._options.rewards(rates, attempts)
+        if rewards is not None:
             self.policy.learn(arms, rewards)
             self._chances.clear()
         for question in questions:

@@ -29,6 +29,7 @@ from inspect_ai.viewer import TaskSamplesColumn, TaskSamplesView, ViewerConfig
 from searchgym.corpora.own import home
 from searchgym.envs.reward import SCORES
 from searchgym.errors import DataError, DataMissingError
+from searchgym.options import kind_name
 from searchgym.records import Episode
 from searchgym.rollout.storage import sidecar
 from searchgym.train.run.folder import ADVANTAGES, PROPOSED, RECIPE
@@ -200,7 +201,7 @@ def _spec(run: Run, first: Episode, mark: str) -> EvalSpec:
     samples = record.get("samples")
     about = {key: value for key, value in record.items() if isinstance(value, (str, int, float))}
     if run.recipe is not None:
-        about |= {"recipe": run.recipe.name, "method": run.recipe.method, "steps": run.recipe.steps}
+        about |= {"recipe": run.recipe.name, "method": kind_name(run.recipe.method), "steps": run.recipe.steps}
     models = [run.recipe.model] if run.recipe is not None else sorted({call.model_key for call in first.calls})
     scores = list(dict.fromkeys([*SCORES, *first.scores, *COUNTS]))
     columns = [TaskSamplesColumn(id=column) for column in SHOWN]

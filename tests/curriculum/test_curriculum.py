@@ -11,13 +11,15 @@ from support import CARD, TitleRetriever
 
 from searchgym.corpora.retrieval.index.index import build_in_memory
 from searchgym.curriculum.build import curriculum_of, staged
+from searchgym.curriculum.kinds.pass_rate import PassRate
+from searchgym.curriculum.kinds.steps import Steps
 from searchgym.curriculum.retriever import StagedRetriever
 from searchgym.curriculum.source import Curriculum, shared_out, value_of
+from searchgym.curriculum.stages import StageOptions
 from searchgym.envs.task import load_task
 from searchgym.errors import CardError, UsageError
 from searchgym.records import Episode, Hop, Passage, Question, SupportingFact
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CurriculumOptions, StageOptions
 
 QUESTIONS = [
     Question(f"{hops}-{number}", f"{hops} {number}?", ("yes",), metadata={"hops": hops})
@@ -27,8 +29,8 @@ QUESTIONS = [
 THREE = [StageOptions(mix={1: 1.0}), StageOptions(mix={1: 1, 2: 1}), StageOptions(mix={2: 0.5, 3: 0.5}, share=2.0)]
 
 
-def curriculum(stages=None, steps=12, batch=8, seed=0, **options):
-    return Curriculum(QUESTIONS, CurriculumOptions(stages=stages or THREE, **options), seed, batch, steps)
+def curriculum(stages=None, steps=12, batch=8, seed=0, kind=Steps, **options):
+    return Curriculum(QUESTIONS, kind(stages=stages or THREE, **options), seed, batch, steps)
 
 
 def answered(questions, right, stop="answer"):
@@ -99,7 +101,7 @@ def test_more_questions_are_of_the_same_stage_and_new():
 
 
 def test_stages_follow_pass_rates():
-    source = curriculum(advance="pass_rate", up=0.75, down=0.25, window=2)
+    source = curriculum(kind=PassRate, up=0.75, down=0.25, window=2)
     stages = []
     for step, right in enumerate([8, 4, 8, 8, 6, 6, 1, 1, 8, 8, 8]):
         drawn = source.draw(step, 8)
@@ -109,7 +111,7 @@ def test_stages_follow_pass_rates():
 
 
 def test_failed_retrievals_are_no_pass_rate():
-    source = curriculum(advance="pass_rate", up=0.5, down=0.25, window=1)
+    source = curriculum(kind=PassRate, up=0.5, down=0.25, window=1)
     drawn = source.draw(0, 8)
     row = source.learn(0, drawn, answered(drawn, 0, stop="retriever_error"))
     assert "pass_rate" not in row and source.state()["window"] == []
@@ -119,13 +121,13 @@ def test_failed_retrievals_are_no_pass_rate():
 
 
 def test_questions_without_an_answer_are_no_pass_rate():
-    source = curriculum(advance="pass_rate", up=0.5, down=0.25, window=1)
+    source = curriculum(kind=PassRate, up=0.5, down=0.25, window=1)
     drawn = source.draw(0, 8)
     mixed = answered(drawn[:4], 4) + [replace(e, scores={}) for e in answered(drawn[4:], 0)]
     assert source.learn(0, drawn, mixed)["pass_rate"] == 1.0
 
 
-@pytest.mark.parametrize("advance", [{}, {"advance": "pass_rate", "up": 0.5, "down": 0.2, "window": 2}])
+@pytest.mark.parametrize("advance", [{}, {"kind": PassRate, "up": 0.5, "down": 0.2, "window": 2}])
 def test_a_state_goes_on_with_the_same_questions(advance):
     def run(source, steps):
         rows = []
@@ -207,43 +209,73 @@ def recipe(*values):
     return load_recipe("tiny-grpo", values)
 
 
+PASS_RATE = ["curriculum={kind: pass-rate, stages: [{}]}"]
+
+
 def test_recipes_and_their_mistakes():
     staged_recipe = recipe(
-        "curriculum.stages=[{mix: {1: 1}}, {mix: {1: 0.5, 2: 0.5}, noise: 0.1}]", "curriculum.by=hops"
+        "curriculum={kind: steps, stages: [{mix: {1: 1}}, {mix: {1: 0.5, 2: 0.5}, noise: 0.1}]}", "curriculum.by=hops"
     )
     assert staged_recipe.curriculum.stages[1].mix == {1: 0.5, 2: 0.5}
     for values, message in (
-        (["curriculum.window=2"], "curriculum.window is set, and there are no stages"),
-        (["curriculum.stages=[{}]", "curriculum.up=0.5"], "curriculum.up is set, and advance is steps"),
-        (["curriculum.stages=[{noise: 1.5}]"], r"stages\[0\].noise: expected at most 1, got 1.5"),
-        (["curriculum.stages=[{distractors: -1}]"], r"stages\[0\].distractors: expected at least 0, got -1"),
-        (["curriculum.stages=[{share: 0}]"], r"stages\[0\].share: expected above 0, got 0"),
-        (["curriculum.stages=[{mix: {1: -1, 2: 1}}]"], r"stages\[0\].mix\[1\]: expected at least 0, got -1"),
-        (["curriculum.stages=[{mix: {1: 0}}]"], r"stages\[0\].mix is \{1: 0"),
-        (["curriculum.stages=[{}]", "proposer.kind=path"], "the proposer chooses the questions"),
-        (["curriculum.stages=[{mixx: {}}]"], r"stages\[0\].mixx: unknown key; did you mean 'mix'"),
+        (["curriculum.window=2"], "curriculum: missing key kind, one of pass-rate, steps"),
+        (["curriculum=steps"], "curriculum: stages is empty"),
+        ([*PASS_RATE, "curriculum.window=0"], "curriculum.window: expected at least 1, got 0"),
+        ([*PASS_RATE, "curriculum.up=.nan"], "curriculum.up: expected a finite number"),
+        ([*PASS_RATE, "curriculum.up=often"], "curriculum.up: expected a number"),
+        ([*PASS_RATE, "curriculum.uup=1"], "curriculum.uup: unknown key; did you mean 'up'"),
+        (["curriculum.advance=pass_rate"], "curriculum.advance is an old name: write curriculum: {kind: steps or pass"),
+        (["curriculum.kind=step"], "unknown curriculum 'step'; did you mean 'steps'"),
+        (["curriculum.kind=steps", "curriculum.stages=[{}]", "curriculum.up=0.5"], "curriculum.up: unknown key"),
+        (
+            ["curriculum.kind=steps", "curriculum.stages=[{noise: 1.5}]"],
+            r"stages\[0\].noise: expected at most 1, got 1.5",
+        ),
+        (
+            ["curriculum.kind=steps", "curriculum.stages=[{distractors: -1}]"],
+            r"stages\[0\].distractors: expected at least 0, got -1",
+        ),
+        (["curriculum.kind=steps", "curriculum.stages=[{share: 0}]"], r"stages\[0\].share: expected above 0, got 0"),
+        (
+            ["curriculum.kind=steps", "curriculum.stages=[{mix: {1: -1, 2: 1}}]"],
+            r"stages\[0\].mix\[1\]: expected at least 0, got -1",
+        ),
+        (["curriculum.kind=steps", "curriculum.stages=[{mix: {1: 0}}]"], r"stages\[0\]: mix is \{1: 0"),
+        (
+            ["curriculum.kind=steps", "curriculum.stages=[{}]", "proposer.kind=path"],
+            "the proposer chooses the questions",
+        ),
+        (
+            ["curriculum.kind=steps", "curriculum.stages=[{mixx: {}}]"],
+            r"stages\[0\].mixx: unknown key; did you mean 'mix'",
+        ),
     ):
         with pytest.raises(CardError, match=message):
             recipe(*values)
 
 
+def source_of(made, task):
+    return curriculum_of(made.curriculum, task, made.seed, made.rollout.questions, made.steps)
+
+
 def test_a_task_gets_harder_searches_only_where_a_stage_asks_for_them():
     task = load_task(CARD, questions=QUESTIONS, retriever=build_in_memory(PASSAGES), top_k=3)
-    plain = recipe("curriculum.stages=[{mix: {1: 1}}]", "rollout.questions=4")
-    assert staged(task, curriculum_of(plain, task), plain) is task
-    noisy = recipe("curriculum.stages=[{noise: 0.5}, {distractors: 1}]", "rollout.questions=4", "steps=4")
-    source = curriculum_of(noisy, task)
-    harder = staged(task, source, noisy).retriever
+    plain = recipe("curriculum.kind=steps", "curriculum.stages=[{mix: {1: 1}}]", "rollout.questions=4")
+    assert staged(task, source_of(plain, task), plain.curriculum, 0) is task
+    noisy = recipe(
+        "curriculum.kind=steps", "curriculum.stages=[{noise: 0.5}, {distractors: 1}]", "rollout.questions=4", "steps=4"
+    )
+    source = source_of(noisy, task)
+    harder = staged(task, source, noisy.curriculum, 0).retriever
     for step, expected in ((0, (0.5, 0)), (2, (0.0, 1)), (None, (0.0, 0))):
         if step is not None:
             source.draw(step, 4)
         harder.at_step(step, 4)
         assert (harder.probability, harder._distractors) == expected
     with pytest.raises(UsageError, match="3 distractors among 3 hits"):
-        curriculum_of(recipe("curriculum.stages=[{distractors: 3}]"), task)
+        source_of(recipe("curriculum.kind=steps", "curriculum.stages=[{distractors: 3}]"), task)
     with pytest.raises(UsageError, match="Remote has none at hand"):
-        staged(replace(task, retriever=Remote()), source, noisy)
-    assert curriculum_of(recipe(), task) is None
+        staged(replace(task, retriever=Remote()), source, noisy.curriculum, 0)
 
 
 class Remote(TitleRetriever):

@@ -37,7 +37,7 @@ class Ask(QuestionSource):
     def load(self, context):
         return [Question(str(number), "Which?", ("Ada",)) for number in range(self.n)]
 
-    def check(self, context):
+    def check_environment(self, context):
         if self.n > 5:
             yield "n is more than 5"
         1 / (self.n - 5)

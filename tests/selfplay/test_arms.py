@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchgym.selfplay.arms import LEVELS, Arm, ArmPolicy, choice_of, hardness, signal
-from searchgym.train.recipe.options import ProposerOptions
+from searchgym.selfplay.arms import LEVELS, Arm, choice_of, hardness, signal
+from searchgym.selfplay.kinds.path import LearningProposer
 
 BORN = Arm("chain", 2, "path", "director", "born")
 DIED = Arm("chain", 2, "path", "director", "died")
@@ -19,7 +19,7 @@ ARMS = (BORN, DIED, WRITER, SINGLE, OLDER)
 
 
 def policy(**options):
-    return ArmPolicy(ARMS, ProposerOptions(kind="path", **options))
+    return LearningProposer(**options).policy(ARMS)
 
 
 def test_the_signal_is_an_unbiased_estimate():
@@ -69,7 +69,7 @@ def test_values_are_means_which_do_not_grow_with_the_steps():
     shape = 80 / (80 + 2)
     limit = (80 + 2 * shape) / (80 + 2)
     assert seen[-1] == pytest.approx(limit) and max(seen) <= limit + 1e-9
-    assert limit / ProposerOptions().temperature == pytest.approx(4.0, abs=0.01)  # the logit
+    assert limit / LearningProposer().temperature == pytest.approx(4.0, abs=0.01)  # the logit
 
 
 def test_pass_rates_that_are_not_known_count_for_nothing():

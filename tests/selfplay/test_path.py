@@ -19,12 +19,13 @@ from searchgym.questions.source import Source
 from searchgym.records import Episode
 from searchgym.selfplay.arms import Arm
 from searchgym.selfplay.corpora import CorpusGround
+from searchgym.selfplay.kinds.path import LearningProposer
+from searchgym.selfplay.kinds.uniform import UniformProposer
 from searchgym.selfplay.proposal import Proposal
 from searchgym.selfplay.proposer import PathProposer, pass_rates
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.credit.waypoints import waypoints_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import ProposerOptions
 
 SPEC = WorldSpec("simple", split="train", size=200, seed=1)
 FULL = WorldSpec("full", split="train", size=60, seed=1)
@@ -32,7 +33,7 @@ TRANSFER = WorldSpec("simple", split="transfer", size=60, seed=1)
 
 
 def path_proposer(ground=None, seed=0, **options):
-    made = ProposerOptions(kind="path", **options)
+    made = LearningProposer(**options)
     return PathProposer(ground or WorldGround(SPEC, made.hops, seed), made, seed)
 
 
@@ -159,7 +160,7 @@ def test_failed_retrievals_do_not_count():
 
 
 def test_even_draws_do_not_learn():
-    made = ProposerOptions(kind="uniform")
+    made = UniformProposer()
     proposer = PathProposer(WorldGround(SPEC, made.hops, 0), made, 0)
     before = proposer.policy.probabilities()
     played(proposer, 3)
@@ -226,15 +227,22 @@ def test_a_graph_of_named_answers_alone_says_what_to_do():
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("proposer.kind=none", "proposer.pool is set"),
+        ("proposer.kind=none", "unknown proposer 'none'"),
         ("rollout.attempts=1", "at least 2 attempts"),
         ("proposer.decay=1.5", "at most 1"),
         ("proposer.temperature=0", "above 0"),
         ("proposer.hops=[]", "numbers from 1 on"),
+        ("proposer.hops=[0]", "at least 1"),
+        ("proposer.decay=.nan", "finite"),
+        ("proposer.decay=much", "a number"),
+        ("proposer.decays=1", "did you mean 'decay'"),
+        ("proposer.kind=uniform proposer.decay=0.5", "decay: unknown key"),
         ("proposer.kind=walk", "path"),
         ("env_options={distractors: true}", "leave env_options.distractors out"),
     ],
 )
 def test_options_that_cannot_work_are_refused(value, said):
     with pytest.raises(CardError, match=said):
-        load_recipe("tiny-grpo", ["proposer.kind=path", "proposer.pool=9", value])
+        load_recipe(
+            "tiny-grpo", ["proposer.kind=path", "proposer.pool=9", *(value.split() if "kind" in value else [value])]
+        )

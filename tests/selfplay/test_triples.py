@@ -11,12 +11,11 @@ from searchgym.errors import DataError, UsageError
 from searchgym.graphs.triples import read_triples
 from searchgym.questions.source import HeldOut
 from searchgym.records import Passage
-from searchgym.selfplay.build import proposer_of
+from searchgym.selfplay.kinds.path import LearningProposer
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.triples import TripleGround
 from searchgym.train.credit.waypoints import waypoints_of
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import ProposerOptions
 
 PAGES = [
     Passage("1", "Zor (film)", "A film by a painter."),
@@ -81,16 +80,21 @@ def test_held_out_pages_and_names_are_in_no_question(tmp_path):
     assert set(found) == {"What is the director of Zor?"}
 
 
+def source_of(recipe):
+    task = load_task(find_env(recipe.env), **recipe.env_options)
+    return recipe.proposer.source(task, recipe.env_options, recipe.seed)
+
+
 def test_a_worlds_triples_serve_as_the_graph_of_a_recipe(tmp_path):
     spec = WorldSpec("simple", split="train", size=60, seed=1)
     folder = write_world(build_world(spec), tmp_path / "world")
     values = [f"proposer.triples={folder / TRIPLES}", "env_options={questions: {split: train, size: 60, seed: 1}}"]
     recipe = load_recipe("tiny-selfplay", values)
-    made = proposer_of(recipe, load_task(find_env(recipe.env), **recipe.env_options))
+    made = source_of(recipe)
     questions = made.draw(0, 20)
     assert len(questions) == 20 and all(q.text.startswith("What is the ") for q in questions)
     state = made.state()
-    again = proposer_of(recipe, load_task(find_env(recipe.env), **recipe.env_options))
+    again = source_of(recipe)
     again.restore(state)
     assert [q.id for q in again.draw(1, 20)] == [q.id for q in made.draw(1, 20)]
 
@@ -100,9 +104,9 @@ def test_bad_triples_are_told_with_their_place(tmp_path):
     file.write_text("Zor\tdirector\n")
     recipe = load_recipe("tiny-selfplay", [f"proposer.triples={file}"])
     with pytest.raises(DataError, match=r"bad.tsv:1"):
-        proposer_of(recipe, load_task(find_env(recipe.env), **recipe.env_options))
+        source_of(recipe)
     with pytest.raises(UsageError, match="no path of 4 hops"):
-        PathProposer(ground(tmp_path, hops=(4,)), ProposerOptions(kind="path", hops=[4]), 0)
+        PathProposer(ground(tmp_path, hops=(4,)), LearningProposer(hops=[4]), 0)
     recipe = load_recipe("tiny-selfplay", ["env=searchgym/Demo-v0", "env_options={}", "validation.env_options={}"])
     with pytest.raises(UsageError, match="no graph to walk"):
-        proposer_of(recipe, load_task(find_env(recipe.env)))
+        source_of(recipe)

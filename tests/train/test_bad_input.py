@@ -152,7 +152,7 @@ OPTIONS = "env_options={{reward: 'test_bad_input:{}', max_turns: 2, questions: {
         ),
         ("env_options={reward: 'test_bad_input:none'}", 2, "has no attribute 'none'"),
         ("model=nowhere", 1, "nowhere: no such folder"),
-        ("method=supervised", 1, "method supervised needs supervised.demonstrations"),
+        ("method=supervised", 1, "method.demonstrations: missing key"),
     ],
 )
 def test_what_cannot_work_makes_no_folder(train, place, override, status, message):

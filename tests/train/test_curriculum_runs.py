@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from toy_training import QUESTIONS, exact, toy_recipe, toy_trainer
 
+from searchgym.curriculum.kinds.pass_rate import PassRate
 from searchgym.curriculum.source import Curriculum
-from searchgym.train.recipe.options import CurriculumOptions, StageOptions
+from searchgym.curriculum.stages import StageOptions
 
 KIND = ["easy", "hard"]
 
@@ -14,7 +15,7 @@ def source(steps):
     """Stages by pass rate over the bandit's questions, half of them of each kind."""
     asked = [replace(q, kind=KIND[n % 2]) for n, q in enumerate(QUESTIONS)]
     stages = [StageOptions(mix={"easy": 1}), StageOptions(mix={"easy": 1, "hard": 1}), StageOptions(mix={"hard": 1})]
-    options = CurriculumOptions(stages=stages, by="kind", advance="pass_rate", up=0.3, down=0.1, window=1)
+    options = PassRate(stages=stages, by="kind", up=0.3, down=0.1, window=1)
     return Curriculum(asked, options, 0, 2, steps)
 
 

@@ -92,7 +92,7 @@ def test_a_schedule_that_depends_on_steps_refuses_others_and_says_what_to_do(tmp
         {"env_options": {"retriever": NOISE | {"steps": 3}}},
         {"env_options": {"retriever": NOISE | {"start": 0.5}}},
         {"env_options": {"retriever": "bm25"}},
-        {"critic": COSINE, "method": "supervised"},
+        {"critic": COSINE, "method": {"kind": "supervised", "demonstrations": "toy"}},
     ],
 )
 def test_schedules_with_a_length_of_their_own_do_not_depend_on_steps(options):

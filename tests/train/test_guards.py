@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from toy_training import BanditRollout, toy_model, toy_recipe, toy_trainer
 
-from searchgym.errors import GuardError
+from searchgym.errors import CardError, GuardError
 from searchgym.train.algorithms.estimators.tree import Tree
-from searchgym.train.recipe.options import GuardOptions
+from searchgym.train.recipe.load import load_recipe
+from searchgym.train.recipe.options import Bound, GuardOptions
 from searchgym.train.run.checkpoint import list_checkpoints
-from searchgym.train.run.guards import BOUNDS, HUNG, Watchdog, check_guards
+from searchgym.train.run.guards import HUNG, Watchdog, bound_warning, check_guards
 
 
 @pytest.mark.slow
@@ -76,17 +77,58 @@ def test_a_checkpoint_that_does_not_end_either_ends_the_run_all_the_same(tmp_pat
     assert "error: learning of step 7 did not end within 1 s; nor did its checkpoint" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", BOUNDS)
-def test_a_metric_must_be_out_of_range_for_some_steps_in_a_row(name):
-    metric, above = BOUNDS[name]
-    options = GuardOptions(patience=2, **{name: 1.0})
+BOUNDED = [
+    ("learner/entropy", False),
+    ("learner/entropy", True),
+    ("learner/old_kl", True),
+    ("learner/ref_kl", True),
+    ("rollout/generated_tokens", True),
+    ("groups/zero_variance_share", True),
+    ("learner/sampler_difference", True),
+]
+
+
+@pytest.mark.parametrize(("metric", "above"), BOUNDED)
+def test_a_metric_must_be_out_of_range_for_some_steps_in_a_row(metric, above):
+    options = GuardOptions(patience=2, bounds={metric: Bound(max=1.0) if above else Bound(min=1.0)})
     good, bad = (0.5, 2.0) if above else (2.0, 0.5)
     check_guards([{metric: bad}], options)
     check_guards([{metric: bad}, {metric: good}], options)
-    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2, **{name: None}))
+    check_guards([{metric: bad}, {metric: bad}], GuardOptions(patience=2, bounds={metric: None}))
     check_guards([{metric: bad}, {}], options)
-    with pytest.raises(GuardError, match=rf"{metric} was {bad:g}, {bad:g} in the last steps, guard.{name} is 1"):
+    with pytest.raises(
+        GuardError,
+        match=rf"{metric} was {bad:g}, {bad:g} in the last steps, guard.bounds has at {'most' if above else 'least'} 1",
+    ):
         check_guards([{metric: good}, {metric: bad}, {metric: bad}], options)
+
+
+def test_a_bound_of_no_metric_is_told_once():
+    options = GuardOptions(
+        bounds={"learner/entropyy": Bound(min=0.1), "learner/old_kl": Bound(max=1.0), "time/x": None}
+    )
+    before, learnt = {"validation/em": 0.5}, {"learner/updates": 1.0, "learner/k/entropy": 1.0, "learner/k/old_kl": 0.0}
+    assert (
+        bound_warning([before], options) is None and bound_warning([before, {"learner/updates": 0.0}], options) is None
+    )
+    told = bound_warning([before, learnt], options)
+    assert told is not None and "guard.bounds: no step so far has learner/entropyy; did you mean 'learner/" in told
+    assert "old_kl;" not in told and bound_warning([before, learnt, learnt], options) is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ("{}", "guard.bounds.learner/kl: expected min, max or both"),
+        ("{min: 2, max: 1}", "min is 2 and max 1: no value is between them"),
+        ("{max: .nan}", "expected a finite number"),
+        ("{max: much}", "expected a number"),
+        ("{most: 1}", "learner/kl.most: unknown key. Known: max, min"),
+    ],
+)
+def test_bounds_that_cannot_hold_are_refused(bound, said):
+    with pytest.raises(CardError, match=said):
+        load_recipe("tiny-grpo", [f"guard.bounds={{learner/kl: {bound}}}"])
 
 
 def test_a_tree_without_branches_is_told_once():
@@ -117,7 +159,9 @@ def test_a_training_by_branches_that_has_few_says_so(shared, told, tmp_path, cap
 
 
 def test_a_guard_stops_the_run_and_names_the_last_good_checkpoint(tmp_path):
-    recipe = toy_recipe(steps=30, guard={"min_entropy": 1.5, "patience": 2}, checkpoint={"every": 1})
+    recipe = toy_recipe(
+        steps=30, guard={"bounds": {"learner/entropy": {"min": 1.5}}, "patience": 2}, checkpoint={"every": 1}
+    )
     with pytest.raises(GuardError, match=r"learner/entropy was .* last good checkpoint: .*step-0000") as caught:
         toy_trainer(tmp_path / "run", recipe).run()
     last = max(list_checkpoints(tmp_path / "run/checkpoints"))

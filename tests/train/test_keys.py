@@ -20,7 +20,7 @@ from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.keys import check_credit, keys_of
 from searchgym.train.recipe.load import load_recipe, read_recipe
-from searchgym.train.recipe.options import GuardOptions
+from searchgym.train.recipe.options import Bound, GuardOptions
 from searchgym.train.recipe.recipe import dump_recipe
 from searchgym.train.run.assembly import assemble, train
 from searchgym.train.run.draw import with_advantages
@@ -369,7 +369,7 @@ def test_a_role_that_is_never_legal_ends_the_run():
     check_guards(rows, GuardOptions(patience=2))
     keyed = [{"learner/planners/entropy": 0.1}] * 2
     with pytest.raises(GuardError, match="learner/planners/entropy"):
-        check_guards(keyed, GuardOptions(patience=2, min_entropy=0.2))
+        check_guards(keyed, GuardOptions(patience=2, bounds={"learner/entropy": Bound(min=0.2)}))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from made_models import tiny_qwen2
-from toy_training import toy_recipe
 from transformers import FalconConfig, FalconForCausalLM, OPTConfig, OPTForCausalLM
 
 from searchgym.errors import TrainingError, UsageError
@@ -16,7 +15,7 @@ from searchgym.train.learner.batching import collate, pack, run_lengths, trained
 from searchgym.train.learner.learner import _ready
 from searchgym.train.learner.policy import Policy
 from searchgym.train.learner.updater import Updater, lr_scale
-from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.options import LearnerOptions, OptimizerOptions
 
 
 def model(seed=0):
@@ -441,7 +440,7 @@ def falcon(p=0.0):
 
 @pytest.mark.parametrize(("make", "dropout"), [(opt, "activation_dropout"), (falcon, "hidden_dropout")])
 def test_activations_that_are_computed_again_change_no_gradient_and_bring_no_dropout_back(make, dropout):
-    again = _ready(make(0.4), toy_recipe(learner={"gradient_checkpointing": True}))
+    again = _ready(make(0.4), LearnerOptions(gradient_checkpointing=True))
     rows = [own.policy_step(random_samples(3), 0) for own in (learner(make()), learner(again))]
     assert again.is_gradient_checkpointing
     assert again.training

@@ -13,15 +13,17 @@ from toy_training import QUESTIONS, BanditRollout, toy_model, toy_recipe, toy_tr
 from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import Passage
 from searchgym.corpora.worlds.schema import WorldSpec
+from searchgym.curriculum.kinds.steps import Steps
 from searchgym.curriculum.source import Curriculum
+from searchgym.curriculum.stages import StageOptions
 from searchgym.records import Call, Episode, Hit, Opened, Searched
+from searchgym.selfplay.kinds.path import LearningProposer
 from searchgym.selfplay.proposer import PathProposer
 from searchgym.selfplay.worlds import WorldGround
 from searchgym.train.algorithms.samples import samples_from
 from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext
 from searchgym.train.recipe.load import load_recipe
-from searchgym.train.recipe.options import CurriculumOptions, ProposerOptions, StageOptions
 from searchgym.train.run.assembly import train
 from searchgym.train.run.metrics import rollout_metrics
 
@@ -51,7 +53,7 @@ class Proposed:
     """The bandit's questions, with the metrics that a path proposer gives for questions of its own."""
 
     def __init__(self):
-        options = ProposerOptions(kind="path")
+        options = LearningProposer()
         self.name, self.made = "proposer", True
         self.proposer = PathProposer(WorldGround(WorldSpec("simple", size=60), [1, 2], 0), options, 0)
 
@@ -94,14 +96,14 @@ def runs(recipe, tmp_path):
     rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, 0, 0, int(q.answers[0]), 0.0) for q in QUESTIONS]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
-    supervised = toy_recipe(method="supervised", steps=1, supervised={"demonstrations": "toy", "batch": 4})
+    supervised = toy_recipe(method={"kind": "supervised", "demonstrations": "toy", "batch": 4}, steps=1)
     toy_trainer(tmp_path / "supervised", supervised, demonstrations=demonstrations).run()
     stale = toy_recipe(steps=2, rollout={"questions": 4, "attempts": 8, "staleness": 1}, loss={"importance_cap": 2.0})
     apart = BanditRollout(toy_model())  # a model of its own: it samples in a thread while the other one learns
     probe = lambda samples: {"probe/difference": 0.0, "probe/max_difference": 0.0}  # noqa: E731
     toy_trainer(tmp_path / "stale", stale, rollout=apart, publish=apart.publish, probe=probe).run()
     toy_trainer(tmp_path / "proposed", toy_recipe(steps=1), questions=Proposed()).run()
-    stages = CurriculumOptions(stages=[StageOptions()], by="kind")
+    stages = Steps(stages=[StageOptions()], by="kind")
     toy_trainer(tmp_path / "staged", toy_recipe(steps=1), questions=Curriculum(QUESTIONS, stages, 0, 4, 1)).run()
     toy_trainer(tmp_path / "opened", toy_recipe(steps=1), rollout=Opening(toy_model())).run()
     by_id = {question.id: question for question in QUESTIONS}
@@ -149,7 +151,7 @@ def test_what_the_page_mentions_exists():
     )
     assert sorted(named - documented().keys()) == []
     given = load_recipe("tiny-grpo")
-    dotted = re.findall(r"`((?:rollout|advantage|loss|supervised|optimizer|critic|guard|validation)\.[a-z_]+)`", text)
+    dotted = re.findall(r"`((?:rollout|advantage|loss|optimizer|critic|guard|validation)\.[a-z_]+)`", text)
     assert len(dotted) > 5
     for name in dotted:
         part, key = name.split(".")

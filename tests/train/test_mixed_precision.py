@@ -138,19 +138,17 @@ def test_a_difference_ends_the_run_once_it_stays():
         check_guards([above, above, below], options)
         check_guards([above, above, {"rollout/staleness": 0.0}, above], options)  # a step that learnt nothing
         check_guards([above, above, above | {"rollout/staleness": 1.0}], options)  # of older weights
-        said = (
-            f"{metric} was 0.0201, 0.0201, 0.0201 in the last steps, guard.max_sampler_difference is 0.02: .*selfcheck"
-        )
+        said = f"{metric} was 0.0201, 0.0201, 0.0201 in the last steps, guard.bounds has at most 0.02: .*selfcheck"
         with pytest.raises(GuardError, match=said):
             check_guards([below, above, above, above], options)
-    check_guards([{"learner/sampler_difference": 0.5}] * 3, GuardOptions(max_sampler_difference=None))
+    check_guards([{"learner/sampler_difference": 0.5}] * 3, GuardOptions(bounds={"learner/sampler_difference": None}))
 
 
 def test_a_gross_difference_ends_the_run_in_its_first_step():
     """Ten times the bound is another policy, whatever the patience: importance weights do not mend that."""
     check_guards([{"learner/sampler_difference": 0.2}], GuardOptions())
     with pytest.raises(
-        GuardError, match=r"sampler_difference was 0\.201 in .* is 0\.02 and ends a run at once at 10 times"
+        GuardError, match=r"sampler_difference was 0\.201 in .* has at most 0\.02 and ends a run at once at 10 times"
     ):
         check_guards([{"learner/sampler_difference": 0.201}], GuardOptions())
     check_guards([{"learner/sampler_difference": 0.5, "rollout/staleness": 1.0}], GuardOptions())

@@ -70,7 +70,7 @@ def test_the_names_of_all_values():
         ("steps=", CardError, "steps: expected an integer, got None"),
         ("steps=[", CardError, "override 'steps=[': the value: cannot be read as YAML"),
         ("optimizer.lr=fast", CardError, "optimizer.lr: expected a number, got 'fast'"),
-        ("method=ppo", CardError, "method: got 'ppo'"),
+        ("method=ppo", CardError, "method: unknown method 'ppo'"),
         ("loss.reduction=mean", CardError, "did you mean 'token-mean'"),
         ("steps=0", CardError, "steps: expected at least 1, got 0"),
         ("optimizer.lr=.nan", CardError, "optimizer.lr: expected a finite number, got nan"),
@@ -82,7 +82,7 @@ def test_the_names_of_all_values():
         ("rollout.attempts=1", CardError, "rollout.attempts is 1: no group reaches advantage.min_group, 2"),
         ("advantage.min_group=1", CardError, "advantage.min_group: expected at least 2, got 1"),
         ("loss.clip_low=1", CardError, "loss.clip_low: expected below 1, got 1"),
-        ("method=supervised", CardError, "method supervised needs supervised.demonstrations"),
+        ("method=supervised", CardError, "method.demonstrations: missing key"),
         ("advantage.estimator=ga", CardError, "advantage.estimator: unknown estimator 'ga'; did you mean 'gae'"),
         ("learner.backend.zero=4", CardError, "learner.backend.zero: unknown key. Known: gpu"),
         (

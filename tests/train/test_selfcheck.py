@@ -594,7 +594,7 @@ AROUND = [
     (_budget_of_legal_calls, [], "every generated token is counted"),
     (_replaced_groups_dropped, ["rollout.resample=1"], "every generated token is counted"),
     (_never_replaced, ["rollout.resample=1"], "groups without signal are replaced, and counted"),
-    (_without_the_curriculum, ["curriculum.stages=[{}]"], "questions are drawn by epochs"),
+    (_without_the_curriculum, ["curriculum={kind: steps, stages: [{}]}"], "questions are drawn by epochs"),
     (_without_a_cap, ["loss.importance_cap=2"], LOSS),
     (_first_minibatch_again, ["optimizer.minibatches=4"], LOSS),
     (_ratios_to_the_latest_weights, ["optimizer.minibatches=4"], LOSS),
@@ -627,7 +627,11 @@ def test_a_validation_that_searches_the_training_corpus(monkeypatch, tmp_path, n
         ["rollout.resample=2"],
         ["learner.frozen_layers=1"],
         ["lora.rank=4", "optimizer.minibatch_samples=32"],
-        ["rollout.questions=8", "curriculum.stages=[{mix: {1: 1}}, {mix: {1: 1, 2: 1}}]"],  # 8 of one hop there are
+        [
+            "rollout.questions=8",
+            "curriculum.kind=steps",
+            "curriculum.stages=[{mix: {1: 1}}, {mix: {1: 1, 2: 1}}]",
+        ],  # 8 of one hop there are
         ["credit={outcome: 1, waypoint: 1}", "advantage.estimator.std=none"],
     ],
     ids=" ".join,

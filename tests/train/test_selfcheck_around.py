@@ -97,8 +97,8 @@ def test_log_probs_that_differ_in_the_bandit_fail_it_by_a_figure(monkeypatch, tm
     """The guard, whose message sends to the self-check, is off there."""
     rows = [{"validation/em": 0.0}, {"validation/em": 1.0, "learner/sampler_difference": 0.3}]
     recipe = load_recipe("tiny-grpo")
-    assert module.bandit_recipe(recipe, 6).guard.max_sampler_difference is None
-    assert small_recipe(recipe).guard.max_sampler_difference is None
+    assert module.bandit_recipe(recipe, 6).guard.bounds == {"learner/sampler_difference": None}
+    assert small_recipe(recipe).guard.bounds == {"learner/sampler_difference": None}
     runs = SimpleNamespace(run=lambda: SimpleNamespace(rows=rows, checkpoint=tmp_path, best=None))
     monkeypatch.setattr(module, "_bandit", lambda *given, **options: runs)
     findings = Findings()
@@ -149,7 +149,7 @@ def result(folder, best, kept=True):
 def test_the_best_checkpoint_is_the_first_of_the_best_score(whole, parts, kept, state, tmp_path):
     findings = Findings()
     made = result(tmp_path / "whole", whole, kept), result(tmp_path / "parts", parts)
-    module._check_best(load_recipe("tiny-grpo"), *made, findings)
+    module._check_best(load_recipe("tiny-grpo").validation, *made, findings)
     assert states(findings) == {module.BEST: state}
 
 
@@ -158,7 +158,7 @@ def test_the_best_checkpoint_is_the_first_of_the_best_score(whole, parts, kept, 
 )
 def test_a_best_checkpoint_that_cannot_be_made_up_is_not_checked(value, why, tmp_path):
     findings, run = Findings(), result(tmp_path, 3)
-    module._check_best(load_recipe("tiny-grpo", [value]), run, run, findings)
+    module._check_best(load_recipe("tiny-grpo", [value]).validation, run, run, findings)
     (check,) = findings.checks()
     assert (check.state, why in check.said) == ("not checked", True)
 
@@ -168,11 +168,11 @@ def test_a_best_checkpoint_that_cannot_be_made_up_is_not_checked(value, why, tmp
 KINDS = ["one", "two", "three"]
 ASKED = tuple(Question(f"q{n}", f"Which is {n}?", ("a",), kind=KINDS[n % 3]) for n in range(50))
 BY_STEPS = [
-    "curriculum.by=kind", "steps=40",
+    "curriculum.kind=steps", "curriculum.by=kind", "steps=40",
     "curriculum.stages=[{mix: {one: 1}}, {mix: {one: 1, two: 1}}, {mix: {one: 1, two: 1, three: 1}}]",
 ]  # fmt: skip
 STAGED = [
-    *BY_STEPS, "curriculum.advance=pass_rate", "curriculum.up=0.75", "curriculum.down=0.25", "curriculum.window=2",
+    *BY_STEPS, "curriculum.kind=pass-rate", "curriculum.up=0.75", "curriculum.down=0.25", "curriculum.window=2",
 ]  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_a_curriculum_passes(stages):
 
 def test_demonstrations_are_a_set_too(tmp_path):
     (tmp_path / "shown.jsonl").touch()
-    options = [f"supervised.demonstrations={tmp_path / 'shown.jsonl'}", "supervised.batch=8"]
+    options = [f"method.demonstrations={tmp_path / 'shown.jsonl'}", "method.batch=8"]
     assert sourced(*options, recipe="smol-search") == {SET: "ok"}
 
 

@@ -28,7 +28,7 @@ from searchgym.train.credit.credit import Credit
 from searchgym.train.credit.term import CreditContext, Term
 from searchgym.train.credit.waypoints import Names
 from searchgym.train.learner.trained_model import TrainedModel
-from searchgym.train.recipe.options import CurriculumOptions, OptimizerOptions, StageOptions
+from searchgym.train.recipe.options import OptimizerOptions
 from searchgym.train.selfcheck.formulas.curriculum import never_drawn, stages_by_rates, stages_by_steps
 from searchgym.train.selfcheck.formulas.rewards import call_rewards
 from searchgym.train.selfcheck.formulas.sampling import shortfalls
@@ -221,10 +221,9 @@ def test_stages_by_steps_by_hand():
 
 
 def test_stages_by_rates_by_hand():
-    options = CurriculumOptions(stages=[StageOptions()] * 3, advance="pass_rate", up=0.6, down=0.2, window=2)
     rates = [0.6, 0.6, 1.0, 0.0, 0.5, 1.0, 0.9, 0.9, 0.1, 0.1, 0.1]
     #        0    0    1    1    1    1    2    2    2    2    1: from 2 down after 0.1, 0.1; no higher than 2
-    assert stages_by_rates(rates, options) == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 1]
+    assert stages_by_rates(rates, 3, up=0.6, down=0.2, window=2) == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(("count", "batch", "steps"), [(12, 4, 2), (12, 5, 2), (12, 5, 5), (40, 12, 9)])

@@ -18,7 +18,6 @@ from searchgym.corpora.files import iter_jsonl
 from searchgym.corpora.passages import write_corpus
 from searchgym.corpora.questions import read_questions, write_questions
 from searchgym.records import Question, SupportingFact
-from searchgym.selfplay.build import proposer_of
 from searchgym.train.inspect.saved import SavedRun
 from searchgym.train.recipe.load import load_recipe
 from searchgym.train.run.assembly import load_tasks
@@ -162,7 +161,7 @@ def test_the_large_recipe_validates_on_pages_of_its_corpus_that_are_not_proposed
     write_questions("evaluation.jsonl", [Question("e", "Who?", ("x",), supporting_facts=facts)])
     recipe = load_recipe("qwen2.5-7b-selfplay")
     task, validation = load_tasks(recipe)
-    proposer = proposer_of(recipe, task)
+    proposer = recipe.proposer.source(task, recipe.env_options, recipe.seed)
     assert validation.questions and {q.metadata["split"] for q in validation.questions} == {"validation"}
     assert validation.retriever.corpus_sha256 == task.retriever.corpus_sha256
     asked = {title for question in validation.questions for title in question.gold_titles}

@@ -201,7 +201,7 @@ def test_the_warm_start_learns_demonstrations(tmp_path):
     rollout = BanditRollout(toy_model())
     episodes = [rollout.episode(q, i, 0, int(q.answers[0]), 0.0) for q in QUESTIONS for i in range(3)]
     demonstrations = [sample for e in episodes for sample in samples_from(e, "demonstration")]
-    recipe = toy_recipe(method="supervised", steps=12, supervised={"demonstrations": "toy", "batch": 4})
+    recipe = toy_recipe(method={"kind": "supervised", "demonstrations": "toy", "batch": 4}, steps=12)
     result = toy_trainer(tmp_path / "run", recipe, demonstrations=demonstrations).run()
     assert result.rows[-1]["validation/em"] == 1.0
     assert result.rows[-1]["learner/loss"] < 0.3 < result.rows[1]["learner/loss"]
@@ -489,7 +489,7 @@ def test_a_planted_retokenisation_shows_in_the_metrics(tmp_path, monkeypatch):
     monkeypatch.setattr("searchgym.train.run.draw.samples_from", retokenised)
     with pytest.raises(GuardError, match="sampler and learner compute different policies"):
         toy_trainer(tmp_path / "stopped", toy_recipe(steps=1)).run()
-    recipe = toy_recipe(steps=1, guard={"max_sampler_difference": None})
+    recipe = toy_recipe(steps=1, guard={"bounds": {"learner/sampler_difference": None}})
     result = toy_trainer(tmp_path / "run", recipe).run()
     assert result.rows[1]["retokenisation_mismatch"] == 32
 
@@ -593,7 +593,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_ones_before(tmp_path, mo
         ({"rollout": None}, {}, "needs a rollout"),
         (
             {},
-            {"method": "supervised", "supervised": {"demonstrations": "toy"}},
+            {"method": {"kind": "supervised", "demonstrations": "toy"}},
             "0 demonstrations for 64 per step",
         ),
     ],

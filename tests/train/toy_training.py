@@ -42,7 +42,7 @@ def toy_recipe(**changes: Any) -> Recipe:
         "log": {"tensorboard": False, "curve": False},
     }
     for key, value in changes.items():
-        base[key] = base[key] | value if isinstance(value, dict) and key in base else value
+        base[key] = base[key] | value if isinstance(value, dict) and isinstance(base.get(key), dict) else value
     return read(Recipe, base, "toy")
 
 

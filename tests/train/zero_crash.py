@@ -30,8 +30,7 @@ def recipe_of(out: Path) -> Recipe:
     """Twenty steps, a checkpoint at every one."""
     return toy_recipe(
         model=str(out / "model"),
-        method="supervised",
-        supervised={"demonstrations": "recorded", "batch": 5},
+        method={"kind": "supervised", "demonstrations": "recorded", "batch": 5},
         steps=20,
         learner={"backend": {"kind": "deepspeed", "ranks": 2, "zero": 2}},
         optimizer={"lr": 1e-3, "schedule": "cosine", "warmup_steps": 2, "micro_batch_tokens": 128},

@@ -88,4 +88,4 @@ def demonstrate(
     told = {name: card[name] for name in ("kind", "episodes", "tokens", "tokens_learnt", "longest", "outcomes")}
     emit(told | {"out": str(out)}, json, "demonstrations")
     if not json:
-        say(f"next: a recipe with method: supervised and supervised.demonstrations={out / 'episodes.jsonl'}")
+        say(f"next: a recipe with method: {{kind: supervised, demonstrations: {out / 'episodes.jsonl'}}}")

@@ -42,8 +42,8 @@ def selfplay(
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     loaded = recipe_of(recipe, overrides)
-    if loaded.proposer.kind == "none":
-        raise UsageError(f"{recipe} has no proposer: set proposer.kind=path, or train it by `searchgym train`")
+    if loaded.proposer is None:
+        raise UsageError(f"{recipe} has no proposer: set proposer=path, or train it by `searchgym train`")
     folder = out or Path("runs") / "selfplay" / f"{loaded.name}_{time.strftime('%Y%m%d-%H%M%S')}"
     summary = run_training(loaded, overrides or [], folder, resume)
     rows = [row for _, row in iter_jsonl(folder / "metrics.jsonl") if "proposer/signal" in row]

@@ -72,7 +72,7 @@ def print_plan(recipe: Recipe, machine: Machine, step_seconds: float | None, run
             problem = "; ".join(check_plan(parts, memory, phases))
         except UsageError as error:  # GPUs are missing, or an engine's share is too small
             problem = str(error)
-        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe, step_seconds, run)
+        fits, hours = fit.fits_of(parts, memory), fit.hours(recipe.steps, step_seconds, run)
         gpus = sum(device != "cpu" for device in memory)
         gpu_gib = memory.get("cuda:0", machine.gpu_gib)
         found = fit.suggestions(recipe, gpus, gpu_gib, memory) if problem else []

@@ -35,24 +35,24 @@ def training_steps(recipe: Recipe) -> Iterator[Callable[[Mapping[str, float]], N
 def columns_of(recipe: Recipe) -> dict[str, str]:
     """Returns the columns of the table with their metrics: the few that tell whether a training goes well."""
     found = {}
-    if recipe.method != "supervised":
+    if not recipe.method.demonstrated:
         found = {"reward": "rollout/reward", "searches": "rollout/searches"}
-    if recipe.proposer.kind != "none":
+    if recipe.proposer is not None:
         found |= {"hops": "proposer/hops", "signal": "proposer/signal"}
-    if recipe.curriculum.stages:
+    if recipe.curriculum is not None:
         found["stage"] = "curriculum/stage"
     if recipe.validation.every:
         found["validation"] = f"validation/{recipe.validation.metric}"
-    if recipe.method == "policy":
+    if recipe.method.compares:
         found["entropy"] = "learner/entropy"
         if recipe.loss.kl_coef:
             found["KL"] = "learner/ref_kl"
         elif recipe.optimizer.several:
             found["KL"] = "learner/old_kl"
     else:
-        found |= {"kept": "rejection/kept"} if recipe.method == "rejection" else {}
+        found |= {"kept": "rejection/kept"} if recipe.method.least_reward is not None else {}
         found["nll"] = "learner/nll"
-    return found | {"tokens": "learner/tokens_trained" if recipe.method == "supervised" else "rollout/tokens"}
+    return found | {"tokens": "learner/tokens_trained" if recipe.method.demonstrated else "rollout/tokens"}
 
 
 def metric(row: Mapping[str, float], name: str) -> float | None:

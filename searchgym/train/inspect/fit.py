@@ -97,18 +97,18 @@ def suggestions(recipe: Recipe, gpus: int, gpu_gib: float, memory: Mapping[str, 
     return [suggestion for _, suggestion in found]
 
 
-def hours(recipe: Recipe, step_seconds: float | None, run: Path | None) -> float | None:
+def hours(steps: int, step_seconds: float | None, run: Path | None) -> float | None:
     """Returns the hours of a whole run, by the seconds of a step: given, or the mean over an earlier run; else None.
 
     Args:
-        recipe: Its number of steps counts.
+        steps: Number of steps of the run.
         step_seconds: Seconds of a step.
         run: Folder of an earlier run.
     """
     if step_seconds is None and run is not None and (run / METRICS).is_file():
         spent = [_seconds(row) for _, row in iter_jsonl(run / METRICS) if row["step"]]
         step_seconds = sum(spent) / len(spent) if spent else None
-    return None if step_seconds is None else recipe.steps * step_seconds / 3600
+    return None if step_seconds is None else steps * step_seconds / 3600
 
 
 def _seconds(row: Mapping[str, float]) -> float:
@@ -121,13 +121,13 @@ def _on_gpus(recipe: Recipe, gpus: int) -> Values:
     """Returns the changes that a number of GPUs demands: fewer ranks and engines."""
     if not gpus:
         return {}
-    fewer = _inside("learner.backend", recipe.backend.fitted(gpus))
-    return fewer | _of_sampler(recipe, recipe.sampler.chosen(ask=False).fitted(gpus))
+    fewer = _inside("learner.backend", recipe.learner.backend.fitted(gpus))
+    return fewer | _of_sampler(recipe, recipe.rollout.sampler.chosen(ask=False).fitted(gpus))
 
 
 def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
     """Yields the changes that save memory, the ones that cost least first."""
-    sampler = recipe.sampler.chosen(ask=False)
+    sampler = recipe.rollout.sampler.chosen(ask=False)
     tokens, running = recipe.optimizer.micro_batch_tokens, recipe.rollout.concurrency
     if not recipe.learner.gradient_checkpointing:
         yield {"learner.gradient_checkpointing": True}
@@ -141,16 +141,16 @@ def _levers(recipe: Recipe, gpus: int, gpu_gib: float) -> Iterator[Values]:
         yield {"rollout.concurrency": max(running // 4, 16)}
     need = need_of(recipe, [], model_shape(recipe.model))
     yield from (_of_sampler(recipe, changes) for changes in sampler.lighter(need, gpus, gpu_gib))
-    yield from recipe.backend.lighter(gpus)
+    yield from recipe.learner.backend.lighter(gpus)
     if not recipe.lora.rank:
         backend = LearnerOptions().backend
-        whole: Values = {} if recipe.backend.trains_adapters else {"learner.backend": kind_name(backend)}
+        whole: Values = {} if recipe.learner.backend.trains_adapters else {"learner.backend": kind_name(backend)}
         yield whole | _of_sampler(recipe, sampler.for_adapters()) | {"lora.rank": RANK, "learner.dtype": "bfloat16"}
 
 
 def _of_sampler(recipe: Recipe, changes: Values) -> Values:
     """Returns changes of a sampler's options, preceded by its name where the recipe leaves the choice to another."""
-    sampler = recipe.sampler
+    sampler = recipe.rollout.sampler
     chosen = sampler.chosen(ask=False)
     named = {"kind": kind_name(chosen)} if changes and chosen is not sampler else {}
     return _inside("rollout.sampler", named | changes)

@@ -51,8 +51,8 @@ def plan(recipe: Recipe, gpus: int | None = None, gpu_gib: float = GPU_GIB) -> l
     count = torch.cuda.device_count() if gpus is None else gpus
     if gpus is None and count:
         gpu_gib = memory_here()["cuda:0"]
-    devices = _devices(learner.device, recipe.backend.sharding, count)
-    sampler, own = recipe.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
+    devices = _devices(learner.device, recipe.learner.backend.sharding, count)
+    sampler, own = recipe.rollout.sampler.chosen(ask=gpus is None), {key.name: key.recipe for key in keys}
     parts: list[Part] = []
     for together in sampler.together(sampled_keys(recipe, keys), recipe.lora.rank > 0, bool(count)):
         first = own[together[0].name]
@@ -157,7 +157,7 @@ def _trained(
     ZeRO shares out the optimizer's state (1), gradients too (2), weights too (3).
     """
     learner, size = recipe.learner, bytes_of(recipe.learner.dtype)
-    sharding = recipe.backend.sharding
+    sharding = recipe.learner.backend.sharding
     share = 1 / sharding.ranks if sharding.zero == 3 else 1.0
     trained, adapted = shape.parameters, role == "policy" and recipe.lora.rank > 0
     kept, passing = _optimizer_bytes(sharding, size)
@@ -181,7 +181,7 @@ def _trained(
         layer = (shape.parameters - shape.vocabulary * shape.hidden) // shape.layers
         whole = ranks * (2 * layer + shape.vocabulary * shape.hidden) * size / GIB
         parts.append(Part(device, f"{role}: layers made whole", whole, (role,)))
-    if recipe.backend.apart:  # gradients on their way between ranks, as they are and in float32
+    if recipe.learner.backend.apart:  # gradients on their way between ranks, as they are and in float32
         bucket = ranks * min(BUCKET, trained) * 8 / GIB
         parts.append(Part(device, f"{role}: DeepSpeed's bucket", bucket, (role,)))
     return parts

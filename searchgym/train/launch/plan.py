@@ -46,7 +46,10 @@ def programs_of(recipe: Recipe, options: Ray, gpus: bool) -> list[Program]:
         options: What each program asks of the cluster.
         gpus: Whether the nodes have GPUs; ranks take them unless ``learner.device`` is ``cpu``.
     """
-    sampler, ranks = recipe.sampler, recipe.backend.sharding.ranks if recipe.backend.apart else 0
+    sampler, ranks = (
+        recipe.rollout.sampler,
+        recipe.learner.backend.sharding.ranks if recipe.learner.backend.apart else 0,
+    )
     learn_on, sample_on = int(gpus and recipe.learner.device != "cpu"), sampler.gpus_each if gpus else 0
     found = [Program("rank", n, options.rank_cpus, learn_on) for n in range(ranks)]
     found += [Program("server", n, SERVER_CPUS, sample_on) for n in range(sampler.engines)]

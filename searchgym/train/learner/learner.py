@@ -31,6 +31,7 @@ from searchgym.train.learner.ranks import Ranks
 from searchgym.train.learner.trained_model import Flat, Metrics
 from searchgym.train.learner.updater import Updater
 from searchgym.train.memory import peak_gib, reset_peak, uses_gpu
+from searchgym.train.recipe.options import LearnerOptions
 from searchgym.train.recipe.recipe import Recipe
 
 CRITIC = "critic"
@@ -128,7 +129,9 @@ class LocalLearner:
         self.recipe, self.ranks = recipe, ranks or Ranks()
         self.critic: Critic | None = None
         if recipe.has_critic:
-            valuing = updater(_ready(critic or _critic(recipe, model), recipe), recipe.critic.optimizer, recipe.steps)
+            valuing = updater(
+                _ready(critic or _critic(recipe, model), recipe.learner), recipe.critic.optimizer, recipe.steps
+            )
             self.critic = Critic(valuing, recipe.critic, recipe.seed, self.ranks)
         reference: Any = None
         if recipe.lora.rank:
@@ -139,7 +142,7 @@ class LocalLearner:
             continue_adapter(model, adapter, recipe.lora)
         if recipe.loss.kl_coef and (adapter is not None or not recipe.lora.rank):
             reference = copy.deepcopy(model).requires_grad_(False)
-        policy = updater(_ready(model, recipe), recipe.optimizer, recipe.steps)
+        policy = updater(_ready(model, recipe.learner), recipe.optimizer, recipe.steps)
         if recipe.loss.kl_coef and reference is None:
             reference = WithoutAdapter(model, policy)
         self.policy = Policy(
@@ -176,15 +179,15 @@ class LocalLearner:
         """Updates policy and critic from the samples; see `Learner.learn`."""
         reset_peak()
         metrics = self._learn(samples, step)
-        if self.recipe.sampler.frees_gpu and uses_gpu():
+        if self.recipe.rollout.sampler.frees_gpu and uses_gpu():
             torch.cuda.empty_cache()  # the sampler wakes next and needs the memory
         return metrics | {"memory/learn": max(self.ranks.gather(peak_gib()))}
 
     def _learn(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Updates the models by the recipe's method; the critic alone during its warm-up."""
         recipe = self.recipe
-        if recipe.method != "policy":
-            if recipe.supervised.targets == "all":
+        if not recipe.method.compares:
+            if recipe.method.every_token:
                 samples = [with_all_targets(sample) for sample in samples]
             return self.policy.supervised_step(samples, step)
         metrics: Metrics = {"updates": 0.0}
@@ -232,9 +235,9 @@ def _critic(recipe: Recipe, model: PreTrainedModel) -> PreTrainedModel:
     return load_critic(recipe.critic.model, recipe.learner.dtype, str(model.device))
 
 
-def _ready(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
-    """Returns the model, with gradient checkpointing on and dropout off if the recipe asks for checkpointing."""
-    if recipe.learner.gradient_checkpointing:
+def _ready(model: PreTrainedModel, options: LearnerOptions) -> PreTrainedModel:
+    """Returns the model, with gradient checkpointing on and dropout off if the options ask for checkpointing."""
+    if options.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UsageError(f"{type(model).__name__} cannot recompute activations: learner.gradient_checkpointing")
         _switch_dropout_off(model)

@@ -16,20 +16,20 @@ from searchgym.train.recipe.recipe import Recipe
 def combination_problems(recipe: Recipe) -> list[str]:
     """Returns one line per combination of values that cannot work."""
     found = []
-    if recipe.method == "policy":
+    if recipe.method.compares:
         found += [*_rollout_problems(recipe), *_advantage_problems(recipe), *_loss_problems(recipe)]
         found += _credit_problems(recipe)
-    else:
+    elif not isinstance(recipe.method, Unloaded):
         if recipe.rollout.staleness:
-            found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {recipe.method} takes turns")
+            method = kind_name(recipe.method)
+            found.append(f"rollout.staleness is {recipe.rollout.staleness}: method {method} takes turns")
         found += _unused(recipe)
     found += [
         *_named("rollout.sampler", recipe.rollout.sampler, recipe),
         *_named("learner.backend", recipe.learner.backend, recipe),
         *_named("launch", recipe.launch, recipe),
         *_key_problems(recipe),
-        *_proposer_problems(recipe),
-        *_curriculum_problems(recipe),
+        *_source_problems(recipe),
     ]
     loss = recipe.loss
     if loss.reduction == "constant" and loss.constant_length is None:
@@ -42,10 +42,8 @@ def combination_problems(recipe: Recipe) -> list[str]:
             found.append(f"{place}.minibatches and {place}.minibatch_samples both say how a step is cut: choose one")
     if loss.reduction != "constant" and loss.constant_length is not None:
         found.append(f"loss.constant_length acts with loss.reduction constant only, not with {loss.reduction}")
-    if recipe.method == "supervised" and recipe.models:
-        found.append("models: method supervised trains one model, on what demonstrations hold")
-    if recipe.method == "supervised" and recipe.supervised.demonstrations is None:
-        found.append("method supervised needs supervised.demonstrations")
+    if recipe.method.demonstrated and recipe.models:
+        found.append(f"models: method {kind_name(recipe.method)} trains one model, on what demonstrations hold")
     if recipe.optimizer.warmup_steps > recipe.steps:
         found.append(f"optimizer.warmup_steps is {recipe.optimizer.warmup_steps} of {recipe.steps} steps")
     return found
@@ -85,40 +83,14 @@ def _rollout_problems(recipe: Recipe) -> list[str]:
     return found
 
 
-def _proposer_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the proposer's options."""
-    proposer, found = recipe.proposer, []
-    if proposer.kind == "none":
-        why = "and proposer.kind is none: set it to path or uniform"
-        return [f"proposer.{name} is set, {why}" for name in changed(proposer)]
-    if recipe.method == "supervised":
-        found.append("proposer: method supervised asks no questions")
-    if recipe.rollout.attempts < 2:
-        found.append(
-            f"rollout.attempts is {recipe.rollout.attempts}: a proposer needs pass rates of at least 2 attempts"
-        )
-    if not proposer.hops or len(set(proposer.hops)) < len(proposer.hops) or min(proposer.hops) < 1:
-        found.append(f"proposer.hops is {proposer.hops}: expected numbers from 1 on, each once")
-    if recipe.env_options.get("distractors"):
-        found.append("proposer: its questions bring no paragraphs, leave env_options.distractors out")
-    return found
-
-
-def _curriculum_problems(recipe: Recipe) -> list[str]:
-    """Returns problems with the curriculum's options."""
-    curriculum, found = recipe.curriculum, []
-    if not curriculum.stages:
-        return [f"curriculum.{name} is set, and there are no stages" for name in changed(curriculum)]
-    if curriculum.advance == "steps":
-        unread = [name for name in changed(curriculum) if name in ("up", "down", "window")]
-        found += [f"curriculum.{name} is set, and advance is steps" for name in unread]
-    if recipe.method == "supervised":
-        found.append("curriculum: method supervised asks no questions")
-    if recipe.proposer.kind != "none":
+def _source_problems(recipe: Recipe) -> list[str]:
+    """Returns problems with what chooses the questions."""
+    sources = {name: kind for name in ("proposer", "curriculum") if (kind := getattr(recipe, name)) is not None}
+    found = [f"{name}: {problem}" for name, kind in sources.items() for problem in check_kind(kind, recipe.setting)]
+    if recipe.method.demonstrated:
+        found += [f"{name}: method {kind_name(recipe.method)} asks no questions" for name in sources]
+    if len(sources) > 1:
         found.append("curriculum: the proposer chooses the questions; leave out one of the two")
-    for number, stage in enumerate(curriculum.stages):
-        if stage.mix and not any(stage.mix.values()):
-            found.append(f"curriculum.stages[{number}].mix is {stage.mix}: expected a weight above 0")
     return found
 
 
@@ -206,7 +178,7 @@ def _key_problems(recipe: Recipe) -> list[str]:
 
 def _unused(recipe: Recipe) -> list[str]:
     """Returns problems with policy-gradient options that are set although the method is not ``policy``."""
-    loss, method, found = recipe.loss, recipe.method, []
+    loss, method, found = recipe.loss, kind_name(recipe.method), []
     if loss.kl_coef or loss.entropy_coef:
         found.append(f"loss.kl_coef and loss.entropy_coef act in method policy only, not in {method}")
     set_though = {

@@ -67,7 +67,7 @@ def check_credit(recipe: Recipe, roles: Mapping[str, Role]) -> dict[str, Term]:
         for role in term.roles or ():
             if role not in roles:
                 raise UnknownNameError("role", role, roles)
-    if recipe.method != "policy":
+    if not recipe.method.compares:
         return terms
     if problems := "; ".join(term_problems(terms, recipe.setting)):
         raise CardError(problems)

@@ -114,7 +114,7 @@ def _override_kind(data: dict[str, Any], whole: str, kind: KindField, path: list
 
 def _written_out(value: object, kind: KindField) -> Any:
     """Returns the keys and values that a value of a recipe stands for, as a copy."""
-    keys = value if isinstance(value, dict) else kind.base.short(value)
+    keys = {} if value is None else value if isinstance(value, dict) else kind.base.short(value)
     if not isinstance(keys, dict):
         raise CardError(f"{kind.base.noun} {value!r}: expected keys and values")
     return dict(keys)

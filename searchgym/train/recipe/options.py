@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,6 @@ from searchgym.options import Options, find_kind
 from searchgym.rollout.sampler import SamplerKind
 from searchgym.train.recipe.backend import Backend
 
-Method = Literal["policy", "rejection", "supervised"]
 Beta = Annotated[float, Interval(ge=0, lt=1)]
 """Decay rate of a moment of AdamW."""
 
@@ -47,81 +47,12 @@ class RolloutOptions(Options):
     probe: Annotated[int, Ge(0)] = 4
     """Prompts that the sampler continues after each update so that the trainer can compare log-probs; 0 turns the
     probe off."""
-    probe_limit: float | None = None
-    """Mean absolute difference of log-probs, in nats, above which the run ends. Default: 0.001 in float32, 0.02 in
-    bfloat16."""
     staleness: Annotated[int, Ge(0)] = 0
     """Steps that may be sampled ahead of the step being learnt from, with weights that lack those updates. With 0,
     sampling and learning alternate."""
     resample: Annotated[int, Ge(0)] = 0
     """Maximum number of rounds in which groups without signal are replaced by attempts at other questions (DAPO, arXiv
     2503.14476, section 3.2). 1 to 3 keep a batch nearly full; each round costs the tokens of its episodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposerOptions(Options):
-    """Who makes the questions of a run; see `searchgym.selfplay`."""
-
-    kind: Literal["none", "uniform", "path"] = "none"
-    """``none``: the environment's questions; ``path``: a policy that walks the graph behind the environment's corpus
-    and learns which kinds of questions teach; ``uniform``: the same walks, drawn evenly for the whole run."""
-    arms: Literal["hops", "shape", "last", "relations"] = "last"
-    """What the policy tells apart: numbers of hops; shapes, hops and operations; these and the last relation; or the
-    first relation too."""
-    reward: Literal["signal", "hard"] = "signal"
-    """Reward of a question with pass rate p: ``signal`` is 4 p (1 - p), ``hard`` is 1 - p."""
-    decay: Annotated[float, Interval(ge=0, le=1)] = 0.9
-    """Weight per step of what earlier steps showed: the solver changes, so the policy must forget."""
-    prior: Annotated[float, Ge(0)] = 2.0
-    """Number of questions by which an arm is shrunk towards its shape, and a shape towards all."""
-    temperature: Annotated[float, Gt(0)] = 0.25
-    """Lowest temperature of the policy over mean advantages."""
-    min_entropy: Annotated[float, Interval(ge=0, le=1)] = 0.7
-    """Least entropy of the policy, as a share of that of even draws."""
-    max_named: Annotated[float, Interval(ge=0, le=1)] = 0.15
-    """Largest share of questions that name their answer or ask for yes or no: they are coin-flips to a solver that
-    knows nothing, which 4 p (1 - p) rewards most."""
-    hops: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
-    """Numbers of pages that a question may need."""
-    triples: str | None = None
-    """File of triples (subject, relation, object with tabs between them) to walk, whose subjects are titles in the
-    environment's corpus. Default: a world's own graph, or the facts that are found in the corpus."""
-    pool: Annotated[int, Ge(0)] = 256
-    """Most earlier questions that are kept to fill up a step for which too few new ones are found."""
-    tries: Annotated[int, Ge(1)] = 50
-    """Drafts per question after which the pool fills up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageOptions(Options):
-    """One stage of a curriculum: its mix of questions, and how much of what searches find is noise."""
-
-    mix: dict[str | int, Annotated[float, Ge(0)]] = field(default_factory=dict)
-    """Weights of the values of `CurriculumOptions.by`, such as ``{1: 0.5, 2: 0.5}``. Empty: as many as there are."""
-    share: Annotated[float, Gt(0)] = 1.0
-    """Weight of the stage's share of the steps, with ``advance: steps``."""
-    noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Probability that all hits of a search are replaced by random passages; not in validation."""
-    distractors: Annotated[int, Ge(0)] = 0
-    """Number of the hits of a search, the last ones, that are replaced by random passages at random ranks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurriculumOptions(Options):
-    """Stages of a training that follow each other; see `searchgym.curriculum`."""
-
-    stages: list[StageOptions] = field(default_factory=list)
-    """Stages in order. Empty: no curriculum."""
-    by: str = "hops"
-    """What tells questions apart: ``hops``, ``kind``, ``level`` or a key of their metadata."""
-    advance: Literal["steps", "pass_rate"] = "steps"
-    """When the next stage begins: after its share of the steps, or once enough answers are right."""
-    up: Annotated[float, Ge(0)] = 0.6
-    """``pass_rate``: mean share of right answers, over `window` steps, from which on the next stage follows."""
-    down: Annotated[float, Ge(0)] = 0.0
-    """``pass_rate``: the same share below which the stage before comes again; 0 for never."""
-    window: Annotated[int, Ge(1)] = 3
-    """``pass_rate``: number of steps of a stage over which the share is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,20 +70,6 @@ class KeyOptions(Options):
     """Learning rate of this key. Default: `OptimizerOptions.lr` of the recipe."""
     critic_lr: Annotated[float, Ge(0)] | None = None
     """Learning rate of this key's critic. Default: the rate of the recipe's critic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisedOptions(Options):
-    """Maximum likelihood: on demonstrations, or on the model's own successful episodes."""
-
-    targets: Literal["model", "all"] = "model"
-    """Tokens that are learnt: the model's own, or every token except the first (to train a reader from scratch)."""
-    batch: Annotated[int, Ge(1)] = 64
-    """Demonstrations per step (``method: supervised``)."""
-    demonstrations: str | None = None
-    """Path of the episode file with the demonstrations (``method: supervised``)."""
-    min_reward: float = 1.0
-    """Reward that an episode needs in order to be learnt from (``method: rejection``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,27 +219,33 @@ class DeadlineOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound(Options):
+    """Values of a metric with which a run goes on."""
+
+    min: float | None = None
+    """Least value. Default: any."""
+    max: float | None = None
+    """Greatest value. Default: any."""
+
+    def problems(self) -> Iterable[str]:
+        """See `Options.problems`."""
+        if self.min is None and self.max is None:
+            yield "expected min, max or both"
+        elif self.min is not None and self.max is not None and self.min > self.max:
+            yield f"min is {self.min:g} and max {self.max:g}: no value is between them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardOptions(Options):
     """Bounds of metrics; a metric out of bounds for `patience` steps in a row ends the run, naming its checkpoint."""
 
     patience: Annotated[int, Ge(1)] = 3
     """Steps in a row that a metric must be out of bounds."""
-    min_entropy: float | None = None
-    """Lower bound of `learner/entropy`, in nats per token."""
-    max_entropy: float | None = None
-    """Upper bound of `learner/entropy`, in nats per token."""
-    max_kl: float | None = None
-    """Upper bound of `learner/old_kl`, in nats per token: how far one step moves the policy."""
-    max_ref_kl: float | None = None
-    """Upper bound of `learner/ref_kl`, in nats per token."""
-    max_response_tokens: float | None = None
-    """Upper bound of `rollout/generated_tokens`, per episode."""
     min_legal: float | None = None
     """Lower bound of `role/ROLE/legal`, a share, for each role: below it, prompt and parser do not fit each other or
     the model writes nothing legal."""
-    max_sampler_difference: float | None = 0.02
-    """Upper bound of `learner/sampler_difference`, in nats per token: above it, sampler and learner do not compute the
-    same policy. Ten times as much ends the run in a single step. Not checked with `rollout.staleness`, whose samples
-    are of older weights."""
-    max_zero_variance: float | None = None
-    """Upper bound of `groups/zero_variance_share`."""
+    bounds: dict[str, Bound | None] = field(default_factory=dict)
+    """Bounds by metric, such as ``{learner/entropy: {min: 0.1}}``; with several model keys each key's metric has them.
+    Unless it is named, `learner/sampler_difference` is at most 0.02 nats per token: above it, sampler and learner do
+    not compute the same policy. Ten times its maximum ends the run in a single step. It is not checked with
+    `rollout.staleness`, whose samples are of older weights. null takes the bound away."""

@@ -64,7 +64,7 @@ def missing_data(recipe: Recipe) -> list[str]:
     options = env_options(recipe.env, recipe.env_options)
     asked = recipe.validation.env_options if recipe.validation.every else {}
     validation = env_options(recipe.env, recipe.env_options, asked)
-    found = list(dict.fromkeys([*_missing_questions(recipe, options), *_missing_questions(recipe, validation)]))
+    found = list(dict.fromkeys([*_missing_questions(recipe.env, options), *_missing_questions(recipe.env, validation)]))
     retriever = _searched(recipe)
     if retriever == "elsewhere":
         return found
@@ -78,11 +78,11 @@ def missing_data(recipe: Recipe) -> list[str]:
     return found
 
 
-def _missing_questions(recipe: Recipe, options: Mapping[str, Any]) -> list[str]:
+def _missing_questions(env: str, options: Mapping[str, Any]) -> list[str]:
     """Returns which questions of an environment are not here; those of a hub may be, but are not looked for."""
     given = own_questions(options)
     if given is None:
-        return [*filter(None, [with_options(find_env(recipe.env), options).questions.missing()])]
+        return [*filter(None, [with_options(find_env(env), options).questions.missing()])]
     found = []
     for source in filter(lambda given: isinstance(given, str), given if isinstance(given, list) else [given]):
         if source.startswith("hf:"):

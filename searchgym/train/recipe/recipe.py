@@ -11,30 +11,27 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import yaml
 from annotated_types import Ge
 
+from searchgym.curriculum.stages import Schedule
 from searchgym.judging.judge import Judge, default_judge
-from searchgym.options import Kind, Named, Options, Setting, Unloaded, dump, find_kind, kind_name, plain
-from searchgym.rollout.sampler import SamplerKind
+from searchgym.options import Kind, Named, Options, Setting, dump, find_kind, kind_name, plain
+from searchgym.selfplay.kind import Proposer
 from searchgym.train.algorithms.estimator import AdvantageOptions, Estimator
 from searchgym.train.algorithms.loss_options import LossOptions
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.recipe.backend import Backend
 from searchgym.train.recipe.launching import Launcher
+from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.options import (
     CheckpointOptions,
     CriticOptions,
-    CurriculumOptions,
     DeadlineOptions,
     GuardOptions,
     KeyOptions,
     LearnerOptions,
     LogOptions,
     LoraOptions,
-    Method,
     OptimizerOptions,
-    ProposerOptions,
     RolloutOptions,
-    SupervisedOptions,
     ValidationOptions,
 )
 
@@ -50,7 +47,7 @@ class Recipe(Options):
     summary: str
     """What the recipe is for, in one sentence."""
     method: Method
-    """``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
+    """What is learnt from, and how: ``policy`` (reinforcement learning), ``rejection`` or ``supervised``."""
     model: str
     """Folder of a model with its tokenizer, a model on the hub (``OWNER/NAME``), or ``tiny``."""
     env: str
@@ -71,8 +68,11 @@ class Recipe(Options):
     sequences, prompts and observations too (`learner/tokens_read`; a critic's are not counted). Default: no budget."""
     models: dict[str, KeyOptions] = dataclasses.field(default_factory=dict)
     """Model keys and the roles that each answers for. Empty: one key, ``policy``, for all roles."""
-    proposer: ProposerOptions = dataclasses.field(default_factory=ProposerOptions)
-    curriculum: CurriculumOptions = dataclasses.field(default_factory=CurriculumOptions)
+    proposer: Proposer | None = None
+    """Who makes the questions: ``path``, which learns which kinds of them teach, or ``uniform``. Default: they are the
+    environment's."""
+    curriculum: Schedule | None = None
+    """Stages of the training: ``steps`` or ``pass-rate``, with what differs between the stages. Default: none."""
     rollout: RolloutOptions = dataclasses.field(default_factory=RolloutOptions)
     credit: Named[Term] = dataclasses.field(default_factory=lambda: Named[Term](outcome=Outcome()))
     """Credit terms by name, whose rewards are added: each with a weight, or with the options of its class."""
@@ -81,7 +81,6 @@ class Recipe(Options):
     or a model (`ModelJudge`)."""
     advantage: AdvantageOptions = dataclasses.field(default_factory=AdvantageOptions)
     loss: LossOptions = dataclasses.field(default_factory=LossOptions)
-    supervised: SupervisedOptions = dataclasses.field(default_factory=SupervisedOptions)
     optimizer: OptimizerOptions = dataclasses.field(default_factory=OptimizerOptions)
     lora: LoraOptions = dataclasses.field(default_factory=LoraOptions)
     critic: CriticOptions = dataclasses.field(default_factory=CriticOptions)
@@ -96,23 +95,13 @@ class Recipe(Options):
 
     @property
     def estimator(self) -> Estimator:
-        """The advantage estimator; one without rules in the place of a user's before `with_code` imports it."""
-        return _ready(self.advantage.estimator, Estimator)
-
-    @property
-    def sampler(self) -> SamplerKind:
-        """The sampler; one of which nothing is known in the place of a user's before `with_code` imports it."""
-        return _ready(self.rollout.sampler, SamplerKind)
-
-    @property
-    def backend(self) -> Backend:
-        """The learner's backend; one of which nothing is known in the place of a user's."""
-        return _ready(self.learner.backend, Backend)
+        """The advantage estimator."""
+        return self.advantage.estimator
 
     @property
     def setting(self) -> Setting:
         """What the checks of kinds may look at."""
-        advantage, launch = self.advantage, _ready(self.launch, Launcher)
+        advantage, launch = self.advantage, self.launch
         return Setting(
             estimator=kind_name(advantage.estimator),
             critic=self.has_critic,
@@ -124,22 +113,19 @@ class Recipe(Options):
             staleness=self.rollout.staleness,
             lora=self.lora.rank > 0,
             dtype=self.learner.dtype,
-            rounds_adapters=self.sampler.rounds_adapters,
+            rounds_adapters=self.rollout.sampler.rounds_adapters,
             trained_keys=sum(not key.frozen for key in self.models.values()),
             launcher=kind_name(self.launch) if launch.elsewhere else None,
-            programs=self.backend.apart or self.sampler.engines > 0,
+            programs=self.learner.backend.apart or self.rollout.sampler.engines > 0,
             retriever="retriever" in self.env_options,
+            attempts=self.rollout.attempts,
+            paragraphs=bool(self.env_options.get("distractors")),
         )
 
     @property
     def has_critic(self) -> bool:
         """True if a critic is trained beside the policy."""
-        return self.method == "policy" and self.estimator.critic
-
-
-def _ready(value: K | Unloaded, base: type[K]) -> K:
-    """Returns a kind, or its base in the place of a user's before `with_code` imports it."""
-    return base() if isinstance(value, Unloaded) else value
+        return self.method.compares and self.estimator.critic
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -162,7 +148,7 @@ class KindField(NamedTuple):
 
     base: type[Kind]
     default: Any
-    """Its default as plain data."""
+    """Its default as plain data; None without one."""
 
 
 def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
@@ -170,9 +156,10 @@ def recipe_kinds(cls: Any = Recipe, prefix: str = "") -> dict[str, KindField]:
     kinds, hints = dict[str, KindField](), typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         name, hint = prefix + field.name, hints[field.name]
-        base = typing.get_args(hint)[0] if typing.get_origin(hint) is Named else hint
-        if isinstance(base, type) and issubclass(base, Kind):
-            kinds[name] = KindField(base, plain(typing.cast(Any, field).default_factory()))
+        types = typing.get_args(hint) or (hint,)  # of one by name, and of one that may be null, the first
+        if isinstance(types[0], type) and issubclass(types[0], Kind):
+            factory: Any = field.default_factory
+            kinds[name] = KindField(types[0], None if factory is dataclasses.MISSING else plain(factory()))
         elif dataclasses.is_dataclass(hint):
             kinds |= recipe_kinds(hint, f"{name}.")
     return kinds

@@ -50,6 +50,19 @@ RENAMED: Final = {
         for name in ("ranks", "gpus", "listen", "zero", "offload_optimizer", "offload_parameters")
     },
     "ray": "launch: {kind: ray, ...}, with its options",
+    "curriculum.advance": "curriculum: {kind: steps or pass-rate, stages: [...]}",
+    "supervised.demonstrations": "method: {kind: supervised, demonstrations: ...}",
+    "supervised.batch": "method: {kind: supervised, batch: ...}",
+    "supervised.targets": "method: {kind: supervised, targets: ...}",
+    "supervised.min_reward": "method: {kind: rejection, min_reward: ...}",
+    "guard.min_entropy": "guard: {bounds: {learner/entropy: {min: ...}}}",
+    "guard.max_entropy": "guard: {bounds: {learner/entropy: {max: ...}}}",
+    "guard.max_kl": "guard: {bounds: {learner/old_kl: {max: ...}}}",
+    "guard.max_ref_kl": "guard: {bounds: {learner/ref_kl: {max: ...}}}",
+    "guard.max_response_tokens": "guard: {bounds: {rollout/generated_tokens: {max: ...}}}",
+    "guard.max_sampler_difference": "guard: {bounds: {learner/sampler_difference: {max: ...}}}, null for no bound",
+    "guard.max_zero_variance": "guard: {bounds: {groups/zero_variance_share: {max: ...}}}",
+    "rollout.probe_limit": "nothing: the limit follows from the number type, 0.001 in float32 and 0.02 in bfloat16",
 }
 
 

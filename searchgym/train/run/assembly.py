@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from searchgym.agents.base import load_agent, with_max_tokens
 from searchgym.curriculum.build import curriculum_of, staged
@@ -20,12 +20,10 @@ from searchgym.options import kind_name
 from searchgym.rollout.folders import is_adapter, local_folder, model_folder
 from searchgym.rollout.models import Model
 from searchgym.rollout.sampler import Sampler, Samplers
-from searchgym.rollout.storage import read_episodes
 from searchgym.rollout.tokens import TokenFormat
 from searchgym.rollout.transformers.precision import emulates_bfloat16
-from searchgym.selfplay.build import proposer_of
 from searchgym.selfplay.source import QuestionStream
-from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.algorithms.samples import Sample
 from searchgym.train.credit.credit import Credit
 from searchgym.train.learner.keyed_learner import KeyedLearner
 from searchgym.train.learner.learner import Learner
@@ -152,10 +150,13 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     agent = with_max_tokens(load_agent(recipe.agent), recipe.rollout.max_tokens)
     keys = tuple(keys_of(recipe, agent.roles, agent.name))
     terms = check_credit(recipe, agent.roles)
-    proposer = proposer_of(recipe, task)
-    curriculum = curriculum_of(recipe, task)
-    task = task if curriculum is None else staged(task, curriculum, recipe)
-    known = task if proposer is None else replace(task, by_id=ChainMap(proposer.known, dict(task.by_id)))
+    known, source = task, cast("QuestionStream | None", None)
+    if recipe.proposer is not None:
+        source = proposing = recipe.proposer.source(task, recipe.env_options, recipe.seed)
+        known = replace(task, by_id=ChainMap(proposing.known, dict(task.by_id)))
+    elif recipe.curriculum is not None:
+        source = stages = curriculum_of(recipe.curriculum, task, recipe.seed, recipe.rollout.questions, recipe.steps)
+        known = task = staged(task, stages, recipe.curriculum, recipe.seed)
     _check_adapters(recipe, keys)
     if recipe.optimizer.autocast == "bfloat16" and emulates_bfloat16():
         sys.stderr.write("this CPU emulates bfloat16: training is faster here with optimizer.autocast=null\n")
@@ -176,7 +177,7 @@ def assemble(recipe: Recipe, out: Path, wrap: Callable[[Sampler], Sampler] = lam
     by_role = {role: models[key.name] for key in keys for role in key.roles}
     rollout = EngineRollout(recipe, agent, by_role, task, validation, canonical=exact)
     parts = (tokenizer, keys, samplers, models, rollout, learner, credit, judge.close)
-    return Assembly(recipe, task, validation, *parts, source=proposer or curriculum)
+    return Assembly(recipe, task, validation, *parts, source=source)
 
 
 def _check_adapters(recipe: Recipe, keys: Sequence[Key]) -> None:
@@ -225,14 +226,14 @@ def trainer_of(
     data = TrainingData(
         questions=assembly.task.questions if assembly.source is None else assembly.source,
         validation=assembly.validation.questions,
-        demonstrations=_demonstrations(recipe),
+        demonstrations=recipe.method.samples(),
         trained=assembly.trained,
         credit=assembly.credit,
     )
     hooks = SamplerHooks(
         rollout=assembly.rollout,
         publish=assembly.publish,
-        probe=assembly.probe if recipe.rollout.probe and recipe.method == "policy" else None,
+        probe=assembly.probe if recipe.rollout.probe and recipe.method.compares else None,
         rest=assembly.samplers.rest if assembly.samplers.level and assembly.samplers.resting else None,
         give_up=assembly.rollout.give_up,
     )
@@ -250,9 +251,8 @@ def trainer_of(
 
 def allowed_difference(recipe: Recipe) -> float:
     """Returns the mean difference, in nats, that is allowed between log-probs of sampler and trainer."""
-    sampled_in = recipe.sampler.computed_in(sampled_run(recipe))
-    by_type = max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
-    return by_type if recipe.rollout.probe_limit is None else recipe.rollout.probe_limit
+    sampled_in = recipe.rollout.sampler.computed_in(sampled_run(recipe))
+    return max(ALLOWED[computed_in(recipe)], ALLOWED[sampled_in])
 
 
 def _learner(
@@ -282,11 +282,3 @@ def load_tasks(recipe: Recipe) -> tuple[Task, Task]:
 def _task(recipe: Recipe, *layers: dict[str, Any]) -> Task:
     """Loads the recipe's environment, with options that override those of the recipe."""
     return load_task(find_env(recipe.env), **env_options(recipe.env, recipe.env_options, *layers))
-
-
-def _demonstrations(recipe: Recipe) -> list[Sample]:
-    """Returns the samples of the recipe's demonstration file; none if it names no file."""
-    if recipe.supervised.demonstrations is None:
-        return []
-    episodes = read_episodes(Path(recipe.supervised.demonstrations))
-    return [sample for episode in episodes for sample in samples_from(episode, "demonstration")]

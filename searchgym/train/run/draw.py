@@ -109,15 +109,15 @@ class Drawer:
         self.recipe, self.learner, self._rollout = recipe, learner, rollout
         self.demonstrations = data.demonstrations
         self._trained, self._credit = data.trained, data.credit
-        supervised, have, need = recipe.method == "supervised", len(self.demonstrations), recipe.supervised.batch
-        if supervised and have < need:
-            hint = "give more, or make the step smaller (supervised.batch)"
+        have, need = len(self.demonstrations), recipe.method.demonstrated
+        if have < need:
+            hint = "give more, or make the step smaller (method.batch)"
             raise UsageError(f"{have} demonstrations for {need} per step: {hint}")
-        if rollout is None and not supervised:
+        if rollout is None and not need:
             raise UsageError("training on questions needs a rollout")
         self.source: QuestionStream
         if isinstance(data.questions, Sequence):
-            self.source = ListedQuestions(data.questions, recipe.seed, 0 if supervised else recipe.rollout.questions)
+            self.source = ListedQuestions(data.questions, recipe.seed, 0 if need else recipe.rollout.questions)
         else:
             self.source = data.questions
 
@@ -130,12 +130,12 @@ class Drawer:
             TrainingError: See `check_contexts`.
         """
         started = time.perf_counter()
-        data = self._demonstrated(step) if self.recipe.method == "supervised" else self._sampled(step)
+        data = self._demonstrated(step) if self.recipe.method.demonstrated else self._sampled(step)
         return replace(data, seconds=time.perf_counter() - started)
 
     def _demonstrated(self, step: int) -> StepData:
         """Returns the demonstrations of a step."""
-        picks = batch_of(len(self.demonstrations), self.recipe.supervised.batch, step, self.recipe.seed)
+        picks = batch_of(len(self.demonstrations), self.recipe.method.demonstrated, step, self.recipe.seed)
         return StepData([self.demonstrations[i] for i in picks])
 
     def _sampled(self, step: int) -> StepData:
@@ -143,7 +143,7 @@ class Drawer:
         recipe = self.recipe
         drawn = self._attempt(self.source.draw(step, recipe.rollout.questions), step)
         check_contexts(drawn.episodes, step + 1)
-        resampled = self._resample(drawn, step) if recipe.method == "policy" and recipe.rollout.resample else {}
+        resampled = self._resample(drawn, step) if recipe.method.compares and recipe.rollout.resample else {}
         samples = [sample for of_episode in drawn.samples for sample in of_episode]
         tokens = generated_tokens(drawn.episodes)
         row = {f"rollout/{name}": value for name, value in rollout_metrics(drawn.episodes).items()} | {
@@ -157,15 +157,15 @@ class Drawer:
         row |= {f"judge/{name}": count for name, count in self._credit.judged().items()}
         learnt = self.source.learn(step, drawn.questions, drawn.episodes)
         row |= {f"{self.source.name}/{name}": value for name, value in learnt.items()}
-        if recipe.method == "rejection":
-            samples, share = self._accepted(samples)
+        if recipe.method.least_reward is not None:
+            samples, share = self._accepted(samples, recipe.method.least_reward)
             row["rejection/kept"] = share
         proposed = drawn.questions if self.source.made else []
         return StepData(samples, row, drawn.episodes, tokens, questions=proposed, source=self.source.state())
 
-    def _accepted(self, samples: Sequence[Sample]) -> tuple[list[Sample], float]:
+    def _accepted(self, samples: Sequence[Sample], least: float) -> tuple[list[Sample], float]:
         """Returns the trained keys' samples that earned enough reward, and their share of those keys' samples."""
-        enough = np.float32(self.recipe.supervised.min_reward)  # rewards are float32: 0.7 must not be below itself
+        enough = np.float32(least)  # rewards are float32: 0.7 must not be below itself
         trainable = self._trainable(samples)
         accepted = [s for s in trainable if s.reward.sum() >= enough]
         return accepted, len(accepted) / max(len(trainable), 1)
@@ -175,7 +175,7 @@ class Drawer:
         if data.episodes:
             ages = (self.learner.version_of(s.model_key) - s.policy_version for s in self._trainable(data.samples))
             data = replace(data, row=data.row | {"rollout/staleness": float(max(ages, default=0))})
-        if self.recipe.method != "policy":
+        if not self.recipe.method.compares:
             return data
         samples, groups = with_advantages(data.samples, self.recipe, self.learner, self._trained)
         advantages = {f"advantage/{name}": value for name, value in advantage_metrics(samples).items()}

@@ -6,7 +6,6 @@ to these lengths, so that no step is in them twice or in part.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from searchgym.corpora.files import BadLines, dump_line, iter_jsonl, write_atomi
 from searchgym.corpora.locks import lock_folder
 from searchgym.corpora.questions import question_row
 from searchgym.errors import RunExistsError, UsageError
+from searchgym.options import plain
 from searchgym.records import Episode, Question
 from searchgym.rollout.storage import EpisodeWriter, sidecar
 from searchgym.train.algorithms.samples import Sample
@@ -261,5 +261,6 @@ def _wandb(project: str | None, path: Path, recipe: Recipe) -> Any:
         wandb = importlib.import_module("wandb")
     except ImportError:
         raise UsageError("log.wandb needs Weights & Biases: pip install wandb, or leave log.wandb out") from None
-    config = dataclasses.asdict(recipe)
-    return wandb.init(project=project, name=recipe.name, id=path.name, dir=str(path), config=config, resume="allow")
+    return wandb.init(
+        project=project, name=recipe.name, id=path.name, dir=str(path), config=plain(recipe), resume="allow"
+    )

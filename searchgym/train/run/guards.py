@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import operator
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from searchgym.corpora.files import write_atomic
-from searchgym.errors import GuardError
+from searchgym.errors import GuardError, did_you_mean
 from searchgym.train.interrupts import interrupt_held_back
-from searchgym.train.recipe.options import GuardOptions
+from searchgym.train.recipe.options import Bound, GuardOptions
 from searchgym.train.run.folder import Row
 
 HUNG = 3
@@ -24,25 +25,19 @@ HUNG = 3
 RESCUE = 900.0
 """Maximum seconds for writing stacks and a checkpoint after a deadline has passed."""
 
-BOUNDS = {
-    "min_entropy": ("learner/entropy", False),
-    "max_entropy": ("learner/entropy", True),
-    "max_kl": ("learner/old_kl", True),
-    "max_ref_kl": ("learner/ref_kl", True),
-    "max_response_tokens": ("rollout/generated_tokens", True),
-    "max_zero_variance": ("groups/zero_variance_share", True),
-    "max_sampler_difference": ("learner/sampler_difference", True),
-}
-"""The metric that each guard bounds, and True for an upper bound."""
+SAMPLER = "learner/sampler_difference"
+"""Metric that has a bound by default, and another that ends a run at once."""
+DEFAULT: Mapping[str, Bound | None] = {SAMPLER: Bound(max=0.02)}
+"""Bounds that hold for metrics that `GuardOptions.bounds` does not name."""
 GROSS = 10.0
-"""Multiple of `GuardOptions.max_sampler_difference` that ends a run at once: it is no rounding, but another policy."""
+"""Multiple of the bound of `SAMPLER` that ends a run at once: it is no rounding, but another policy."""
 WHY = {
-    "max_sampler_difference": (
+    SAMPLER: (
         ": sampler and learner compute different policies; let both compute in one type (searchgym selfcheck tells "
         "what differs), or raise the bound and correct for it by loss.importance_cap: 2"
     ),
 }
-"""What a guard's message says beside the numbers."""
+"""What the message about a metric says beside the numbers."""
 LEGAL = re.compile(r"role/[^/]+/legal")
 """Pattern of the metrics that `GuardOptions.min_legal` bounds."""
 
@@ -58,9 +53,11 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
         GuardError: A metric violates its bound; the message names the metric, its values and the guard.
     """
     last = rows[-options.patience :]
-    for name in BOUNDS if len(last) == options.patience else ():
-        _check_bound(name, getattr(options, name), last)
-    _check_bound("max_sampler_difference", options.max_sampler_difference, rows[-1:], GROSS)
+    for metric, bound in {**DEFAULT, **options.bounds}.items():
+        if bound is not None and len(last) == options.patience:
+            _check_bound(metric, bound, last)
+        if bound is not None and metric == SAMPLER:
+            _check_bound(metric, Bound(max=bound.max), rows[-1:], GROSS)
     if options.min_legal is not None and len(last) == options.patience:
         names = [name for name in last[0] if LEGAL.fullmatch(name)]
         for name in names or ["rollout/illegal"]:  # with one role, no metric is reported by role
@@ -73,23 +70,37 @@ def check_guards(rows: Sequence[Row], options: GuardOptions) -> None:
                 )
 
 
-def _check_bound(name: str, bound: float | None, last: Sequence[Row], times: float = 1.0) -> None:
+def bound_warning(rows: Sequence[Row], options: GuardOptions) -> str | None:
+    """Returns which metrics with bounds do not exist, after the first step that learnt something; else None."""
+    learnt = [row.get("learner/updates", 0) > 0 for row in rows]
+    if learnt.index(True) + 1 != len(rows) if any(learnt) else True:
+        return None
+    known = sorted({name for row in rows for name in row})
+    unknown = [metric for metric, bound in options.bounds.items() if bound and not _named(metric, known)]
+    said = [f"no step so far has {metric}{did_you_mean(metric, known)}" for metric in unknown]
+    return f"guard.bounds: {'; '.join(said)}" if said else None
+
+
+def _named(metric: str, names: Iterable[str]) -> list[str]:
+    """Returns the names of a metric: with several model keys, each has its own."""
+    kind, _, rest = metric.partition("/")
+    keyed = re.compile(rf"{re.escape(kind)}/([^/]+/)?{re.escape(rest)}")
+    return [name for name in names if name == metric or keyed.fullmatch(name)]
+
+
+def _check_bound(metric: str, bound: Bound, last: Sequence[Row], times: float = 1.0) -> None:
     """Raises a GuardError if a metric violates a bound, or `times` the bound, in all of the last steps."""
-    if bound is None or not last:
-        return
-    if name == "max_sampler_difference" and any(row.get("rollout/staleness", 0.0) for row in last):
+    if metric == SAMPLER and any(row.get("rollout/staleness", 0.0) for row in last):
         return  # samples of older weights differ by the updates since
-    bounded, above = BOUNDS[name]
-    kind, _, rest = bounded.partition("/")
-    keyed = re.compile(rf"{kind}/([^/]+/)?{rest}")  # with several model keys, each has this metric
-    for metric in (metric for metric in last[0] if keyed.fullmatch(metric)):
-        values = [row[metric] for row in last if metric in row]
-        beyond = (value > times * bound if above else value < times * bound for value in values)
-        if len(values) == len(last) and all(beyond):
+    for name in _named(metric, last[0] if last else ()):
+        values = [row[name] for row in last if name in row]
+        for word, limit, beyond in (("most", bound.max, operator.gt), ("least", bound.min, operator.lt)):
+            if limit is None or len(values) < len(last) or not all(beyond(value, times * limit) for value in values):
+                continue
             shown = ", ".join(f"{value:.4g}" for value in values)
             raise GuardError(
-                f"{metric} was {shown} in the last steps, guard.{name} is {bound:g}"
-                f"{'' if times == 1 else f' and ends a run at once at {times:g} times that'}{WHY.get(name, '')}"
+                f"{name} was {shown} in the last steps, guard.bounds has at {word} {limit:g}"
+                f"{'' if times == 1 else f' and ends a run at once at {times:g} times that'}{WHY.get(metric, '')}"
             )
 
 

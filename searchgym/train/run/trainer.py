@@ -31,7 +31,7 @@ from searchgym.train.run.checkpoint import (
 )
 from searchgym.train.run.draw import Drawer, StepData, TrainingData
 from searchgym.train.run.folder import Row, RunFolder
-from searchgym.train.run.guards import Watchdog, check_guards
+from searchgym.train.run.guards import Watchdog, bound_warning, check_guards
 from searchgym.train.run.metrics import generated_tokens, validation_metrics
 from searchgym.train.run.phases import Phases, pace
 from searchgym.train.run.rollout import SamplerHooks
@@ -144,7 +144,7 @@ class Trainer:
     def _tell_mixtures(self) -> None:
         """Says on standard error which kinds of questions are trained and validated on."""
         asked = self._data.questions
-        listed = asked if isinstance(asked, Sequence) and self.recipe.method != "supervised" else ()
+        listed = asked if isinstance(asked, Sequence) and not self.recipe.method.demonstrated else ()
         for line in mixture_lines(listed, self.validation):
             sys.stderr.write(f"{line}\n")
 
@@ -172,7 +172,8 @@ class Trainer:
                     learnt |= self._publish(data.samples)
             self._log(data, learnt, phases)
         check_guards(self.folder.rows, self.recipe.guard)
-        if warning := self.recipe.estimator.warning(self.folder.rows):
+        warnings = self.recipe.estimator.warning(rows := self.folder.rows), bound_warning(rows, self.recipe.guard)
+        for warning in filter(None, warnings):
             sys.stderr.write(f"warning: {warning}\n")
 
     def _phases(self, step: int) -> Phases:

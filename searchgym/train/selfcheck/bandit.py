@@ -17,8 +17,9 @@ from searchgym.options import Named
 from searchgym.records import Answer, Call, Context, Episode, Question, Span
 from searchgym.train.credit.term import Term
 from searchgym.train.credit.terms.outcome import Outcome
-from searchgym.train.recipe.options import OptimizerOptions
+from searchgym.train.recipe.options import GuardOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.guards import SAMPLER
 
 ARMS: Final = 10
 QUESTIONS: Final = tuple(Question(f"q{i}", f"Which arm is best in {i}?", (str((3 * i + 2) % ARMS),)) for i in range(4))
@@ -90,7 +91,7 @@ def bandit_recipe(recipe: Recipe, steps: int) -> Recipe:
         learner=type(recipe.learner)(),
         validation=replace(recipe.validation, every=steps, questions=len(QUESTIONS), metric="em"),
         checkpoint=replace(recipe.checkpoint, every=0),
-        guard=replace(type(recipe.guard)(), max_sampler_difference=None),  # a check of its own says how far
+        guard=GuardOptions(bounds={SAMPLER: None}),  # a check of its own says how far
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None),
     )
 

@@ -39,7 +39,7 @@ class CreditCheck:
         if not self._written(findings, REWARDS):
             return
         right = self._right(
-            drawn, [(episode, episode) for episode in drawn.episodes], counted(drawn.episodes, self.recipe)
+            drawn, [(episode, episode) for episode in drawn.episodes], counted(drawn.episodes, self.recipe.method)
         )
         wrong = total = 0
         worst = 0.0

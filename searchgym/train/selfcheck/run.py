@@ -13,6 +13,8 @@ from searchgym.options import Kind, kind_name, plain
 from searchgym.rollout.loading import load_tokenizer
 from searchgym.train.learner.learner import LocalLearner
 from searchgym.train.recipe.combinations import changed as changed_options
+from searchgym.train.recipe.load import with_code
+from searchgym.train.recipe.options import ValidationOptions
 from searchgym.train.recipe.recipe import Recipe, recipe_values
 from searchgym.train.run.draw import TrainingData
 from searchgym.train.run.folder import Row
@@ -47,7 +49,7 @@ def selfcheck(
     Raises:
         SearchGymError: The recipe's parts cannot be loaded.
     """
-    findings = Findings() if findings is None else findings
+    findings, recipe = Findings() if findings is None else findings, with_code(recipe)
     small = small_recipe(recipe)
     rollout = small.rollout
     say(f"steps of {rollout.questions} x {rollout.attempts} episodes at temperature {rollout.temperature:g} ...")
@@ -55,7 +57,7 @@ def selfcheck(
     say("a bandit ...")
     check_bandit(recipe, out, findings)
     findings.skip("the recipe's values that the steps change", changed(recipe, small))
-    if recipe.method != "supervised":
+    if not recipe.method.demonstrated:
         apart = "environment, agent, sampler and model are the bandit's, in one process; "
         findings.skip("the recipe's values that the bandit changes", apart + changed(recipe, short_recipe(recipe)))
     return findings.checks()
@@ -95,9 +97,9 @@ def _is_score(metric: str) -> bool:
 
 def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
     """Checks that the recipe's method learns a bandit, resumes to the same bits, and keeps the best checkpoint."""
-    if recipe.method == "supervised":
+    if recipe.method.demonstrated:
         for name in (LEARNT, RESUMED, BEST):
-            findings.skip(name, "method supervised learns from demonstrations only")
+            findings.skip(name, f"method {kind_name(recipe.method)} learns from demonstrations only")
         return
     with contextlib.suppress(Broken), findings.stage(LEARNT):
         rows = _bandit(bandit_recipe(recipe, BANDIT_STEPS), out / "bandit").run().rows
@@ -116,15 +118,15 @@ def check_bandit(recipe: Recipe, out: Path, findings: Findings) -> None:
         same = _weights_in(whole.checkpoint) == _weights_in(parts.checkpoint)
         findings.add(RESUMED, same, f"stopped after 3 of {short.steps} steps and resumed")
         with findings.stage(BEST):
-            _check_best(recipe, whole, parts, findings)
+            _check_best(recipe.validation, whole, parts, findings)
     findings.skip(BEST, "the run whose best checkpoint is looked at did not end")
 
 
-def _check_best(recipe: Recipe, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
+def _check_best(asked: ValidationOptions, whole: TrainResult, parts: TrainResult, findings: Findings) -> None:
     """Checks which checkpoint is the best one, that it is kept, and that a resumed run has the same."""
-    metric = recipe.validation.metric
-    if not recipe.validation.every or not _is_score(metric):
-        why = f"validation.metric {metric} is no score of an episode" if recipe.validation.every else "no validation"
+    metric = asked.metric
+    if not asked.every or not _is_score(metric):
+        why = f"validation.metric {metric} is no score of an episode" if asked.every else "no validation"
         findings.skip(BEST, why)
         return
     right = f"step-{max(range(len(GRADES)), key=lambda step: (GRADES[step], -step)):06d}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from searchgym.train.recipe.options import KeyOptions, OptimizerOptions
+from searchgym.train.recipe.options import GuardOptions, KeyOptions, OptimizerOptions
 from searchgym.train.recipe.recipe import Recipe
+from searchgym.train.run.guards import SAMPLER
 from searchgym.train.run.samplers import computed_in
 
 TEMPERATURE: Final = 1.3
@@ -26,13 +27,12 @@ def small_recipe(recipe: Recipe) -> Recipe:
     """Returns the recipe with a few small steps of two epochs each, at rates that move the weights."""
     rollout, least = recipe.rollout, recipe.advantage.min_group
     questions, attempts = 3, max(2, min(rollout.attempts, max(3, least)))
-    rate, supervised = RATE["adapter" if recipe.lora.rank else "model"], recipe.method == "supervised"
+    rate = RATE["adapter" if recipe.lora.rank else "model"]
     # in a second update ratios leave 1 and clips act; in half precision the two trainers would part there
     epochs = 2 if computed_in(recipe) == "float32" else 1
-    if supervised:  # the same update, on episodes that the model samples instead of a file's
-        recipe = replace(recipe, method="rejection", supervised=replace(recipe.supervised, min_reward=-1.0))
     return replace(
         recipe,
+        method=recipe.method.on_episodes(),
         steps=STEPS,
         max_generated_tokens=None,
         max_read_tokens=None,
@@ -66,7 +66,7 @@ def small_recipe(recipe: Recipe) -> Recipe:
             questions=min(recipe.validation.questions, VALIDATED),
         ),
         checkpoint=replace(recipe.checkpoint, every=0),
-        guard=replace(type(recipe.guard)(), max_sampler_difference=None),  # a check of its own says how far
+        guard=GuardOptions(bounds={SAMPLER: None}),  # a check of its own says how far
         log=replace(recipe.log, curve=False, tensorboard=False, wandb=None, episodes_every=0),
     )
 

@@ -7,11 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from searchgym.curriculum.build import curriculum_of
 from searchgym.curriculum.source import value_of
+from searchgym.curriculum.stages import Schedule
 from searchgym.envs.task import Task
+from searchgym.options import kind_name
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
 from searchgym.train.learner.learner import Learner
@@ -31,14 +33,15 @@ MOST: Final = 2000
 
 def check_sources(findings: Findings, recipe: Recipe, task: Task, learner: Learner, rollout: Rollout) -> None:
     """Draws the questions of many steps of a recipe, without asking them, and checks which these are."""
-    if recipe.proposer.kind != "none" and recipe.method != "supervised":
+    demonstrated = recipe.method.demonstrated
+    if recipe.proposer is not None and not demonstrated:
         findings.skip(
             SET, "a proposer makes the questions: which ones it chooses, and what it learns, is not looked at"
         )
-    elif recipe.curriculum.stages and recipe.method != "supervised":
+    elif recipe.curriculum is not None and not demonstrated:
         with findings.stage(STAGES):
             _check_curriculum(findings, recipe, task)
-        if any(stage.noise or stage.distractors for stage in recipe.curriculum.stages):
+        if any(stage.harder for stage in recipe.curriculum.stages):
             findings.skip("noise and distractors of the curriculum's stages", "what searches find is not looked at")
     else:
         with findings.stage(SET):
@@ -49,12 +52,12 @@ def _draws(
     recipe: Recipe, task: Task, learner: Learner, rollout: Rollout
 ) -> tuple[Callable[[int], list[object]], list[object], int]:
     """Returns what draws the items of a step, all items in order, and the number of a step's items."""
-    if recipe.method != "supervised":
+    batch = recipe.method.demonstrated
+    if not batch:
         batch = recipe.rollout.questions
         source = Drawer(recipe, learner, rollout, TrainingData(task.questions)).source
         names: list[object] = [question.id for question in task.questions]
         return lambda step: [question.id for question in source.draw(step, batch)], names, batch
-    batch = recipe.supervised.batch
     stand_ins: Sequence[Sample] = range(3 * batch + 1)  # type: ignore[assignment]  # which are drawn is all that counts
     drawer = Drawer(recipe, learner, None, TrainingData(demonstrations=stand_ins))
     return lambda step: list(drawer.draw(step).samples), list(stand_ins), batch
@@ -82,14 +85,19 @@ def _check_epochs(findings: Findings, draw: Callable[[int], list[object]], names
 
 def _check_curriculum(findings: Findings, recipe: Recipe, task: Task) -> None:
     """Goes through a curriculum with made-up pass rates: its stages, its mixes, and whether it can be resumed."""
-    options, batch = recipe.curriculum, recipe.rollout.questions
-    rates = _rates(recipe)
-    by_steps = stages_by_steps([stage.share for stage in options.stages], recipe.steps)
-    wanted = stages_by_rates(rates, options) if options.advance == "pass_rate" else by_steps[: len(rates)]
-    source, other = curriculum_of(recipe, task), curriculum_of(recipe, task)
-    assert source is not None
-    assert other is not None
-    mix = _Mix(recipe, task, batch)
+    options: Any = recipe.curriculum
+    batch, rule = recipe.rollout.questions, kind_name(options)
+    if rule == "steps":
+        rates = [0.5] * min(recipe.steps, MOST)
+        wanted = stages_by_steps([stage.share for stage in options.stages], recipe.steps)[: len(rates)]
+    elif rule == "pass-rate":
+        rates = _rates(len(options.stages), options.up, options.down, options.window)
+        wanted = stages_by_rates(rates, len(options.stages), options.up, options.down, options.window)
+    else:
+        findings.skip(STAGES, f"curriculum {rule} has a rule of its own")
+        return
+    source, other = (curriculum_of(options, task, recipe.seed, batch, recipe.steps) for _ in range(2))
+    mix = _Mix(options, task, batch)
     wrong, resumed = 0, True
     for step, (rate, stage) in enumerate(zip(rates, wanted, strict=True)):
         if step == len(rates) // 2:
@@ -104,20 +112,17 @@ def _check_curriculum(findings: Findings, recipe: Recipe, task: Task) -> None:
         own = options.stages[stage]
         wrong += (row["stage"], row["noise"], row["distractors"]) != (stage, own.noise, own.distractors)
     moves = sum(one != two for one, two in pairwise(wanted))
-    said = f"{len(rates)} steps with {moves} moves by {options.advance}, {wrong} in another stage than by its rule"
+    said = f"{len(rates)} steps with {moves} moves by {rule}, {wrong} in another stage than by its rule"
     said += "" if resumed else "; after a resume other questions are drawn"
     findings.add(STAGES, not wrong and resumed, said)
     mix.check(findings)
 
 
-def _rates(recipe: Recipe) -> list[float]:
+def _rates(stages: int, up: float, down: float, window: int) -> list[float]:
     """Returns made-up pass rates of the steps to go through: high, between the bounds, and low for a while each."""
-    options = recipe.curriculum
-    if options.advance == "steps":
-        return [0.5] * min(recipe.steps, MOST)
-    window, middle = options.window, (options.up + options.down) / 2
+    middle = (up + down) / 2
     wave = [1.0] * (window + 1) + [middle] * window + [1.0] * window + [0.0] * (window + 1) + [middle, 1.0] * window
-    return [min(rate, 1.0) for rate in wave * (len(options.stages) + 1)]
+    return [min(rate, 1.0) for rate in wave * (stages + 1)]
 
 
 def _attempts(questions: Sequence[Question], rate: float) -> list[Episode]:
@@ -130,9 +135,9 @@ def _attempts(questions: Sequence[Question], rate: float) -> list[Episode]:
 class _Mix:
     """Counts the questions that a curriculum draws in each stage."""
 
-    def __init__(self, recipe: Recipe, task: Task, batch: int) -> None:
-        self._options, self._batch = recipe.curriculum, batch
-        self._value = {question.id: value_of(question, recipe.curriculum.by) for question in task.questions}
+    def __init__(self, options: Schedule, task: Task, batch: int) -> None:
+        self._options, self._batch = options, batch
+        self._value = {question.id: value_of(question, options.by) for question in task.questions}
         self._sizes = Counter(self._value.values())
         self._asked: dict[str, list[str]] = {value: [] for value in self._sizes}
         self._first: dict[str, list[str]] = {value: [] for value in self._sizes}

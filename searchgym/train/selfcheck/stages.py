@@ -11,6 +11,7 @@ import numpy as np
 
 from searchgym.records import Episode, Question
 from searchgym.train.algorithms.samples import Sample
+from searchgym.train.recipe.method import Method
 from searchgym.train.recipe.recipe import Recipe
 from searchgym.train.selfcheck.findings import Findings
 from searchgym.train.selfcheck.formulas.advantages import group_advantages, with_signal
@@ -65,7 +66,7 @@ def check_drawn(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
         check_groups(findings, drawn, recipe)
     with findings.stage(ATTEMPTS):
         check_attempts(findings, drawn)
-    if recipe.method == "policy" and recipe.rollout.resample:
+    if recipe.method.compares and recipe.rollout.resample:
         with findings.stage(RESAMPLED):
             check_resampled(findings, drawn, recipe)
 
@@ -113,7 +114,7 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
     trains_prefixes = any(term.trains_prefixes for term in recipe.credit.loaded().values())
     wanted: Counter[tuple[str, int]] = Counter()
     together: set[frozenset[tuple[str, int]]] = set()
-    for episode in counted(drawn.episodes, recipe):
+    for episode in counted(drawn.episodes, recipe.method):
         for sequence in sequences(episode, drawn.exchanges_of(episode)):
             calls = [i for i in sequence if trains_prefixes or not episode.calls[i].prefix]
             own = [i for i in calls if episode.calls[i].model_key in _trained(recipe, drawn)]
@@ -140,14 +141,14 @@ def check_calls(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
 def _trained(recipe: Recipe, drawn: Drawn) -> set[str]:
     """Returns the model keys whose calls are made into samples."""
     frozen = {name for name, own in recipe.models.items() if own.frozen}
-    return set(drawn.keys.values()) - (frozen if recipe.method == "rejection" else set())
+    return set(drawn.keys.values()) - (set() if recipe.method.compares else frozen)
 
 
-def counted(episodes: Sequence[Episode], recipe: Recipe) -> list[Episode]:
+def counted(episodes: Sequence[Episode], method: Method) -> list[Episode]:
     """Returns the episodes to learn from: those whose retriever worked, and with the reward that the method asks."""
     kept = [episode for episode in episodes if episode.stop_reason != "retriever_error"]
-    if recipe.method == "rejection":
-        kept = [episode for episode in kept if episode.reward >= recipe.supervised.min_reward - 1e-6]
+    if (least := method.least_reward) is not None:
+        kept = [episode for episode in kept if episode.reward >= least - 1e-6]
     return kept
 
 
@@ -161,7 +162,7 @@ def check_groups(findings: Findings, drawn: Drawn, recipe: Recipe) -> None:
         episode = by_id[sample.episode_id]
         members[sample.group_uid].add(sample.episode_id)
         wrong += (sample.question_id, sample.attempt) != (episode.question_id, episode.attempt)
-    for episode in counted(drawn.episodes, recipe):
+    for episode in counted(drawn.episodes, recipe.method):
         if episode.id in {sample.episode_id for sample in drawn.samples}:
             wanted[episode.question_id].add(episode.id)
     found, right = sorted(map(sorted, members.values())), sorted(map(sorted, wanted.values()))

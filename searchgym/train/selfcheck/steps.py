@@ -97,7 +97,7 @@ def check_steps(recipe: Recipe, out: Path, findings: Findings) -> None:
 def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
     """Records what had no result: why it was not checked, where it belongs to the recipe."""
     ended = any(check.name == LOOP and check.state == "ok" for check in findings.checks())
-    policy, validates = recipe.method == "policy", bool(recipe.validation.every)
+    policy, validates = recipe.method.compares, bool(recipe.validation.every)
     reasons = {
         HITS: "no search of a retriever that has one corpus",
         DRAWN: "top_p is below 1",
@@ -112,7 +112,7 @@ def _name_the_rest(findings: Findings, recipe: Recipe, small: Recipe) -> None:
         reasons |= {FOUND: "no search of a retriever that has one corpus"}
     for name, why in reasons.items():
         findings.skip(name, why or "nothing to check" if ended else "the steps ended before it")
-    if recipe.curriculum.stages or recipe.proposer.kind != "none":
+    if recipe.curriculum is not None or recipe.proposer is not None:
         findings.skip("where the questions go on after a resume", "the run that is resumed has a plain list of them")
     if recipe.rollout.staleness:
         findings.skip("steps that are sampled ahead", "rollout.staleness is 0 in the steps and in the bandit")
@@ -213,7 +213,7 @@ class _Steps:
         self._findings.add(FRESH, not twice, said)
         self._asked.append({question.id for question in self._rollout.rounds[0]})
         known, here = len(self._parts.task.questions), self._recipe.rollout.questions
-        proposed, staged = self._recipe.proposer.kind != "none", bool(self._recipe.curriculum.stages)
+        proposed, staged = self._recipe.proposer is not None, self._recipe.curriculum is not None
         by = "proposer" if proposed else "curriculum" if staged else "questions"
         epoch = self._asked[: known // here] if by == "questions" else []
         repeated = sum(map(len, epoch)) - len(set().union(*epoch))
@@ -224,7 +224,7 @@ class _Steps:
 
     def prepared(self, data: StepData, made: StepData) -> StepData:
         """Checks what was added to the samples, and their advantages; returns what is learnt from."""
-        if self._recipe.method != "policy":
+        if not self._recipe.method.compares:
             return made
         given = data.samples if self._learner.prepared is None else self._learner.prepared
         frozen = [sample for sample in data.samples if sample.model_key not in self._keys]

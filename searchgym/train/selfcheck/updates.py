@@ -191,7 +191,7 @@ class KeyCheck:
         for watched in (self._watched, self._watched_critic):
             if watched is not None:
                 watched.take()
-        if self.recipe.method == "policy":
+        if self.recipe.method.compares:
             if self.recipe.loss.kl_coef and self.recipe.loss.kl_in == "loss":
                 self._reference = self._look(self._start, samples).logp
             self._old = self._look(present, samples).logp
@@ -208,14 +208,14 @@ class KeyCheck:
             self._findings.add(UPDATE, not moved, f"{moved} weights moved while only the critic was to learn")
             self._value_update(samples, step, metrics)
             return
-        if recipe.method == "policy":
+        if recipe.method.compares:
             scale = float(np.mean(np.abs(np.concatenate([s.advantage[s.mask] for s in samples]))))
             found, drawn = self._metric(metrics, "sampler_difference"), [s.sampler_logp[s.mask] for s in samples]
             own = mean_gap(self._old, drawn)
             said = f"the trainer reports {found:.2g} nats, {own:.2g} is right"
             self._findings.add(AGREE, abs(found - own) <= allowed_difference(recipe), said)
         else:
-            if recipe.supervised.targets == "all":
+            if recipe.method.every_token:
                 samples = [replace(s, mask=np.arange(len(s.ids)) > 0) for s in samples]
             scale = 0.0
         before = None if self._rounded else self._before
@@ -228,7 +228,7 @@ class KeyCheck:
     def _loss(self, samples: Sequence[Sample], rows: Sequence[int]) -> RowLoss:
         """Returns the loss of each of an update's samples, by their numbers."""
         own = [samples[i] for i in rows]
-        if self.recipe.method != "policy":
+        if not self.recipe.method.compares:
             return likelihood_loss(self._shadow, own)
         reference = None if self._reference is None else [self._reference[i] for i in rows]
         return policy_loss(self._shadow, own, [self._old[i] for i in rows], reference)

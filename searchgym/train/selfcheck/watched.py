@@ -121,8 +121,8 @@ class WatchedRollout:
     def _made_up(self, episode: Episode, group: int, attempt: int, groups: int, attempts: int) -> Episode:
         """Returns a copy of an episode with another reward, and other answers and legal outputs in its calls."""
         level = 0.25 if group == groups - 1 and groups > 2 else group / 2 + (3 * attempt + group) % 5 / 4
-        if self._recipe.method == "rejection":
-            level += self._recipe.supervised.min_reward - 0.5
+        if (least := self._recipe.method.least_reward) is not None:
+            level += least - 0.5
         stop = episode.stop_reason
         if group == 0 and attempt == attempts - 1 > max(1, self._recipe.advantage.min_group - 1):
             stop = "retriever_error"

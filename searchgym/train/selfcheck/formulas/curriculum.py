@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from searchgym.train.recipe.options import CurriculumOptions
-
 
 def stages_by_steps(shares: Sequence[float], steps: int) -> list[int]:
     """Returns the number of each step's stage, where every stage has its share of the steps."""
@@ -16,7 +14,7 @@ def stages_by_steps(shares: Sequence[float], steps: int) -> list[int]:
     return made + [len(shares) - 1] * (steps - len(made))
 
 
-def stages_by_rates(rates: Sequence[float], options: CurriculumOptions) -> list[int]:
+def stages_by_rates(rates: Sequence[float], stages: int, up: float, down: float, window: int) -> list[int]:
     """Returns the number of each step's stage, given the pass rate of each step.
 
     A stage is left after a step if the mean of its last `window` rates, all of this stage, is at least `up` or below
@@ -25,11 +23,11 @@ def stages_by_rates(rates: Sequence[float], options: CurriculumOptions) -> list[
     stage, since, made = 0, 0, list[int]()
     for step in range(len(rates)):
         made.append(stage)
-        if step + 1 - since < options.window:
+        if step + 1 - since < window:
             continue
-        mean = sum(rates[step + 1 - options.window : step + 1]) / options.window
-        beyond = stage + (mean >= options.up) - (mean < options.down)
-        if 0 <= beyond < len(options.stages) and beyond != stage:
+        mean = sum(rates[step + 1 - window : step + 1]) / window
+        beyond = stage + (mean >= up) - (mean < down)
+        if 0 <= beyond < stages and beyond != stage:
             stage, since = beyond, step + 1
     return made
 

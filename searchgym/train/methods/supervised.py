@@ -1,0 +1,39 @@
+"""Method ``supervised``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from searchgym.rollout.storage import read_episodes
+from searchgym.train.algorithms.samples import Sample, samples_from
+from searchgym.train.methods.rejection import Rejection
+from searchgym.train.recipe.method import Likelihood
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervised(Likelihood):
+    """Maximum likelihood on demonstrations."""
+
+    demonstrations: str
+    """Path of the episode file with the demonstrations."""
+    batch: Annotated[int, Ge(1)] = 64
+    """Demonstrations per step."""
+
+    @property
+    def demonstrated(self) -> int:
+        """See `Method.demonstrated`."""
+        return self.batch
+
+    def samples(self) -> list[Sample]:
+        """See `Method.samples`."""
+        return [
+            s for episode in read_episodes(Path(self.demonstrations)) for s in samples_from(episode, "demonstration")
+        ]
+
+    def on_episodes(self) -> Rejection:
+        """See `Method.on_episodes`."""
+        return Rejection(targets=self.targets, min_reward=-1.0)
